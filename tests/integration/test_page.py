@@ -47,8 +47,8 @@ def test_a_page_of_a_split_has_the_score_of_each_caption(run: Run, checkpoint: P
 
 def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run: Run, checkpoint: Path, folder: Path):
     shutil.copytree(folder / "cache/shapes", folder / "broken")
-    [first] = (folder / "broken").rglob("val-00000.png")
-    first.write_bytes(first.read_bytes()[:100])
+    for first in (folder / "broken").rglob("val-00000.png"):
+        first.write_bytes(first.read_bytes()[:100])
     line = [f"checkpoint={checkpoint}", "dataset.root=broken", "split=val", "number=2", "output=rest.html", SHORT]
     assert_error(run("caption", *line), "val-00000.png", "cannot be read")
     assert names(folder / "rest.html") == ["val-00005.png"]
@@ -128,7 +128,7 @@ def test_each_of_several_checkpoints_has_its_own_captions(
             ("caption", ["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
             ("caption", ["split=test", "dataset.entities=boxes.zip"], ["entities"]),
             ("caption", ["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "not both"]),
-            ("caption", ["split=test", "formats=[png]"], ["split=test writes one html page; leave formats out"]),
+            ("caption", ["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, overwrite"]),
             ("caption", [], ["images is not set", "split=test"]),
         ],
     ),
