@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
-from showattendtell.losses.caption import (
-    LossOutput,
-    SoftLoss,
-    caption_cross_entropy,
-    doubly_stochastic_penalty,
-)
+from showattendtell.losses.caption import LossOutput, SoftLoss, caption_cross_entropy, doubly_stochastic_penalty
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
