@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, config_folder, load_plain, to_plain, without_hydra
+from showattendtell.config.compose import FAST_LOADER, compose, config_folder, load_plain, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.renames import rename_experiments
 from showattendtell.config.validation import TARGET, find_targets
@@ -112,8 +112,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        if len(text) > 10 * LIMIT or any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("too long, or with aliases")
+        _check_yaml(text)
         content = load_plain(file)
         if not isinstance(content, dict):
             raise ValueError("no settings")
@@ -124,6 +123,19 @@ def read_settings(file: Path) -> dict[str, Any]:
         return content
     except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
+
+
+def _check_yaml(text: str) -> None:
+    """Raise a `ValueError` if a YAML text is long or deep, or has aliases, before any value is built from it."""
+    if len(text) > 10 * LIMIT:
+        raise ValueError(f"longer than {10 * LIMIT:,} characters")
+    depth = 0
+    for event in yaml.parse(text, FAST_LOADER):  # the parser in Python takes quadratic time for nested lists
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH:
+            raise ValueError(f"nested more than {DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has aliases")
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -168,9 +180,8 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
     typed_texts = {text for override in _overrides(typed) for text in _texts(override.value())}
     check_targets(settings, file, typed_texts)
     stages = (settings["stages"] or {}).values()
-    for argument in chain.from_iterable(
-        typed_texts for typed_texts in stages if isinstance(typed_texts, list)
-    ):  # others average earlier ones
+    trained = (arguments for arguments in stages if isinstance(arguments, list))  # the others average earlier stages
+    for argument in chain.from_iterable(trained):
         if argument not in typed_texts:
             _refuse_code(_parse(argument, file), file)
 
