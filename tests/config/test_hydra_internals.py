@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.utils import JobReturn, JobStatus, _save_config
 from omegaconf import OmegaConf
 
@@ -15,7 +14,6 @@ from showattendtell.config.hydra_internals import (
     BasicSweeper,
     failure_of,
     full_key,
-    group_entries,
     has_resolver,
     is_flag,
     name_saved_config,
@@ -93,15 +91,6 @@ def test_the_state_of_a_command_is_set_aside_and_restored():
                 compose("train")
         assert GlobalHydra.instance().is_initialized()
         assert compose("train").seed is not None
-
-
-@pytest.mark.parametrize("kind", [ObjectType.GROUP, ObjectType.CONFIG])
-@pytest.mark.parametrize("group", ["attention", "optimizer", "hydra/launcher"])
-def test_the_options_of_a_group_are_those_that_hydra_lists(group: str, kind: ObjectType):
-    with initialize_config_dir(config_folder()):
-        entries = group_entries(group, kind)
-        assert entries == GlobalHydra.instance().config_loader().get_group_options(group, kind)
-    assert entries or kind == ObjectType.GROUP
 
 
 def test_a_search_space_is_parsed():

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
+from showattendtell.config.compose import LAUNCHER, SEARCH, SEARCHPATH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
@@ -58,7 +58,7 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     parsed = parse_arguments(arguments)
     if parsed.multirun and parsed.cfg:
         raise UserError("-m runs several values and --cfg shows the settings of one run; give one of them")
-    default, groups = compose(name, [])
+    default, groups = compose(name, [line for line in parsed.overrides if line.startswith(f"{SEARCHPATH}=")])
     if parsed.multirun:
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
@@ -185,7 +185,7 @@ def _find(
 ) -> tuple[set[str], dict[str, str], list[str]]:
     """Return, for the arguments of one run of a sweep by setting or group: the settings that its YAML leaves to the
     default in the code, misplaced settings with their error messages, and error messages about the other values."""
-    options = {key: line for key, line in run.items() if key in groups}
+    options = {key: line for key, line in run.items() if key in groups or key == SEARCHPATH}
     misplaced = _missing_groups(name, options)
     choices = [line for key, line in options.items() if key not in misplaced]
     config, _ = compose(name, choices)

@@ -12,19 +12,21 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.config.hydra_internals import apply_values, group_entries, outside_of_command, parse_overrides
+from showattendtell.config.hydra_internals import apply_values, outside_of_command, parse_overrides
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
 from showattendtell.settings import may_differ
 
 LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs of a sweep
+SEARCHPATH = "hydra.searchpath"  # the setting with the user's own folders of options
 SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop some early
 PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
@@ -108,9 +110,15 @@ def load_plain(file: Path) -> dict[str, Any]:
 
 def purpose(group: str, option: str) -> str:
     """Return the first line of the comment at the top of an option's YAML."""
-    lines = Path(config_folder(), group, f"{option}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = _option_text(group, option).splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# ") and "@package" not in line)
     return next(comments, "")
+
+
+def _option_text(group: str, option: str) -> str:
+    """Return the YAML of an option, empty for those in the user's own folders."""
+    file = Path(config_folder(), group, f"{option}.yaml")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
@@ -133,7 +141,9 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes,
     """
     with outside_of_command(), hydra.initialize_config_dir(folder):
         config = hydra.compose(name, list(overrides), return_hydra_config=True)
-        return pickle.dumps(config), _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
+        chosen = tuple(reversed(list(config.hydra.runtime.choices)))
+        searchpath = tuple(line for line in overrides if line.startswith(f"{SEARCHPATH}="))
+        return pickle.dumps(config), _groups(folder, searchpath, chosen)
 
 
 def _mismatch(error: MissingConfigException) -> str | None:
@@ -147,36 +157,41 @@ def _mismatch(error: MissingConfigException) -> str | None:
 
 
 @cache
-def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the options of the config groups of `chosen` and their nested groups. Needs an initialised Hydra."""
+def _groups(folder: str, searchpath: tuple[str, ...], chosen: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the options of the config groups of `chosen` and their nested groups, in `conf/` and the user's own
+    folders, which the argument `searchpath` names. Needs an initialised Hydra."""
     groups = []
     for group in [group for group in chosen if "/" not in group and group != "hydra"]:
-        defaults = _defaults(group)
-        groups += [
-            group,
-            *(f"{group}/{inner}" for inner in group_entries(group, ObjectType.GROUP) if inner in defaults),
-        ]
-    options = {group: _options(group) for group in (*groups, *(OF_SEARCHES if SEARCH in groups else ()))}
+        defaults = _defaults(group, searchpath)
+        nested = [name for name in _entries(group, ObjectType.GROUP, searchpath) if name in defaults]
+        groups += [group, *(f"{group}/{name}" for name in nested)]
+    options = {group: _options(group, searchpath) for group in (*groups, *(OF_SEARCHES if SEARCH in groups else ()))}
     # the plugins bring launchers of other services, such as ray_aws, which this package has no settings for
     launchers = [file.stem for file in Path(config_folder(), LAUNCHER).glob("*.yaml")]
     return options | {LAUNCHER: ["basic", *sorted(launchers)]}
 
 
-def _options(group: str) -> list[str]:
+def _entries(group: str, kind: ObjectType, searchpath: tuple[str, ...]) -> list[str]:
+    """Return the options of a config group, or its nested groups."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.get_group_options(group, kind, overrides=list(searchpath))
+
+
+def _options(group: str, searchpath: tuple[str, ...]) -> list[str]:
     """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
-    entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group))
+    entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group, searchpath))
     default_groups = {re.split("[/@]", entry)[0] for entry in entries}
-    folders = [folder for folder in group_entries(group, ObjectType.GROUP) if folder not in default_groups]
-    inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}")]
-    return group_entries(group, ObjectType.CONFIG) + inner
+    folders = [name for name in _entries(group, ObjectType.GROUP, searchpath) if name not in default_groups]
+    inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}", searchpath)]
+    return _entries(group, ObjectType.CONFIG, searchpath) + inner
 
 
-def _defaults(group: str) -> set[str]:
+def _defaults(group: str, searchpath: tuple[str, ...]) -> set[str]:
     """Return the groups and files named in the defaults lists of the group's options; empty without subfolders."""
     names: set[str] = set()
-    for option in group_entries(group, ObjectType.CONFIG) if group_entries(group, ObjectType.GROUP) else []:
-        text = Path(config_folder(), group, f"{option}.yaml").read_text(encoding="utf-8")
-        for entry in (yaml.load(text, FAST_LOADER) or {}).get("defaults", []):
+    has_subfolders = _entries(group, ObjectType.GROUP, searchpath)
+    for option in _entries(group, ObjectType.CONFIG, searchpath) if has_subfolders else []:
+        for entry in (yaml.load(_option_text(group, option), FAST_LOADER) or {}).get("defaults", []):
             names |= {entry} if isinstance(entry, str) else set(entry)
     return names
 

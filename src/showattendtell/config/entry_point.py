@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 
 from showattendtell import __version__
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, command_folder, compose, to_plain
+from showattendtell.config.compose import SEARCH, SEARCHPATH, command_folder, compose, to_plain
 from showattendtell.config.help import COMMON, help_page
 from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
@@ -76,6 +76,7 @@ def entry_point(
                 if "--version" in arguments:
                     print(f"showattendtell {__version__}")
                     return
+                arguments = name_config_folder(arguments)
                 if {"-h", "--help"} & set(arguments):
                     print_help(name, arguments, positional)
                     return
@@ -139,6 +140,31 @@ def quote_path(argument: str) -> str:
     name, _, path = argument.partition("=")
     has_equals = "=" in path and os.path.exists(path) and not os.path.exists(argument)
     return f"{name}={quoted(path)}" if has_equals else argument
+
+
+def name_config_folder(arguments: list[str]) -> list[str]:
+    """Return the arguments with Hydra's `--config-dir DIR` as `hydra.searchpath=[file://DIR]`, which the check of the
+    command line and the processes of stages read as well.
+
+    Raises:
+        UserError: if the folder does not exist, or both are given.
+    """
+    folder = parse_arguments(arguments).config_dir
+    if folder is None:
+        return arguments
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"--config-dir {folder} is no folder; give the folder that has your attention/, experiment/ or such"
+        )
+    if any(argument.startswith(f"{SEARCHPATH}=") for argument in arguments):
+        raise UserError(f"--config-dir and {SEARCHPATH} are both given; name all folders in {SEARCHPATH}")
+    rest, flags = [], iter(arguments)
+    for argument in flags:
+        if argument in ("--config-dir", "-cd"):
+            next(flags)
+        elif not argument.startswith("--config-dir="):
+            rest.append(argument)
+    return [*rest, f"{SEARCHPATH}=[{quoted(f'file://{os.path.abspath(folder)}')}]"]
 
 
 def without_dashes(arguments: Iterable[str]) -> list[str]:
@@ -237,6 +263,11 @@ def read_choices() -> Choices:
     }
     arguments = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
     return Choices(choices, arguments)
+
+
+def read_searchpath() -> list[str]:
+    """Return the argument of this run that names the user's own folders of options, if it is given."""
+    return [line for line in HydraConfig.get().overrides.hydra if line.startswith(f"{SEARCHPATH}=")]
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:

@@ -5,8 +5,6 @@
 - `hydra._internal.utils.get_args_parser` and the parser's `_option_string_actions`: Hydra's own flags.
 - `hydra._internal.core_plugins.basic_sweeper.BasicSweeper`: sweeps over a grid; `GridSweeper` derives from it.
 - `ConfigLoaderImpl._apply_overrides_to_config`: sets values in a composed configuration.
-- `ConfigLoaderImpl.repository`: the options of a config group; `get_group_options` would read the primary configuration
-  of Hydra again at each call.
 - `hydra.core.utils._save_config` and the names of its arguments: writes the configuration of a run.
 - `JobReturn._return_value`: the exception of a failed run; `return_value` would raise it.
 - `DictConfig._get_node` and `_get_full_key`: a node without resolving it, and the path of a node.
@@ -26,7 +24,6 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
@@ -63,13 +60,6 @@ def name_saved_config() -> Iterator[None]:
 def failure_of(run: JobReturn) -> Any:
     """Return the exception of a failed run."""
     return run._return_value
-
-
-def group_entries(group: str, kind: ObjectType) -> list[str]:
-    """Return the options of a config group, or its nested groups. Needs an initialised Hydra."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    entries: list[str] = loader.repository.get_group_options(group, kind)
-    return entries
 
 
 def parse_overrides(lines: Sequence[str]) -> list[Override]:
