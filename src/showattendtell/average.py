@@ -28,8 +28,8 @@ def main(config: DictConfig) -> None:
     checkpoint, cosine = average(list(config.checkpoint))
     if not cosine >= IN_COMMON:
         print(
-            f"warning: the weights of these models have little in common (cosine {cosine:.2f}); where none began "
-            "with another's their mean writes nonsense, and they should write together: evaluate 'checkpoint=[...]'",
+            f"warning: the weights of these models have little in common (cosine {cosine:.2f}); if they were trained "
+            "from different initial weights, their mean is useless: ensemble them with evaluate 'checkpoint=[...]'",
             file=sys.stderr,
         )
     save(checkpoint, path)

@@ -7,20 +7,20 @@ from showattendtell import __version__
 from showattendtell.errors import did_you_mean, quiet_pipe
 
 COMMANDS = {
-    "download": "fetch a data set",
-    "prepare": "check a data set and store the encoder's grids",
-    "features": "show, verify and merge the stored grids",
+    "download": "download a data set",
+    "prepare": "check a data set and compute its feature cache",
+    "features": "show, verify and merge the feature cache",
     "train": "train a captioner",
-    "average": "one checkpoint of several, of their mean weights",
-    "calibrate": "fit how sure a checkpoint is of its captions",
+    "average": "average the weights of checkpoints",
+    "calibrate": "calibrate the confidence of a checkpoint",
     "evaluate": "score a checkpoint",
-    "score": "score captions of any origin, and compare them",
-    "report": "results next to the paper's, or what a search has found",
-    "reproduce": "run a whole table of the paper, and write it",
+    "score": "score and compare captions of any model",
+    "report": "tables of results, or of a hyperparameter search",
+    "reproduce": "train and score all rows of a table of the paper",
     "caption": "caption photographs and show where the model looked",
-    "serve": "caption photographs in a browser, and for programs",
-    "export": "a checkpoint as ONNX, torch.export programs or machine code",
-    "demo": "all of it on the embedded data set, in minutes",
+    "serve": "serve a web page and an HTTP API",
+    "export": "export to ONNX, torch.export or AOTInductor",
+    "demo": "the whole pipeline on a built-in data set, in minutes",
 }
 
 RENAMED_COMMANDS = {

@@ -174,7 +174,7 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
         in_fork(killed)
     own = study(tmp_path)
     assert take_one(own)[0] == 1
-    assert own.trials()[0].user_attrs["fault"] == "it was cut off 3 times"
+    assert own.trials()[0].user_attrs["fault"] == "it was interrupted 3 times"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_locked_study_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Path):
     (tmp_path / "0").mkdir()
     (tmp_path / "0/best.ckpt").touch()
-    with pytest.raises(UserError, match="0 is not a trial of the study own, and is not changed"):
+    with pytest.raises(UserError, match="0 does not belong to the study own; move it"):
         study(tmp_path)
 
 

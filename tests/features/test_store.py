@@ -156,7 +156,7 @@ def test_equal_settings_are_accepted_whatever_their_order():
 
 def test_a_store_that_lacks_images_is_reported(path: Path):
     store = FeatureStore(path, SETTINGS)
-    with pytest.raises(UserError, match=r"lacks 2 of the data set's images, the first is new.jpg; remove the folder"):
+    with pytest.raises(UserError, match=r"lacks 2 of the data set's images, the first is new.jpg; delete the folder"):
         store.rows([NAMES[0], "new.jpg", "newer.jpg"])
 
 
@@ -176,7 +176,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize(("name", "change"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[bytes], bytes]):
     damage(path / name, change)
-    with pytest.raises(UserError, match=rf"grids is damaged \(.*{name}.+\); remove the folder and it will be made"):
+    with pytest.raises(UserError, match=rf"grids is damaged \(.*{name}.+\); delete the folder; prepare and train"):
         FeatureStore(path, SETTINGS)
 
 
@@ -232,7 +232,7 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
     assert store[store.rows(NAMES[:2])].shape == (2, 6, 5)
     change(path / "00002.npy")
     with pytest.raises(
-        UserError, match=rf"grids is damaged \({message}\); remove the folder and it will be made again"
+        UserError, match=rf"grids is damaged \({message}\); delete the folder; prepare and train recreate it"
     ):
         store[store.rows(NAMES[299:])]
 

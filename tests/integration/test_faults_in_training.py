@@ -207,12 +207,12 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_grids_that_vanish_between_two_runs_are_reported(
     train: Train, begun: Path, shard: Path, uninterrupted: Path, damage: Callable[[Path], None]
 ):
-    """Without their folder they are made again, as the sentence says."""
+    """Without their folder they are extracted again, as the message says."""
     before = content(begun)
     damage(shard)
     resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
     assert_error(
-        train(*resume), f"{shard.parent} is damaged (00000.npy has", "remove the folder and it will be made again"
+        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; the next run recreates it"
     )
     assert content(begun) == before
     shutil.rmtree(shard.parent)

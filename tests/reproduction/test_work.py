@@ -91,7 +91,7 @@ def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: 
         finish(run)
     with another_worker(tmp_path / "soft_ensemble/1-2.lock"):
         assert score_ensembles(TABLE, runs, tmp_path, RecordedCommands(tmp_path), configured()) == []
-    assert "soft_ensemble is with another worker" in capsys.readouterr().out
+    assert "soft_ensemble is being processed by another worker" in capsys.readouterr().out
 
     commands = RecordedCommands(tmp_path)
     [fault] = score_ensembles(TABLE, runs, tmp_path, commands, configured())

@@ -316,8 +316,8 @@ class Study:
         numbers = {str(trial.number) for trial in self.trials()}
         others = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
         if others:
-            hint = "move it, or begin another study with hydra.sweeper.study_name=NAME"
-            raise UserError(f"{others[0]} is not a trial of the study {name}, and is not changed; {hint}")
+            hint = "move it, or start another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"{others[0]} does not belong to the study {name}; {hint}")
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the study, ordered by number."""
@@ -368,7 +368,7 @@ class Study:
         if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
             self.fail(trial.number, "its values are outside of the search space")
         elif attempts >= 3:
-            self.fail(trial.number, f"it was cut off {attempts} times")
+            self.fail(trial.number, f"it was interrupted {attempts} times")
         else:
             self._remember(trial.number, "attempts", attempts + 1)
             return True

@@ -37,7 +37,7 @@ def in_own_process(work: Callable[[], Any]) -> Any:
         return returned
     status = process.exitcode or 0
     if not error and status == -signal.SIGKILL:
-        error = "its process was killed, as for lack of memory; have fewer runs at once"
+        error = "its process was killed, probably because memory ran out; run fewer trials at once"
     elif not error and status < 0:
         error = f"its process ended by {signal.Signals(-status).name}"
     raise UserError(error or f"it ended with status {status}")

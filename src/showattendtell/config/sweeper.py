@@ -229,7 +229,7 @@ class StudySweeper(Sweeper):
                     study.fail(number, sentence(failure_of(run)))
             if len(results) >= 3 and all(run.status == JobStatus.FAILED for run in results):
                 errors = [f"{_folder_of(run)}: {sentence(failure_of(run))}" for run in results]
-                raise UserError("\n  ".join([f"all {len(errors)} trials failed, and there will be no more:", *errors]))
+                raise UserError("\n  ".join([f"all of the first {len(errors)} trials failed:", *errors]))
         report(study.study, self._folder)
 
 

@@ -317,10 +317,10 @@ class DownloadCache:
 class ArchiveState(StrEnum):
     """State of an archive, as `print_plan` shows it."""
 
-    DONE = "there already"
+    DONE = "complete"
     UNPACK = "to be unpacked"
-    FETCH = "to be fetched"
-    REQUEST = "to be asked for"
+    FETCH = "to be downloaded"
+    REQUEST = "on request"
 
 
 class DownloadStep(NamedTuple):
@@ -418,8 +418,8 @@ def check_requests(plan: Sequence[DownloadStep], publication: Publication) -> No
     files = [step.archive.file for step in plan if step.state is ArchiveState.REQUEST]
     if files:
         raise UserError(
-            f"{' and '.join(files)} {'has' if len(files) == 1 else 'have'} no open address: {publication.request}, put "
-            f"what you get into {publication.root}, and run the command again to have it unpacked"
+            f"{' and '.join(files)} {'has' if len(files) == 1 else 'have'} no public URL: {publication.request}, put "
+            f"the files you receive into {publication.root}, and run the command again to unpack them"
         )
 
 

@@ -135,7 +135,7 @@ def compare(
         outcomes.append(outcome)
         if exact and not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
-                f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of picture "
+                f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of image "
                 f"{i}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
@@ -169,8 +169,8 @@ def print_rows(rows: Sequence[TimingRow], pictures: int, noun: str) -> None:
     table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
     Console(highlight=False).print(table)
     print_notes(
-        f"{row.runner}, {row.method}: {pictures - row.outcome.same} of {pictures} captions are other ones than "
-        "PyTorch's, and as likely; the rounding decides between them"
+        f"{row.runner}, {row.method}: {pictures - row.outcome.same} of {pictures} captions differ from "
+        "PyTorch's, with the same log probability up to rounding"
         for row in rows
         if row.outcome and row.outcome.same < pictures and row.outcome.log_prob <= DIFFERENCE
     )

@@ -138,7 +138,7 @@ def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
         try:
             programs[name] = traced(module, example, list(inputs.values()))
         except Exception as error:
-            raise UserError(f"torch.export cannot follow this model's graph {name} ({reason_of(error)})") from None
+            raise UserError(f"torch.export cannot trace the graph {name} of this model ({reason_of(error)})") from None
     return programs
 
 

@@ -114,14 +114,14 @@ def open_features(
     if not is_finished(path):
         write_features(dataset, encoder, path, skip_unreadable, extraction)
     elif isinstance(encoder, RegionFeatures) and has_changed(encoder, path / MANIFEST):
-        raise UserError(f"{encoder.features} is newer than {path}; remove the folder and it will be made again")
+        raise UserError(f"{encoder.features} is newer than {path}; delete the folder; the next run recreates it")
     store = FeatureStore(path, settings)
     verify_changed(path)
     changed = [example.path for example in dataset.examples() if _has_changed(example, store)]
     if changed:
         raise UserError(
             f"{len(changed)} photographs changed since their grids in {path} were computed, the first is {changed[0]}; "
-            "remove the folder and it will be made again, by prepare or train"
+            "delete the folder; prepare and train recreate it"
         )
     skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
     if skipped and not skip_unreadable:

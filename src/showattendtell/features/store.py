@@ -236,7 +236,7 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.format != FORMAT:
         raise UserError(
             f"{path} has format {manifest.format}, and this version reads {FORMAT}; set cache to another folder, or "
-            "remove this one and it will be made again"
+            "delete this one; the next run recreates it"
         )
     return manifest
 
@@ -257,7 +257,7 @@ def _read(file: Path, cls: type[Content]) -> Content:
 
 def damaged(path: Path, reason: str) -> UserError:
     """Return the error for a damaged store."""
-    return UserError(f"{path} is damaged ({reason}); remove the folder and it will be made again, by prepare or train")
+    return UserError(f"{path} is damaged ({reason}); delete the folder; prepare and train recreate it")
 
 
 def write_json(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
@@ -276,7 +276,7 @@ def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> 
         elif value != stored:
             raise UserError(
                 f"{path} was made with {key}={stored}, this run has {key}={value}; set cache to another "
-                "folder, or remove this one and it will be made again"
+                "folder, or delete this one; the next run recreates it"
             )
 
 
@@ -395,8 +395,8 @@ class FeatureStore:
         unknown = [image for image in images if image not in self._rows]
         if unknown:
             raise UserError(
-                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; remove the "
-                "folder and it will be made again"
+                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; delete the "
+                "folder; the next run recreates it"
             )
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
 

@@ -144,7 +144,7 @@ def _without_folders(file: CaptionFile, references: Sentences) -> Iterator[tuple
 
 def _find_errors(path: Path, captions: Sentences, references: Sentences, partial: bool) -> Iterator[str]:
     if duplicates := [image for image, image_captions in captions.items() if len(image_captions) > 1]:
-        yield f"{path} has a duplicate id: more than one caption for {some(duplicates)}; one an image is scored"
+        yield f"{path} has more than one caption for {some(duplicates)}; only one caption per image is scored"
     if unknown := [image for image in captions if image not in references]:
         yield f"{path} captions {some(unknown)} that the references do not have"
     missing = [image for image in references if not captions.get(image)]

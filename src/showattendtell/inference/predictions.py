@@ -125,7 +125,7 @@ def maps_at_nouns(
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
-    for together, trace, regions in _trace(module, captions, selected, "looking", silent):
+    for together, trace, regions in _trace(module, captions, selected, "attention at nouns", silent):
         for number, alpha, of_image in zip(together, trace.weights.cpu().numpy(), regions, strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
             maps, place = module.encoder.arrange(alpha, of_image, seen)
@@ -155,7 +155,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
-    for together, trace, _ in _trace(module, captions, shard(list(range(len(captions)))), "watching"):
+    for together, trace, _ in _trace(module, captions, shard(list(range(len(captions)))), "attention statistics"):
         means.update(attention_statistics(trace, captions.tokens.pad(together).to(module.device)))
     return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
 
@@ -172,7 +172,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
     pairs = []  # pairs of a relation word in a reference caption and the predicted one
-    for together, trace, _ in _trace(module, captions, selected, "relating"):
+    for together, trace, _ in _trace(module, captions, selected, "relation words"):
         for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
             choices = logits[:, known].argmax(dim=1).tolist()
             choice_of_token = zip(captions.tokens[number], choices, strict=False)

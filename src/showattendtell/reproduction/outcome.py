@@ -51,7 +51,7 @@ def make_table(
     nodes = [model.config["encoder"] for result in results for model in result.models]
     encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
     missing = (
-        f"{result.path} has no {metric}: {reason}; delete it to have it made again"
+        f"{result.path} has no {metric}: {reason}; delete it, and the next run writes it"
         for result in results
         for metric, reason in result.missing.items()
     )

@@ -221,7 +221,7 @@ def given_settings(config: DictConfig) -> list[str]:
     for setting in settings:
         name = setting.partition("=")[0].lstrip("+")
         if name in OWN or name.startswith("hydra."):
-            raise UserError(f"settings=[{setting}]: {name} is for each run another; leave it out{OWN.get(name, '')}")
+            raise UserError(f"settings=[{setting}]: {name} is set by the table; leave it out{OWN.get(name, '')}")
     return settings
 
 
@@ -252,7 +252,7 @@ def find_other_settings(run: TableRun) -> list[str]:
             differing = listed(differences, shown=5)
             return [f"{run.folder} has other settings: {differing}; give its own, or another folder as output=DIR"]
     if changed := _changed_dependencies(run):
-        return [f"{run.folder} was made of other weights than {changed[0].title} has now; delete it to make it again"]
+        return [f"{run.folder} was trained from an earlier {changed[0].title}; delete it to train it again"]
     return []
 
 

@@ -162,7 +162,7 @@ def _hold(scoring: ScoringPlan) -> TextIO | None:
     return None."""
     lock = lock_file(scoring.folder.with_suffix(LOCK))
     if lock is None:
-        print(f"{scoring.title} is with another worker")
+        print(f"{scoring.title} is being processed by another worker")
     return lock
 
 
@@ -192,7 +192,7 @@ def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> 
             if not scoring.is_scored(decoding):
                 raise UserError(
                     f"{scoring.result_file(decoding)} has no figures of boxes, which dataset.entities and "
-                    "dataset.instances give for the test images; leave out what does not know these"
+                    "dataset.instances give for the test images; leave out the data sets without these files"
                 )
 
 

@@ -206,8 +206,8 @@ class EpochReport(Callback):
         )
         if values.get(MOVEMENT, 1.0) < STILL and getattr(module, "selective", False):
             get_console().print(
-                f"warning: the attention maps stand still: from word to word {100 * values[MOVEMENT]:.1f} % of alpha "
-                "moves; a smaller loss.attention_weight, a larger optimizer.lr or another attention/score may help",
+                f"warning: the attention hardly changes between words ({100 * values[MOVEMENT]:.1f} % of its "
+                "weight); a smaller loss.attention_weight, a larger optimizer.lr or another attention/score may help",
                 style="yellow",
                 soft_wrap=True,
                 highlight=False,
@@ -251,7 +251,7 @@ class TrialPruning(Callback):
         if is_trial() and any_rank(should_prune):
             trainer.should_stop = True
             if rank() == 0:
-                print("the study's other trials were better by now; this one ends")
+                print("this trial is pruned: others were better at this epoch")
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._trial:

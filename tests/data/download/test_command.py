@@ -82,7 +82,7 @@ def test_coco_is_fetched_once_and_only_the_parts_that_are_required(
     asked = len(server.requests)
     again = download(*SETTINGS, mirror)
     assert again.status == 0
-    assert again.out.count("there already") == 3
+    assert again.out.count("  complete") == 3
     assert len(server.requests) == asked == 3
 
 
@@ -129,9 +129,9 @@ def test_what_has_no_address_is_required_when_the_rest_is_there(
     server.files["caption_datasets.zip"] = zipped(FLICKR8K["caption_datasets.zip"])
     settings = [*unpublished("flickr8k", "karpathy"), f"dataset.archives.karpathy.base={server.address}"]
     assert complaint(download(*settings)) == (
-        "error: Flickr8k_Dataset.zip and Flickr8k_text.zip have no open address: fill in the form of its authors at "
-        "https://forms.illinois.edu/sec/1713398, put what you get into data, and run the command again to have it "
-        "unpacked"
+        "error: Flickr8k_Dataset.zip and Flickr8k_text.zip have no public URL: fill in the form of its authors at "
+        "https://forms.illinois.edu/sec/1713398, put the files you receive into data, and run the command again "
+        "to unpack them"
     )
     assert list(files_in(tmp_path / "data")) == ["dataset_flickr8k.json"]
     for name in ("Flickr8k_Dataset.zip", "Flickr8k_text.zip"):

@@ -55,7 +55,7 @@ def test_what_has_an_address_is_fetched_and_what_has_none_requested(depot: Downl
         (),
     ]
     with pytest.raises(
-        UserError, match=r"^asked.zip has no open address: write to its authors, put what you get into "
+        UserError, match=r"^asked.zip has no public URL: write to its authors, put the files you receive into "
     ):
         check_requests(plan, publication)
 
@@ -155,7 +155,7 @@ def test_licence_sizes_and_places_are_shown(depot: DownloadCache, capsys: pytest
     print_plan(plan, publication)
     licence, _, *rows = capsys.readouterr().out.splitlines()
     assert licence == "licence: for research"
-    assert rows[0].split() == ["images.zip", "images", "1.0", "kB", "to", "be", "fetched", "a.org"]
+    assert rows[0].split() == ["images.zip", "images", "1.0", "kB", "to", "be", "downloaded", "a.org"]
     assert rows[2].split()[:6] == ["asked.zip", "splits", "7", "bytes", "to", "be"]
 
 
