@@ -37,13 +37,18 @@ MERITS = {
 
 
 @pytest.mark.parametrize("seed", slow_after(2, range(4)))
-@pytest.mark.parametrize(("normalisation", "power"), MERITS)
+@pytest.mark.parametrize(("normalization", "power"), MERITS)
 @torch.no_grad()
-def test_a_wide_beam_finds_the_best_of_all_captions(normalisation: str, power: float, seed: int):
+def test_a_wide_beam_finds_the_best_of_all_captions(normalization: str, power: float, seed: int):
     captioner, regions = random_captioner(seed), random_regions(seed, images=3)
-    settings = {"beam_size": 128, "max_length": MAX_LENGTH, "normalisation": normalisation, "length_power": power}
+    settings = {
+        "beam_size": 128,
+        "max_length": MAX_LENGTH,
+        "length_normalization": normalization,
+        "length_penalty": power,
+    }
     for image, caption in enumerate(best(captioner, regions, **settings)):
-        tokens = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalisation, power])[0]
+        tokens = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalization, power])[0]
         assert caption.tokens == tokens
         assert caption.log_prob == pytest.approx(log_prob(captioner, regions[image], tokens))
 
@@ -53,7 +58,7 @@ def test_a_wide_beam_finds_the_best_of_all_captions(normalisation: str, power: f
     [
         {"beam_size": 1},
         {"beam_size": 4, "num_captions": 4},
-        {"beam_size": 6, "groups": 3, "num_captions": 3},
+        {"beam_size": 6, "num_beam_groups": 3, "num_captions": 3},
         {"beam_size": 4, "required": ["dog", "cat"], "num_captions": 2},
         {"beam_size": 3, "shrink_beam": True, "min_length": 2},
     ],
@@ -72,14 +77,14 @@ def test_every_word_has_the_log_probability_that_it_has_when_the_caption_is_give
             torch.testing.assert_close(caption.attention, trace.weights[0])
 
 
-@pytest.mark.parametrize("normalisation", ["none", "length"])
+@pytest.mark.parametrize("normalization", ["none", "length"])
 @torch.no_grad()
-def test_a_wide_beam_finds_the_best_three_of_all_captions(normalisation: str):
+def test_a_wide_beam_finds_the_best_three_of_all_captions(normalization: str):
     for seed in range(4):
         captioner, regions = random_captioner(seed), random_regions(seed, images=2)
-        decoding = BeamSearch(beam_size=128, max_length=MAX_LENGTH, normalisation=normalisation, num_captions=3)
+        decoding = BeamSearch(beam_size=128, max_length=MAX_LENGTH, length_normalization=normalization, num_captions=3)
         for image, captions in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
-            expected = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalisation, 1.0])[:3]
+            expected = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalization, 1.0])[:3]
             assert [caption.tokens for caption in captions] == expected
 
 
@@ -101,7 +106,7 @@ def test_a_wide_beam_finds_the_best_caption_that_says_the_required_words(require
         ({"forbidden": ["dog"]}, lambda tokens: DOG not in tokens),
         ({"prefix": "Dog, cat!"}, lambda tokens: tokens[:2] == [DOG, CAT]),
         ({"min_length": 2}, lambda tokens: len(tokens) > 2),
-        ({"block_ngrams": 1}, lambda tokens: len(set(tokens)) == len(tokens)),
+        ({"no_repeat_ngram_size": 1}, lambda tokens: len(set(tokens)) == len(tokens)),
         ({"allow_unk": False}, lambda tokens: VOCABULARY.encode(["?"])[0] not in tokens),
     ],
 )
@@ -127,7 +132,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed: int):
         assert caption.tokens == tokens[1:]
 
 
-@pytest.mark.parametrize("settings", [{}, {"beam_size": 3}, {"beam_size": 4, "groups": 2, "num_captions": 2}])
+@pytest.mark.parametrize("settings", [{}, {"beam_size": 3}, {"beam_size": 4, "num_beam_groups": 2, "num_captions": 2}])
 @torch.no_grad()
 def test_in_single_precision_the_compiled_loops_find_what_plain_torch_finds_in_double(settings: dict[str, Any]):
     for seed in range(4):
@@ -154,9 +159,9 @@ def test_in_half_the_precision_captions_are_nearly_as_likely():
     "settings",
     [
         *({"beam_size": size} for size in (1, 2, 3, 5)),
-        {"beam_size": 6, "groups": 3, "num_captions": 3},
+        {"beam_size": 6, "num_beam_groups": 3, "num_captions": 3},
         {"beam_size": 2, "required": ["dog", "cat"], "num_captions": 2},
-        {"beam_size": 4, "groups": 2, "required": ["dog"], "block_ngrams": 2},
+        {"beam_size": 4, "num_beam_groups": 2, "required": ["dog"], "no_repeat_ngram_size": 2},
     ],
 )
 @torch.no_grad()
@@ -170,7 +175,9 @@ def test_a_batch_of_images_gives_what_each_image_gives_alone(settings: dict[str,
             torch.testing.assert_close(caption.attention, expected.attention)
 
 
-@pytest.mark.parametrize("settings", [{}, {"beam_size": 4}, {"beam_size": 4, "groups": 2}, {"required": ["dog"]}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"beam_size": 4}, {"beam_size": 4, "num_beam_groups": 2}, {"required": ["dog"]}]
+)
 @torch.no_grad()
 def test_score_and_attention_are_those_of_the_returned_caption(settings: dict[str, Any]):
     captioner, regions = random_captioner(3), random_regions(3, images=10)
@@ -181,7 +188,7 @@ def test_score_and_attention_are_those_of_the_returned_caption(settings: dict[st
         torch.testing.assert_close(caption.gates, trace.gates[0])
 
 
-@pytest.mark.parametrize("settings", [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "groups": 2}])
+@pytest.mark.parametrize("settings", [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "num_beam_groups": 2}])
 def test_a_caption_is_returned_though_nothing_ends(settings: dict[str, Any]):
     captioner = random_captioner(0)
     torch.nn.init.constant_(captioner.decoder.word_scores.bias[EOS : EOS + 1].data, -1e4)
@@ -215,18 +222,20 @@ def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSea
         followed = candidates[:places] if decoding.shrink_beam else candidates
         still_open = [candidate for candidate in followed if candidate[1][-1] != EOS][: decoding.beam_size]
     compared = ended + still_open if decoding.shrink_beam else ended or still_open
-    merit = MERITS[decoding.normalisation, 1.0]
+    merit = MERITS[decoding.length_normalization, 1.0]
     return max(compared, key=lambda candidate: merit(candidate[0], len(candidate[1])))[1]
 
 
-@pytest.mark.parametrize("normalisation", slow_after(1, ["length", "none", "gnmt"]))
+@pytest.mark.parametrize("normalization", slow_after(1, ["length", "none", "gnmt"]))
 @pytest.mark.parametrize("shrink_beam", [False, True])
 @pytest.mark.parametrize("beam_size", slow_after(3, [1, 3, 10, 2, 5]))
 @torch.no_grad()
-def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shrink_beam: bool, normalisation: Any):
+def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shrink_beam: bool, normalization: Any):
     for seed in range(4):
         captioner, regions = random_captioner(seed), random_regions(seed, images=5)
-        decoding = BeamSearch(beam_size=beam_size, max_length=6, shrink_beam=shrink_beam, normalisation=normalisation)
+        decoding = BeamSearch(
+            beam_size=beam_size, max_length=6, shrink_beam=shrink_beam, length_normalization=normalization
+        )
         for image, [caption] in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
             assert caption.tokens == searched_one_by_one(captioner, regions[image], decoding)
             assert caption.log_prob == pytest.approx(log_prob(captioner, regions[image], caption.tokens))
@@ -235,9 +244,11 @@ def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shr
 def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[list[int]]:
     """Of one image the best caption of every group, ended or else open, from lists (Vijayakumar et al. 2018)."""
     memory, state = captioner.init_state(regions.unsqueeze(0))
-    width = decoding.beam_size // decoding.groups
-    groups: list[list[tuple[float, list[int], DecoderState]]] = [[(0.0, [], state)] for _ in range(decoding.groups)]
-    ended: list[list[tuple[float, list[int]]]] = [[] for _ in range(decoding.groups)]
+    width = decoding.beam_size // decoding.num_beam_groups
+    groups: list[list[tuple[float, list[int], DecoderState]]] = [
+        [(0.0, [], state)] for _ in range(decoding.num_beam_groups)
+    ]
+    ended: list[list[tuple[float, list[int]]]] = [[] for _ in range(decoding.num_beam_groups)]
     for _ in range(decoding.max_length):
         said: list[int] = []
         for number, still_open in enumerate(groups):
@@ -246,7 +257,7 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
                 next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
                 for word in SAYABLE:
                     total = log_p + next_log_p[word].item()
-                    chosen_by = total - decoding.diversity * said.count(word)
+                    chosen_by = total - decoding.diversity_penalty * said.count(word)
                     candidates.append((chosen_by, total, [*words, word], after))
             candidates.sort(key=lambda candidate: candidate[0], reverse=True)
             ended[number] += [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
@@ -262,7 +273,12 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
 def test_groups_write_what_groups_one_by_one_do(beam_size: int, groups: int, diversity: float):
     for seed in range(4):
         captioner, regions = random_captioner(seed), random_regions(seed, images=4)
-        settings = {"beam_size": beam_size, "groups": groups, "num_captions": groups, "diversity": diversity}
+        settings = {
+            "beam_size": beam_size,
+            "num_beam_groups": groups,
+            "num_captions": groups,
+            "diversity_penalty": diversity,
+        }
         decoding = BeamSearch(max_length=5, **settings)
         for image, captions in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
             assert [caption.tokens for caption in captions] == diverse_one_by_one(captioner, regions[image], decoding)
@@ -280,17 +296,17 @@ def test_a_shrinking_beam_writes_other_captions():
     assert written(beam_size=3, shrink_beam=True) != written(beam_size=3)
 
 
-@pytest.mark.parametrize("normalisation", ["length", "gnmt"])
-def test_normalisation_writes_longer_captions_and_a_larger_power_longer_ones_yet(normalisation: str):
-    powers = [written(beam_size=3, normalisation=normalisation, length_power=power) for power in (1.0, 4.0)]
+@pytest.mark.parametrize("normalization", ["length", "gnmt"])
+def test_length_normalization_writes_longer_captions_and_a_larger_power_longer_ones_yet(normalization: str):
+    powers = [written(beam_size=3, length_normalization=normalization, length_penalty=power) for power in (1.0, 4.0)]
     lengths = [sum(len(caption) for [caption] in captions) for captions in (written(beam_size=3), *powers)]
     assert lengths[0] <= lengths[1] <= lengths[2] > lengths[0]
 
 
 def test_diversity_makes_the_captions_of_an_image_differ():
-    together = {"beam_size": 3, "groups": 3, "num_captions": 3}
+    together = {"beam_size": 3, "num_beam_groups": 3, "num_captions": 3}
     numbers = [
-        [len(set(map(tuple, captions))) for captions in written(**together, diversity=diversity)]
+        [len(set(map(tuple, captions))) for captions in written(**together, diversity_penalty=diversity)]
         for diversity in (0.0, 0.5, 5.0)
     ]
     assert set(numbers[0]) == {1}
@@ -311,9 +327,9 @@ def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam_size": 4, "groups": 3}, "beam_size=4 cannot be divided into groups=3"),
+        ({"beam_size": 4, "num_beam_groups": 3}, "beam_size=4 cannot be divided into num_beam_groups=3"),
         ({"beam_size": 2, "num_captions": 3}, "num_captions=3 needs a beam as large; got beam_size=2"),
-        ({"beam_size": 4, "groups": 2, "shrink_beam": True}, "shrink_beam=true is for one beam"),
+        ({"beam_size": 4, "num_beam_groups": 2, "shrink_beam": True}, "shrink_beam=true is for one beam"),
         ({"required": ["dog"], "shrink_beam": True}, "shrink_beam=true is for one beam"),
     ],
 )

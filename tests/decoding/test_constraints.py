@@ -32,15 +32,19 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         "prefix": " ".join(prefix),
         "max_length": max_length,
         "min_length": draw(st.integers(0, max_length)),
-        "block_ngrams": draw(st.integers(0, 3)),
+        "no_repeat_ngram_size": draw(st.integers(0, 3)),
         "allow_unk": draw(st.booleans()),
     }
 
 
 def beams() -> st.SearchStrategy[dict[str, Any]]:
     shapes = st.sampled_from([(1, 1), (2, 1), (5, 1), (2, 2), (6, 3), (12, 1)])
-    normalisation = st.sampled_from(["none", "length", "gnmt"])
-    return st.builds(lambda s, n: {"beam_size": s[0], "groups": s[1], "normalisation": n}, shapes, normalisation)
+    normalizations = st.sampled_from(["none", "length", "gnmt"])
+    return st.builds(
+        lambda s, n: {"beam_size": s[0], "num_beam_groups": s[1], "length_normalization": n},
+        shapes,
+        normalizations,
+    )
 
 
 def draws() -> st.SearchStrategy[dict[str, Any]]:
@@ -60,18 +64,18 @@ def assert_keeps(tokens: list[int], decoding: Decoding) -> None:
     assert not set(decoding.forbidden) & set(said)
     assert decoding.allow_unk or UNK not in words
     assert said[: len(decoding.prefix.split())] == decoding.prefix.split()
-    if decoding.block_ngrams:
-        runs = [tuple(words[start : start + decoding.block_ngrams]) for start in range(len(words))]
-        whole = [run for run in runs if len(run) == decoding.block_ngrams]
+    if decoding.no_repeat_ngram_size:
+        runs = [tuple(words[start : start + decoding.no_repeat_ngram_size]) for start in range(len(words))]
+        whole = [run for run in runs if len(run) == decoding.no_repeat_ngram_size]
         assert len(set(whole)) == len(whole)
-    if not decoding.block_ngrams and (decoding.allow_unk or len(decoding.forbidden) < len(WORDS)):
+    if not decoding.no_repeat_ngram_size and (decoding.allow_unk or len(decoding.forbidden) < len(WORDS)):
         assert len(words) >= decoding.min_length
 
 
 @settings(max_examples=150, derandomize=True)
 @given(seed=st.integers(0, 10_000), kept=rules(), shape=beams())
 def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str, Any], shape: dict[str, Any]):
-    decoding = BeamSearch(**kept, **shape, num_captions=shape["groups"])
+    decoding = BeamSearch(**kept, **shape, num_captions=shape["num_beam_groups"])
     ensemble = Ensemble([random_captioner(seed, len(VOCABULARY))])
     written = decoding.generate(ensemble, [random_regions(seed, images=3)], VOCABULARY)
     assert [len(captions) >= 1 for captions in written] == [True] * 3
@@ -95,7 +99,7 @@ def test_every_drawn_caption_keeps_the_rules(seed: int, kept: dict[str, Any], dr
 
 
 def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
-    decoding = BeamSearch(block_ngrams=1, min_length=20, allow_unk=False)
+    decoding = BeamSearch(no_repeat_ngram_size=1, min_length=20, allow_unk=False)
     [[caption]] = decoding.generate(Ensemble([random_captioner(0, 8)]), [random_regions(0, images=1)], VOCABULARY)
     assert (sorted(caption.tokens[:-1]), caption.tokens[-1]) == ([4, 5, 6, 7], EOS)
 
@@ -112,7 +116,7 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
         ({"prefix": "dog", "forbidden": ["dog"]}, "'dog' is forbidden"),
         ({"required": ["dog", "cat"], "max_length": 1}, "at most 1 words have no room .* 2 that are required"),
         ({"min_length": 9, "max_length": 5}, "at most 5 words have no room for min_length=9"),
-        ({"prefix": "dog cat dog cat", "block_ngrams": 2}, "the prefix .* itself repeats 2 words"),
+        ({"prefix": "dog cat dog cat", "no_repeat_ngram_size": 2}, "the prefix .* itself repeats 2 words"),
     ],
 )
 def test_rules_that_cannot_be_kept_are_reported(rules: dict[str, Any], message: str):

@@ -112,7 +112,7 @@ def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: P
         1,
         [
             (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
-            (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into groups=3"]),
+            (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into num_beam_groups=3"]),
             (["decoding=sample", "decoding.beam_size=4"], ["there is no setting decoding.beam_size"]),
             (["decoding=sample", "decoding.top_p=0"], ["decoding.top_p=0", "greater than 0"]),
             (["decoding=bean"], ["there is no decoding=bean; did you mean 'beam'?"]),

@@ -217,39 +217,43 @@ class BeamSearch(Decoding):
     """Beam search; beam_size=1 is greedy decoding.
 
     Finished captions are ranked by log p(y) / penalty(y), with n words in y, <eos> included, and the length penalty
-    penalty = 1 (normalisation=none), n^length_power (length) or ((5 + n) / 6)^length_power (gnmt).
+    penalty = 1 (length_normalization=none), n^length_penalty (length) or ((5 + n) / 6)^length_penalty (gnmt).
     Required words use grid beam search (Hokamp and Liu 2017), groups use diverse beam search (Vijayakumar et al. 2018).
 
     beam_size: the number of open captions per image, over all groups.
-    normalisation: length penalty. none ranks captions by log p; length by log p / length^length_power; gnmt (Wu et al.
-        2016) by log p / ((5 + length) / 6)^length_power. The length counts <eos>.
-    length_power: the exponent of the length penalty; larger values favour longer captions.
-    groups: the number of groups into which the beam is divided; at each step they choose words one after the other.
-    diversity: subtracted from a word's log p for each caption of earlier groups that chose the word at the same step.
+    length_normalization: length penalty. none ranks captions by log p; length by log p / length^length_penalty; gnmt
+        (Wu et al. 2016) by log p / ((5 + length) / 6)^length_penalty. The length counts <eos>.
+    length_penalty: the exponent of the length penalty; larger values favor longer captions.
+    num_beam_groups: the number of groups into which the beam is divided; at each step they choose words one after the
+        other.
+    diversity_penalty: subtracted from a word's log p for each caption of earlier groups that chose the word at the same
+        step.
     shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.
     """
 
     beam_size: PositiveInt = 1
-    normalisation: Literal["none", "length", "gnmt"] = "none"
-    length_power: PositiveFloat = 1.0
-    groups: PositiveInt = 1
-    diversity: NonNegativeFloat = 0.5
+    length_normalization: Literal["none", "length", "gnmt"] = "none"
+    length_penalty: PositiveFloat = 1.0
+    num_beam_groups: PositiveInt = 1
+    diversity_penalty: NonNegativeFloat = 0.5
     shrink_beam: bool = False
 
     def __post_init__(self) -> None:
-        if self.beam_size % self.groups:
-            raise ValueError(f"beam_size={self.beam_size} cannot be divided into groups={self.groups} of one size")
+        if self.beam_size % self.num_beam_groups:
+            raise ValueError(
+                f"beam_size={self.beam_size} cannot be divided into num_beam_groups={self.num_beam_groups} of one size"
+            )
         if self.num_captions > self.beam_size:
             raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
-        if self.shrink_beam and (self.groups > 1 or self.required):
-            raise ValueError("shrink_beam=true is for one beam; leave it out with groups or required words")
+        if self.shrink_beam and (self.num_beam_groups > 1 or self.required):
+            raise ValueError("shrink_beam=true is for one beam; leave it out with num_beam_groups or required words")
 
     def rank_score(self, log_prob: Number, length: int) -> Number:
         """Return the score by which an image's captions are ranked: log p / length penalty."""
-        if self.normalisation == "none":
+        if self.length_normalization == "none":
             return log_prob
-        base = length if self.normalisation == "length" else (5 + length) / 6
-        return log_prob / base**self.length_power
+        base = length if self.length_normalization == "length" else (5 + length) / 6
+        return log_prob / base**self.length_penalty
 
     @torch.no_grad()
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
@@ -260,7 +264,7 @@ class BeamSearch(Decoding):
         are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
         constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
-        shape = (self.groups, len(constraints.required) + 1, self.beam_size // self.groups)
+        shape = (self.num_beam_groups, len(constraints.required) + 1, self.beam_size // self.num_beam_groups)
         beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
         finished = FinishedCaptions(self, beams.scores)
         while len(beams.images) and len(steps) < self.max_length:
@@ -289,8 +293,8 @@ class FinishedCaptions:
     def __init__(self, search: BeamSearch, like: Tensor):
         """Create empty entries for the images (rows) of `like`, in its dtype and on its device."""
         self._search = search
-        num_kept = -(-search.num_captions // search.groups)  # per group, rounded up
-        scores = like.new_full((len(like), search.groups, num_kept), -torch.inf)
+        num_kept = -(-search.num_captions // search.num_beam_groups)  # per group, rounded up
+        scores = like.new_full((len(like), search.num_beam_groups, num_kept), -torch.inf)
         zeros = torch.zeros_like(scores, dtype=torch.long)
         self._ends = EndedCaptions(scores, scores, zeros, zeros, zeros)
 
@@ -316,7 +320,7 @@ class FinishedCaptions:
         # log p <= 0 only falls with more words, so this is the best rank score that a caption can reach
         best_possible = self._search.rank_score(beams.scores, self._search.max_length)
         can_improve = best_possible > self._ends.rank_scores[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
-        if self._search.groups == 1 and not self._search.shrink_beam:
+        if self._search.num_beam_groups == 1 and not self._search.shrink_beam:
             beams = beams._replace(scores=beams.scores.masked_fill(~can_improve, -torch.inf))
         is_open = can_improve.flatten(1).any(dim=1)
         return beams if is_open.all() else Beams._make([*(part[is_open] for part in beams[:-1]), beams.states])
@@ -343,23 +347,23 @@ def choose(
 ) -> tuple[Candidates, Candidates]:
     """Return the captions that end and those that stay open, (J, G, C + 1, K) each.
 
-    Diverse beam search: the groups choose one after the other. A word costs a group `diversity` for each caption of the
-    earlier groups that chose it at this step.
+    Diverse beam search: the groups choose one after the other. A word costs a group `diversity_penalty` for each
+    caption of the earlier groups that chose it at this step.
     """
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
     _, _, num_banks, num_beams = beams.scores.shape
     penalty: Tensor | None = None
     group_words = next_words
-    for group in range(search.groups):
-        if search.groups > 1:
-            in_group = next_words.positions // (num_banks * num_beams) % search.groups == group
+    for group in range(search.num_beam_groups):
+        if search.num_beam_groups > 1:
+            in_group = next_words.positions // (num_banks * num_beams) % search.num_beam_groups == group
             group_words = NextWords(*(part[in_group] for part in next_words))
         if still_open:  # count how many captions of earlier groups chose each word, (J, V)
             words = torch.cat([earlier.words.flatten(1) for earlier in still_open], dim=1)
             counted = torch.cat([earlier.scores.flatten(1) for earlier in still_open], dim=1).isfinite()
             counts = still_open[0].scores.new_zeros(len(words), next_words.scores.shape[1])
-            penalty = search.diversity * counts.scatter_add_(1, words, counted.to(counts))
+            penalty = search.diversity_penalty * counts.scatter_add_(1, words, counted.to(counts))
         candidates = best_candidates(beams, group, group_words, constraints, penalty)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)

@@ -136,7 +136,7 @@ class Constraints(NamedTuple):
     suppressed: tuple[int, ...]
     min_length: int
     max_length: int
-    block_ngrams: int
+    no_repeat_ngram_size: int
 
     def missing(self, tokens: Tensor) -> Tensor:
         """Return a mask (R, C) of the required words that each caption (R, t) does not contain yet."""
@@ -161,16 +161,16 @@ class Constraints(NamedTuple):
         scores[:, list(self.suppressed)] = -torch.inf
         if length < self.min_length:
             scores[:, EOS] = -torch.inf
-        if 0 < self.block_ngrams <= length:
+        if 0 < self.no_repeat_ngram_size <= length:
             # a word is blocked if it follows, in an n-gram of the caption, the last n - 1 words of the caption
-            ngrams = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
-            last_words = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)  # (R, 1, n - 1)
+            ngrams = tokens.unfold(1, self.no_repeat_ngram_size, 1)  # (R, t - n + 1, n)
+            last_words = tokens[:, tokens.shape[1] - self.no_repeat_ngram_size + 1 :].unsqueeze(1)  # (R, 1, n - 1)
             repeats = (ngrams[:, :, :-1] == last_words).all(dim=2)
             counts = torch.zeros_like(scores).scatter_add_(1, ngrams[:, :, -1], repeats.to(scores))  # (R, V)
             scores.masked_fill_(counts > 0, -torch.inf)
         if self.required:
             self._require(scores, self.missing(tokens), num_left=self.max_length - length)
-        if length < self.min_length or self.block_ngrams:
+        if length < self.min_length or self.no_repeat_ngram_size:
             all_blocked = scores.isneginf().all(dim=1)
             scores[:, EOS] = torch.where(all_blocked, eos_scores, scores[:, EOS])
         return scores
@@ -194,11 +194,12 @@ class Decoding(ABC):
     max_length: the maximum length in words, <eos> included.
     min_length: the minimum number of words before <eos>; a caption without any allowed next word ends earlier.
     allow_unk: whether captions may contain <unk>.
-    block_ngrams: no n-gram of this many words occurs twice in a caption; 0 blocks none.
+    no_repeat_ngram_size: no n-gram of this many words occurs twice in a caption; 0 blocks none.
     prefix: the first words of every caption.
     required: words that every caption contains.
     forbidden: words that no caption contains.
-    language: the language of the captions, for a model of several; by default the first that it was trained on.
+    language: the language of the captions, for a model of several. `ImageCaptioner` and `CaptionerEnsemble` replace
+        None by the first language of the vocabulary; `generate` alone lets the model choose.
     mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
         weights are those of the original image.
     language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to that
@@ -212,7 +213,7 @@ class Decoding(ABC):
     max_length: PositiveInt = 30
     min_length: NonNegativeInt = 0
     allow_unk: bool = True
-    block_ngrams: NonNegativeInt = 0
+    no_repeat_ngram_size: NonNegativeInt = 0
     prefix: str = ""
     required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
@@ -244,7 +245,7 @@ class Decoding(ABC):
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
         """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does.
 
-        The token of the language is the first one of the prefix. Without a language the model chooses it.
+        The token of the language is the first one of the prefix.
         """
         language = [] if self.language is None else [vocabulary.language_token(self.language)]
         words = vocabulary.tokenizer.tokenize(self.prefix)
@@ -259,14 +260,15 @@ class Decoding(ABC):
                 f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
                 f"{len(prefix)} words of prefix and {len(remaining)} that are required; raise max_length"
             )
-        ngrams = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
-        if self.block_ngrams and len(set(ngrams)) < len(ngrams):
-            raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
+        size = self.no_repeat_ngram_size
+        ngrams = [tuple(prefix[end - size : end]) for end in range(size, len(prefix) + 1)]
+        if size and len(set(ngrams)) < len(ngrams):
+            raise UserError(f"the prefix '{self.prefix}' itself repeats {size} words; raise no_repeat_ngram_size")
         suppressed = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
         if language:
             suppressed = (*suppressed, *map(vocabulary.language_token, vocabulary.languages))
         min_length = self.min_length + len(language)
-        return Constraints(tuple(prefix), tuple(remaining), suppressed, min_length, self.max_length, self.block_ngrams)
+        return Constraints(tuple(prefix), tuple(remaining), suppressed, min_length, self.max_length, size)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:

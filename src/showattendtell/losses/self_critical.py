@@ -90,7 +90,9 @@ class SelfCriticalLoss(nn.Module):
             [(*words, *self._end) for words in captions] for captions in references
         )
         self._cider = CiderD(self.frequencies)
-        self._constraints = Constraints((), (), SUPPRESSED, min_length=0, max_length=reward.max_length, block_ngrams=0)
+        self._constraints = Constraints(
+            (), (), SUPPRESSED, min_length=0, max_length=reward.max_length, no_repeat_ngram_size=0
+        )
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
