@@ -128,7 +128,8 @@ def faithfulness_of(
     captioner, num_regions = module.captioner, len(regions)
     tokens = torch.tensor(module.vocabulary.encode(words), device=regions.device)
     with torch.no_grad():
-        outputs = captioner(regions.unsqueeze(0), torch.zeros(1, dtype=torch.long), tokens.unsqueeze(0))
+        image_index = torch.zeros(1, dtype=torch.long, device=regions.device)
+        outputs = captioner(regions.unsqueeze(0), image_index, tokens.unsqueeze(0))
     alpha = outputs.weights[0].double().cpu().numpy()  # (T, L)
     log_p, effects = leave_one_out(captioner, regions, tokens)
     centre = centre_prior(*module.encoder.grid).flatten() if boxes is None else centre_prior_of(boxes)
