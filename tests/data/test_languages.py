@@ -80,6 +80,17 @@ def test_several_languages_share_their_images(read: Read):
     assert (list(written(german, "train")), german.splits["val"]) == (["a.jpg", "b.jpg"], ())
 
 
+def test_an_image_in_different_splits_of_two_languages_is_refused(tmp_path: Path):
+    for image in "ab":
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{image}.png")
+    for language, splits in {"en": ("train", "test"), "de": ("train", "train")}.items():
+        rows = [f"{image}.png,some words,{split}" for image, split in zip("ab", splits, strict=True)]
+        (tmp_path / f"{language}.csv").write_text("\n".join(["image,caption,split", *rows]))
+    files = {"en": "en.csv", "de": "de.csv"}
+    with pytest.raises(UserError, match=r"image b\.png is in test \(captions in en\) and in train \(de\); give it one"):
+        read_custom(str(tmp_path), files)
+
+
 def test_a_language_that_a_data_set_does_not_have_is_reported(read: Read):
     with pytest.raises(UserError, match="has no captions in the language 'fr'; known are en"):
         in_language(read("en"), "fr")

@@ -28,10 +28,14 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
 
     Returns:
         The data set. Each image has the captions of all languages, and a note counts the images that lack one.
+
+    Raises:
+        UserError: an image is in different splits of two languages.
     """
     if isinstance(captions, str):
         return read(captions)
     datasets = {language: _with_language(read(file), language) for language, file in captions.items()}
+    _check_splits(datasets)
     first, *others = datasets.values()
     splits: dict[str, dict[str, Example]] = {name: {e.image: e for e in split} for name, split in first.splits.items()}
     for other in others:
@@ -50,6 +54,20 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
         for note in _notes(language, dataset_of_language, merged)
     ]
     return merged._replace(notes=tuple(notes))
+
+
+def _check_splits(datasets: Mapping[str, Dataset]) -> None:
+    """Raise `UserError` if an image is in different splits of two languages."""
+    first_place: dict[str, tuple[str, str]] = {}
+    for language, dataset in datasets.items():
+        for split, examples in dataset.splits.items():
+            for example in examples:
+                previous_split, previous_language = first_place.setdefault(example.image, (split, language))
+                if previous_split != split:
+                    raise UserError(
+                        f"image {example.image} is in {previous_split} (captions in {previous_language}) and in "
+                        f"{split} ({language}); give it one split"
+                    )
 
 
 def _with_language(dataset: Dataset, language: str) -> Dataset:
