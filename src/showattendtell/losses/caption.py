@@ -84,6 +84,8 @@ class SoftLoss(nn.Module):
         )
         self.progress = 0.0
         """The fraction of training that is completed."""
+        self.offset = 0
+        """The number of tokens before the words of a caption, see `Vocabulary.offset`."""
 
     def forward(
         self,
@@ -109,7 +111,7 @@ class SoftLoss(nn.Module):
             UserError: `supervision_weight` without targets.
         """
         shard = shard or BatchShard(1.0, len(tokens))
-        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
         maps = self.target_maps(targets, tokens)
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
@@ -141,6 +143,10 @@ class SoftLoss(nn.Module):
         weight = self.supervision_weight * (1 - self.progress if self.supervision_schedule == "linear" else 1)
         terms, metrics = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
         return output._replace(terms=terms, metrics={**output.metrics, **metrics})
+
+    def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
+        """Return the input tokens (B, T) of scheduled sampling; None if no word is sampled."""
+        return mix_words(captioner, regions, image_index, tokens, self.sampling_prob, self.offset)
 
     @property
     def sampling_prob(self) -> float:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
 from showattendtell.losses.caption import LossOutput, SoftLoss, caption_cross_entropy, doubly_stochastic_penalty
-from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.runtime.distributed import mean_over_processes
@@ -121,7 +120,7 @@ class HardLoss(BaselineLoss):
         image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
             return self._evaluate_all_regions(captioner, regions, image_index, tokens, num_samples, maps)
-        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
         cross_entropy = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         mask = tokens != PAD
@@ -166,7 +165,7 @@ class HardLoss(BaselineLoss):
         supervision by target `maps` (B, T, L) become expectations under the same alpha_t.
         """
         initial = captioner.init_state(regions)
-        mask, input_tokens = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        mask, input_tokens = tokens != PAD, self.mix_words(captioner, regions, image_index, tokens)
         with torch.no_grad():
             sampled = captioner(regions, image_index, tokens, input_tokens, initial=initial)
         sample = sampled.sample

@@ -11,12 +11,15 @@ from showattendtell.models.captioner import Captioner, eval_mode
 
 @torch.no_grad()
 def mix_words(
-    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float
+    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float, offset: int = 0
 ) -> Tensor | None:
     """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if the probability is 0.
 
     They are `<start>`, then the caption's words, each replaced with `probability` by a word that is sampled from the
     model given the inputs so far. The model is in evaluation mode.
+
+    Args:
+        offset: the number of tokens before the words of a caption, which are never replaced.
     """
     if not probability:
         return None
@@ -29,8 +32,11 @@ def mix_words(
             [torch.full_like(image_index, START)],
             torch.tensor([PAD, START], device=image_index.device),
         )
-        for words in tokens[order].T[:-1]:
+        for step, words in enumerate(tokens[order].T[:-1]):
             output, states = decoder.step(states, rows, inputs[-1])
+            if step < offset:
+                inputs.append(words)
+                continue
             scores = output.scores.index_fill(1, suppressed, -torch.inf)
             sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
             inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))

@@ -12,7 +12,6 @@ from torch import Tensor
 from showattendtell.data.vocabulary import PAD
 from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
-from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import cross_entropy
 from showattendtell.models.kernels.mixture import MixtureFeatures
@@ -101,7 +100,7 @@ class VariationalLoss(BaselineLoss):
         if not attention.variational:
             raise ValueError(f"the variational loss needs attention=variational, got {type(attention).__name__}")
         shard = shard or BatchShard(1.0, len(tokens))
-        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
         features, log_q = outputs.output_features, outputs.log_q
         maps, words = self.target_maps(targets, tokens), tokens.flatten()[outputs.indices]

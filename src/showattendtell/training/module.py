@@ -168,6 +168,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self.loss = (
                 VariationalLoss() if attention.variational else HardLoss() if attention.stochastic else SoftLoss()
             )
+        self.loss.offset = self.vocabulary.offset
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:
