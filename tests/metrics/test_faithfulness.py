@@ -67,16 +67,17 @@ def test_an_area_is_the_mean_of_its_curve():
 
 
 def made_up(number: int, better: float) -> list[WordFaithfulness]:
-    """Words at which attention has a smaller deletion area than random maps, by `better` on average."""
+    """Words of different images, at which attention has a smaller deletion area than random maps, by `better` on
+    average."""
     rng = np.random.default_rng(1)
     words = []
-    for _ in range(number):
+    for image in range(number):
         chance = rng.random()
         maps = {
             "attention": MapFaithfulness(0.5, 0.6, 1.0, chance - better + rng.normal(scale=0.1), 0.9),
             "random": MapFaithfulness(0.0, 0.0, 0.0, chance, 0.5),
         }
-        words.append(WordFaithfulness(maps, rng.random()))
+        words.append(WordFaithfulness(maps, rng.random(), str(image)))
     return words
 
 
@@ -107,6 +108,15 @@ def test_intervals_are_those_of_images_drawn_again():
     assert low < mean < high
     assert high - low > 3 * naive, "words of an image are not independent"
     assert score_faithfulness(words).intervals["attention"].keys() == {"rank_correlation"}
+
+
+def test_the_intervals_of_differences_are_those_of_images_drawn_again():
+    """Each word of an image is given several times, which adds nothing to what is known."""
+    once = made_up(30, 0.1)
+    repeated = [word for word in once for _ in range(9)]
+    expected, found = (score_faithfulness(words).against["random"]["attention"] for words in (once, repeated))
+    for field in ("deletion", "insertion"):
+        assert found[field] == pytest.approx(expected[field])
 
 
 def test_words_without_curves_count_for_the_ranks_alone():

@@ -9,12 +9,13 @@ A map is any weighting of the regions: attention weights, an attribution, or a b
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from showattendtell.metrics.bootstrap import Difference, ImageMeans, compare, draw_copies, resample
+from showattendtell.metrics.bootstrap import Difference, SufficientStatistics, compare, draw_copies, resample
 
 Array = NDArray[np.float64]
 
@@ -137,12 +138,12 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
         measured = {field: _present(word_maps, field) for field in MapFaithfulness._fields}
         means = {field: float(np.mean(values)) for field, values in measured.items() if len(values)}
         maps[name] = MapFaithfulness(**means)
-    curves = [word.maps for word in words if _has_curves(word.maps, RANDOM)]
+    curves = [word for word in words if _has_curves(word.maps, RANDOM)]
     against = {
         baseline: {
-            name: _compare([word for word in curves if _has_curves(word, name)], baseline, name, resamples, seed)
+            name: _compare(compared, baseline, name, images, copies)
             for name in names
-            if name != baseline and any(_has_curves(word, name) for word in curves)
+            if name != baseline and (compared := [word for word in curves if _has_curves(word.maps, name)])
         }
         for baseline in (RANDOM, ATTENTION)
         if baseline in names
@@ -151,22 +152,42 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
     return FaithfulnessScores(maps, intervals, against, effect, len(words), len(curves))
 
 
+@dataclass(frozen=True, eq=False)
+class WordMeans(SufficientStatistics):
+    """A score that is a mean over words, of which images have different numbers.
+
+    name      name of the score
+    by_image  (I, 2) the sum over the words of each image, and their number
+    """
+
+    name: str
+    by_image: Array
+
+    @classmethod
+    def of(cls, words: Sequence[WordFaithfulness], map_name: str, field: str, images: Sequence[str]) -> "WordMeans":
+        """Return the statistics of a field of a map over the words at which it was measured."""
+        index, by_image = {image: i for i, image in enumerate(images)}, np.zeros((len(images), 2))
+        for word in words:
+            if (value := getattr(word.maps[map_name], field)) is not None:
+                by_image[index[word.image]] += value, 1
+        return cls(field, by_image)
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        """Return the mean of each corpus that has words: a resample may consist of images without any."""
+        sums, counts = (copies @ self.by_image).T
+        return {self.name: sums[counts > 0] / counts[counts > 0]}
+
+
 def _intervals(
     words: Sequence[WordFaithfulness], name: str, images: Sequence[str], copies: Array
 ) -> dict[str, Interval]:
     """Return 95 % intervals of the mean over words of each field of a map, from the count of each image in each
     bootstrap sample (R, I)."""
-    index, intervals = {image: i for i, image in enumerate(images)}, {}
+    intervals = {}
     for field in MapFaithfulness._fields:
-        # the mean of a sample is the sum over its images, divided by their number of words
-        sums, counts = np.zeros(len(images)), np.zeros(len(images))
-        for word in words:
-            if (value := getattr(word.maps[name], field)) is not None:
-                sums[index[word.image]] += value
-                counts[index[word.image]] += 1
-        num_words = copies @ counts
-        if num_words.any():
-            low, high = np.percentile((copies @ sums)[num_words > 0] / num_words[num_words > 0], (2.5, 97.5))
+        means = WordMeans.of(words, name, field, images).scores(copies)[field]
+        if len(means):
+            low, high = np.percentile(means, (2.5, 97.5))
             intervals[field] = (float(low), float(high))
     return intervals
 
@@ -176,14 +197,14 @@ def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:
 
 
 def _compare(
-    words: Sequence[Mapping[str, MapFaithfulness]], other: str, name: str, resamples: int, seed: int
+    words: Sequence[WordFaithfulness], other: str, name: str, images: Sequence[str], copies: Array
 ) -> dict[str, Difference]:
-    """Return the differences of a map's deletion and insertion to those of another map at the same words."""
-    copies, sampled = draw_copies(len(words), resamples, seed), []
-    for map_name in (other, name):
-        maps = [word[map_name] for word in words]
-        measured = {field: ImageMeans(field, _present(maps, field)) for field in ("deletion", "insertion")}
-        sampled.append(resample(measured, copies))
+    """Return the differences of a map's deletion and insertion to those of another map at the same words, from the
+    count of each image in each bootstrap sample (R, I)."""
+    sampled = [
+        resample({field: WordMeans.of(words, map_name, field, images) for field in ("deletion", "insertion")}, copies)
+        for map_name in (other, name)
+    ]
     return compare(*sampled).differences
 
 
