@@ -22,7 +22,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import starts_with, writable
 
     path = Path(config.output).expanduser()
-    if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
+    if path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
         raise UserError(f"{path} exists; set output to another file, such as output=runs/mean/best.ckpt")
     writable(path, starts_with("PK"))  # checkpoints are zip files
     checkpoint, cosine = average(list(config.checkpoint))

@@ -8,7 +8,7 @@ import pytest
 from results import ensemble, result, write
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.result_files import find_results, read_result
+from showattendtell.visualization.result_files import find_results, has_fields, read_result, writable
 
 
 def paths(places: list[Path], split: str = "test") -> list[str]:
@@ -78,3 +78,10 @@ def test_places_without_results_raise_an_error(tmp_path: Path):
     }.items():
         with pytest.raises(UserError, match=sentence):
             paths([tmp_path / place])
+
+
+def test_a_folder_is_no_output_file(tmp_path: Path):
+    with pytest.raises(UserError, match=rf"{tmp_path} is a folder; set output to a file"):
+        writable(tmp_path, has_fields("scores"))
+    assert writable(tmp_path / "scores.json", has_fields("scores")) == tmp_path / "scores.json"
+    assert list(tmp_path.iterdir()) == []

@@ -159,8 +159,10 @@ def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
         is_earlier: returns whether an existing file is an earlier output of this kind, which is replaced.
 
     Raises:
-        UserError: the file cannot be written, or it exists and is something else, such as an input.
+        UserError: the file cannot be written, or it exists and is something else, such as an input or a folder.
     """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; set output to a file")
     with write_errors(path), NamedTemporaryFile(dir=path.parent):
         if path.is_file() and path.stat().st_size and not is_earlier(path):
             raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
