@@ -80,7 +80,7 @@ def test_a_fourth_channel_is_opacity_over_white():
         (PIXELS / -255, "give 0 to 1"),
         (np.full((5, 7, 3), np.nan), "range from nan to nan"),
         (PIXELS[None], r"shape \(1, 5, 7, 3\)"),
-        (torch.from_numpy(PIXELS), r"shape \(7, 3, 5\)"),
+        (torch.from_numpy(PIXELS), r"shape \(5, 7, 3\)"),
         (PIXELS[:0], r"shape \(0, 7, 3\)"),
         (np.uint8(7), r"a uint8 is not a photograph"),
         (b"", "it is empty"),

@@ -350,9 +350,10 @@ def as_image(photograph: Photograph) -> Image.Image:
         case Tensor():
             pixels = photograph.detach().cpu()
             layout = pixels.movedim(0, 2) if pixels.ndim == 3 else pixels
-            return _from_pixels(layout.to(torch.float32 if pixels.is_floating_point() else pixels.dtype).numpy())
+            array = layout.to(torch.float32 if pixels.is_floating_point() else pixels.dtype).numpy()
+            return _from_pixels(array, photograph.shape)
         case np.ndarray():
-            return _from_pixels(photograph)
+            return _from_pixels(photograph, photograph.shape)
     content = photograph.read() if hasattr(photograph, "read") else None
     if not isinstance(content, bytes):
         raise UserError(
@@ -370,12 +371,12 @@ def name_of(photograph: Photograph) -> str:
     return str(name) if name else f"of {type(photograph).__name__}"
 
 
-def _from_pixels(pixels: np.ndarray) -> Image.Image:
-    """Convert an array (H, W) or (H, W, C) to an image."""
+def _from_pixels(pixels: np.ndarray, given_shape: Sequence[int]) -> Image.Image:
+    """Convert an array (H, W) or (H, W, C) to an image; the error about another shape names `given_shape`."""
     channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
     if pixels.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in pixels.shape:
         raise UserError(
-            f"pixels of shape {tuple(pixels.shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
+            f"pixels of shape {tuple(given_shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
         )
     if pixels.dtype != np.uint8:
         if not np.issubdtype(pixels.dtype, np.floating):
