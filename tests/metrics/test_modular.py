@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -334,3 +335,23 @@ def test_running_means_are_those_of_single_precision():
         running.update({"loss": (torch.tensor(value), 3)})
         mean = mean + (torch.tensor(value) - mean) * (3 / (3 * step))
     assert running.compute()["loss"].float() == mean
+
+
+def test_captions_take_little_more_memory_than_their_bytes():
+    captions, metric = [["grass"] * 200] * 1000, CIDErD()
+    tracemalloc.start()
+    try:
+        metric.update(captions, [[caption] for caption in captions])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    [lines] = metric.lines
+    assert peak < 6 * lines.numel()
+
+
+def test_an_update_without_captions_adds_nothing():
+    metric = Diversity()
+    metric.update([])
+    assert [(line.dtype, line.numel()) for line in metric.lines] == [(torch.uint8, 0)]
+    metric.update([["a", "dog"]])
+    assert metric.compute()["vocabulary_used"] == 2

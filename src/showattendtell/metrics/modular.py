@@ -79,7 +79,8 @@ class _Gathered(Metric):
 
     def _append(self, items: Iterable[Any]) -> None:
         text = "".join(json.dumps(item) + "\n" for item in items).encode()
-        self.lines.append(torch.tensor(list(text), dtype=torch.uint8, device=self.device))
+        content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+        self.lines.append(content.to(self.device))
 
     def _items(self) -> list[Any]:
         text = bytes(dim_zero_cat(self.lines).cpu().numpy()) if len(self.lines) else b""
