@@ -84,6 +84,26 @@ class Halves(SufficientStatistics):
         return {"half": 100 * matching / all_of}
 
 
+class Recorded(Halves):
+    """Of many images; it records how many corpora are scored together."""
+
+    by_image = np.stack([np.arange(10_000.0), np.full(10_000, 10_000.0)], axis=1)
+
+    def __init__(self) -> None:
+        self.corpora = list[int]()
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        self.corpora.append(len(copies))
+        return super().scores(copies)
+
+
+def test_the_images_of_a_large_corpus_are_scored_in_parts():
+    metric = Recorded()
+    np.testing.assert_allclose(metric.per_image()["half"], np.arange(10_000) / 100)
+    assert sum(metric.corpora) == 10_000
+    assert max(metric.corpora) * 10_000 * 8 <= 2**27, "bytes of the counts"
+
+
 class Broken(Halves):
     def scores(self, copies: Array) -> dict[str, Array]:
         raise MetricError("it is broken")

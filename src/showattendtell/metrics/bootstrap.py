@@ -19,6 +19,10 @@ from showattendtell.metrics.java import MetricError
 Array = NDArray[np.float64]
 
 
+COUNTS_AT_A_TIME = 2**23
+"""Maximum number of counts, 8 bytes each, from which the scores of single images are computed at once."""
+
+
 class SufficientStatistics(ABC):
     """Statistics of a metric on the captions of N images.
 
@@ -37,7 +41,11 @@ class SufficientStatistics(ABC):
 
     def per_image(self) -> dict[str, Array]:
         """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
-        return self.scores(np.eye(len(self.by_image)))
+        num_images, parts = len(self.by_image), []
+        step = max(1, COUNTS_AT_A_TIME // max(num_images, 1))
+        for start in range(0, num_images, step):
+            parts.append(self.scores(np.eye(min(step, num_images - start), num_images, k=start)))
+        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
 
 @dataclass(frozen=True, eq=False)
