@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.data.tokenizers import (
+    CharacterTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    _word,
+    tokenize,
+)
 from showattendtell.errors import UserError
 
 
@@ -24,6 +31,14 @@ from showattendtell.errors import UserError
 )
 def test_sentences_split_by_hand(sentence: str, words: str):
     assert tokenize(sentence) == tuple(words.split())
+
+
+def test_the_memory_for_words_is_bounded_and_equal_words_are_one_object():
+    [first] = tokenize("Dog.")
+    for start in range(0, 100_000, 1000):
+        tokenize(" ".join(f"word{number}" for number in range(start, start + 1000)))
+    assert _word.cache_info().currsize < 100_000
+    assert tokenize("dog!")[0] is first
 
 
 @pytest.mark.parametrize("sentence", ["", "   ", "... !?", "\u2026 \u201c\u201d"])

@@ -13,7 +13,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from inspect import signature
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
@@ -38,10 +38,10 @@ def tokenize(sentence: str) -> tuple[str, ...]:
     return tuple(filter(None, map(_word, sentence.lower().split())))
 
 
-@cache
+@lru_cache(maxsize=2**16)
 def _word(token: str) -> str:
     """Return a token without punctuation and control characters. Equal words are one object, which saves memory."""
-    return token.translate(_DROPPED)
+    return sys.intern(token.translate(_DROPPED))
 
 
 class Tokenizer(ABC):
