@@ -102,14 +102,14 @@ class Weights(Callback):
 
 def test_validation_and_checkpoints_have_the_moving_average_of_the_weights(tmp_path: Path):
     weights = Weights()
-    small_run(small_config("callbacks=ema", "callbacks.ema.decay=0.6"), tmp_path, callbacks=[weights])
-    average = weights.trained[0]
-    for trained in weights.trained[1:5]:
-        average = {name: 0.6 * average[name] + 0.4 * trained[name] for name in trained}
+    small_run(small_config("callbacks=ema", "callbacks.ema.decay=0.25"), tmp_path, callbacks=[weights])
+    average, averages = weights.trained[0], []
+    for step, trained in enumerate(weights.trained[1:], start=1):
+        decay = min(0.25, [2 / 11, 3 / 12, 4 / 13][min(step, 3) - 1])
+        average = {name: decay * average[name] + (1 - decay) * trained[name] for name in trained}
+        averages.append(average)
     assert weights.validated
-    torch.testing.assert_close(weights.validated[0], average)
-    for trained in weights.trained[5:]:
-        average = {name: 0.6 * average[name] + 0.4 * trained[name] for name in trained}
+    torch.testing.assert_close(weights.validated[0], averages[3])
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
     torch.testing.assert_close(checkpoint["state_dict"], average)
     assert any(not torch.equal(average[name], weights.trained[-1][name]) for name in average)

@@ -75,17 +75,21 @@ class TrainingFigures(Callback):
 class ExponentialMovingAverage(WeightAveraging):
     """Averages the weights over the steps of training; validation and checkpoints use the averaged weights.
 
-        theta' <- decay theta' + (1 - decay) theta
+        theta' <- d theta' + (1 - d) theta,  d = min(decay, (1 + t) / (10 + t)) at step t
 
-    Unlike Lightning's `EMAWeightAveraging`, it changes no weight that training does not change: the average is computed
-    as theta' + (1 - decay) (theta - theta'), without rounding where both are equal.
+    The warmup of d, which is that of TensorFlow and timm, lets short trainings forget their initial weights. Unlike
+    Lightning's `EMAWeightAveraging`, it changes no weight that training does not change: the average is computed as
+    theta' + (1 - d) (theta - theta'), without rounding where both are equal.
 
     Args:
-        decay: of the average at each step.
+        decay: the largest d.
     """
 
     def __init__(self, decay: Fraction = 0.999):
-        super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay))
+        def update(averaged: Sequence[Tensor], weights: Sequence[Tensor], step: Tensor | int) -> None:
+            get_ema_multi_avg_fn(min(decay, (1 + int(step)) / (10 + int(step))))(averaged, weights, step)
+
+        super().__init__(multi_avg_fn=update)
 
 
 class AttentionEvaluation(Callback):
