@@ -20,6 +20,7 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.tokenizers import PlainTokenizer
+from showattendtell.datamodules.datasets import View
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
@@ -135,26 +136,30 @@ class CaptioningPipeline(ModelHubMixin):
 
         Args:
             pictures: names and photographs.
-            regions: (I, L, D) of the photographs, for each model.
+            regions: (I, L, D) of the photographs, for each model; with `decoding.mirrored`, then those of their mirror
+                images.
         """
-        inputs = [images.to(model.module.device) for model, images in zip(self.models, regions, strict=True)]
+        models = self.models * (1 + self._first.decoding.mirrored)
+        inputs = [images.to(model.module.device) for model, images in zip(models, regions, strict=True)]
         yield from self._describe(pictures, inputs)
 
     def _describe(
         self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs from the input of each model, by default their pixels."""
+        """Yield the captions of photographs from the input of each model, by default their pixels; with
+        `decoding.mirrored`, then the input of their mirror images."""
         if not inputs:
             self.check_reads_pixels()
             modules = [model.module for model in self.models]
             pixels = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
             inputs = [images.to(module.device) for images, module in zip(pixels, modules, strict=True)]
-        mirrors = [pixels.flip(-1) for pixels in inputs] if self._first.decoding.mirrored else []
-        gpus = {pixels.device for pixels in inputs if pixels.device.type == "cuda"}
+            if self._first.decoding.mirrored:
+                inputs += [images.flip(-1) for images in inputs]
+        gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            captions_of_images = self._ensemble.generate([*inputs, *mirrors])
+            captions_of_images = self._ensemble.generate(inputs)
         first, vocabulary = self._first.encoder, self._first.vocabulary
         is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
         for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
@@ -309,7 +314,8 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 StoredRegions = Callable[[Sequence[int]], list[Tensor]]
-"""From positions of images to their stored regions (I, L, D), for each model of a pipeline."""
+"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
+then those of their mirror images."""
 
 
 class RateColumn(ProgressColumn):
@@ -385,6 +391,9 @@ def stored_regions(
 
     Args:
         config: of a command.
+
+    Raises:
+        UserError: the decoding needs mirror images, and there are none.
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
@@ -392,8 +401,10 @@ def stored_regions(
     for model in captioner.models:
         settings = reading_settings(model.config, dataset=config.dataset)
         source, _ = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source(examples))
-    return lambda positions: [source(positions) for source in sources]
+        sources.append(source)
+    views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
+    readers = [source(examples, view) for view in views for source in sources]
+    return lambda positions: [reader(positions) for reader in readers]
 
 
 def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) -> Iterator[dict[int, Image.Image]]:
