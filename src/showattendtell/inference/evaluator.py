@@ -183,7 +183,7 @@ def score(
 ) -> Scores:
     """Score the best caption of each image.
 
-    A metric that fails is missing and does not prevent the others.
+    A metric that fails is missing and does not prevent the others. Without training captions there is no novelty.
 
     Args:
         written: captions of each image in words, best first.
@@ -200,7 +200,8 @@ def score(
     )
 
     captions = [captions[0] for captions in captions_by_image.values()]
-    training_captions = [caption.words for example in run.dataset.split("train") for caption in example.captions]
+    train = run.dataset.splits.get("train", ())
+    training_captions = [caption.words for example in train for caption in example.captions] or None
     sentences = list(map(run.sentence, captions))
     matched = MatchedCaptions(list(captions_by_image), list(references.values()), {Path(run.checkpoints[0]): sentences})
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))

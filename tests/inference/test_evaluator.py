@@ -1,0 +1,30 @@
+"""Scores of a run's captions."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from small_models import small_model
+
+from showattendtell.inference.evaluator import EvaluationRun, score
+from showattendtell.inference.predictions import Predictor, references_of
+from showattendtell.types import Caption, Dataset, Example
+
+CAPTIONS = {"a.jpg": [["a", "dog", "runs", "over", "grass"]], "b.jpg": [["a", "green", "dog"]]}
+TEST = tuple(Example(image, "", (Caption(("a", "dog", "runs", "over", "grass")),)) for image in CAPTIONS)
+TRAIN = (Example("c.jpg", "", (Caption(("a", "green", "dog")),)),)
+
+
+def figures_of(splits: dict[str, tuple[Example, ...]]) -> dict[str, float]:
+    none: Any = None
+    dataset = Dataset("made up", splits)
+    run = EvaluationRun(["a.ckpt"], [], [], [Predictor(small_model(), none)], [], dataset, "test", none)
+    return score(run, CAPTIONS, references_of(TEST), OmegaConf.create({"metrics": ["bleu"]})).figures
+
+
+@pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])
+def test_a_data_set_without_training_captions_is_scored_without_novelty(others: dict[str, tuple[Example, ...]]):
+    figures = figures_of({"test": TEST, **others})
+    expected = figures_of({"test": TEST, "train": TRAIN})
+    assert expected.pop("novel") == 50
+    assert figures == expected
