@@ -54,6 +54,21 @@ def test_complete_files_are_finished_and_others_are_removed(tmp_path: Path):
         _finished(tmp_path, "4567")
 
 
+def test_photographs_with_an_error_are_not_finished_and_lose_their_rows(tmp_path: Path):
+    rows = [table(["a.jpg"], caption="a dog"), table(["b.jpg"], error="b.jpg cannot be read"), table(["c.jpg"])]
+    parquet.write_table(pyarrow.concat_tables(rows), tmp_path / "1.parquet")
+    parquet.write_table(table(["d.jpg"], error="d.jpg is empty"), tmp_path / "2.parquet")
+    parquet.write_table(table(["e.jpg"]), tmp_path / "3.parquet")
+    complete = (tmp_path / "3.parquet").stat()
+    assert _finished(tmp_path, "0123") == {"a.jpg", "c.jpg", "e.jpg"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.parquet", "3.parquet"]
+    kept = parquet.read_table(tmp_path / "1.parquet")
+    assert kept.schema == schema()
+    assert (kept["file"].to_pylist(), kept["caption"].to_pylist()) == (["a.jpg", "c.jpg"], ["a dog", None])
+    assert read_outcome(tmp_path) == (3, [])
+    assert (tmp_path / "3.parquet").stat() == complete, "a file without errors is not written again"
+
+
 def test_errors_of_all_files_are_read(tmp_path: Path):
     parquet.write_table(table(["a.jpg", "b.jpg"]), tmp_path / "1.parquet")
     parquet.write_table(table(["c.jpg"], error="image c.jpg is empty"), tmp_path / "2.parquet")

@@ -65,15 +65,17 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
         assert [row[k] for k in sorted(DIGITS)] == pytest.approx([plain[name][k] for k in sorted(DIGITS)], abs=1e-4)
     assert not written.exists()
 
-    # a finished folder gets the rows of new photographs only
+    # a finished folder gets the rows of new photographs, and of those that could not be read
     shutil.copy(album / "000.png", album / "new.png")
     files = {path.name: path.read_bytes() for path in (folder / "parallel/captions.parquet").iterdir()}
+    earlier = rows_of(folder / "parallel/captions.parquet")
     done = run(*line, "output=parallel", "resume=true", **environment)
     assert_error(done, "crowd/123.png cannot be read")
     again = {path.name: path.read_bytes() for path in (folder / "parallel/captions.parquet").iterdir()}
-    assert len(again) == len(files) + 1
-    assert again.items() >= files.items()
-    assert "crowd/new.png" in rows_of(folder / "parallel/captions.parquet")
+    assert len(files.items() - again.items()) == 1, "that with the error"
+    now = rows_of(folder / "parallel/captions.parquet")
+    assert now.pop("crowd/new.png")["error"] is None
+    assert now == earlier
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import Config
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
-from showattendtell.runtime.files import UNFINISHED
+from showattendtell.runtime.files import UNFINISHED, atomic_write
 from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.visualization.caption_rows import CaptionRow
 from showattendtell.visualization.result_files import write_errors
@@ -123,7 +123,8 @@ def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path
 
 
 def _finished(folder: Path, checksum: str) -> set[str]:
-    """Return the photographs that have rows in the Parquet files of a folder. Files that are not complete are removed.
+    """Return the photographs that have captions in the Parquet files of a folder. Files that are not complete are
+    removed, and so are the rows of photographs that could not be read.
 
     Raises:
         UserError: there are rows of other settings.
@@ -134,7 +135,7 @@ def _finished(folder: Path, checksum: str) -> set[str]:
     finished = set[str]()
     for file in folder.glob("*.parquet"):
         try:
-            rows = parquet.read_table(file, columns=["file", "settings"])
+            rows = parquet.read_table(file, columns=["file", "settings", "error"])
         except (pyarrow.ArrowInvalid, OSError):
             file.unlink()
             continue
@@ -143,8 +144,24 @@ def _finished(folder: Path, checksum: str) -> set[str]:
                 f"{folder} has captions by another model or with other settings; "
                 "set output to another folder, or leave resume out to replace them"
             )
-        finished.update(rows["file"].to_pylist())
+        captioned = rows["error"].is_null()
+        if rows["error"].null_count < len(rows):
+            _remove_errors(file)
+        finished.update(rows["file"].filter(captioned).to_pylist())
     return finished
+
+
+def _remove_errors(file: Path) -> None:
+    """Remove the rows with an error from a Parquet file, and the file if no row is left."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(file)
+    rows = table.filter(table["error"].is_null())
+    if len(rows):
+        with atomic_write(file) as stream:
+            parquet.write_table(rows, stream)
+    else:
+        file.unlink()
 
 
 def read_outcome(folder: Path) -> tuple[int, list[str]]:
