@@ -60,6 +60,5 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:
-    """A fenced block of LaTeX with one equation per line; wide equations can be scrolled."""
-    equations = (convert(line, display="block") for line in source.splitlines() if line.strip())
-    return "\n".join(f'<div class="equation">{equation}</div>' for equation in equations)
+    """A fenced block with an equation in LaTeX; wide equations can be scrolled."""
+    return f'<div class="equation">{convert(source, display="block")}</div>'
