@@ -198,7 +198,7 @@ def test_every_layout_gives_the_same_regions(write: Callable[[Path], Path], read
 
 
 def test_regions_are_trimmed_to_those_of_the_batch_and_have_places(read: Callable[..., Any], tmp_path: Path):
-    stored, encoder = read(write_tsv(tmp_path), positions=2.0)
+    stored, encoder = read(write_tsv(tmp_path), coordinate_scale=2.0)
     located = encoder.locate(stored)
     assert located.shape == (2, 3, D + 5) == (2, 3, encoder.region_dim)
     features, boxes = some_regions()[42]
@@ -383,7 +383,7 @@ def test_a_newer_file_asks_for_a_new_store(read: Callable[..., Any], tmp_path: P
     read(path)
     read(path)
     os.utime(path, (4_000_000_000, 4_000_000_000))
-    with pytest.raises(UserError, match=r"trainval.tsv is newer than .*; remove the folder"):
+    with pytest.raises(UserError, match=r"trainval.tsv is newer than .*; delete the folder"):
         read(path)
 
 

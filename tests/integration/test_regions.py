@@ -31,7 +31,7 @@ def detections(folder: Path) -> Path:
 def checkpoint(run: Run, detections: Path, folder: Path) -> Path:
     prepared = assert_done(run("prepare", *TINY, *REGIONS))
     assert f"60 images x 12 x {DIM + 4} in float16" in prepared.err
-    assert_done(run("train", *TINY, *REGIONS, "encoder.positions=1", "hydra.run.dir=runs/regions"))
+    assert_done(run("train", *TINY, *REGIONS, "encoder.coordinate_scale=1", "hydra.run.dir=runs/regions"))
     return folder / "runs/regions/best.ckpt"
 
 

@@ -51,7 +51,7 @@ def test_a_smaller_encoder_sees_the_same_photograph_on_a_coarser_grid():
 
 @torch.no_grad()
 def test_it_is_built_again_from_its_settings_and_weights():
-    encoder = concatenated(positions=2.0)
+    encoder = concatenated(coordinate_scale=2.0)
     node = describe_call(partial(ConcatenatedEncoder, **encoder.settings()))
     other = build(DictConfig({**node, "weights": "random"}))
     assert other.describe()["weights_sha256"] != encoder.describe()["weights_sha256"]
@@ -65,7 +65,7 @@ def test_it_is_built_again_from_its_settings_and_weights():
     ("second", "sentence"),
     [
         (partial(SECOND, trainable=True), "encoder.second.trainable is not possible"),
-        (partial(SECOND, positions=1.0), "encoder.second.positions is not possible"),
+        (partial(SECOND, coordinate_scale=1.0), "encoder.second.coordinate_scale is not possible"),
         (partial(SECOND, crop_mode="squash"), "see different parts of a photograph"),
         (partial(SECOND, resize=73), "see different parts of a photograph"),
     ],

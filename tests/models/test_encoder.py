@@ -158,7 +158,7 @@ def test_pixels_of_a_file_are_normalised_before_the_network_sees_them():
 
 
 def test_positions_add_each_regions_place_behind_its_channels():
-    plain, located = (small(stride=16, positions=positions) for positions in (0, 3))
+    plain, located = (small(stride=16, coordinate_scale=scale) for scale in (0, 3))
     rows, columns = located.grid
     regions = torch.randn(2, rows * columns, located.dim)
     assert torch.equal(plain.locate(regions), regions)

@@ -109,7 +109,9 @@ def test_a_preset_is_normalised_as_its_network_was_trained(preset: str):
     given = settings(preset)
     published = timm.get_pretrained_cfg(given["network"])
     assert published
-    assert given.keys() <= {"network", "stride", "weights", "size", "resize", "positions"}, "mean and std are timm's"
+    assert given.keys() <= {"network", "stride", "weights", "size", "resize", "coordinate_scale"}, (
+        "mean and std are timm's"
+    )
     if "weights" not in given:
         assert published.has_weights
         assert published.hf_hub_id or published.url

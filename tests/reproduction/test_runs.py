@@ -50,7 +50,7 @@ def test_a_second_stage_begins_with_the_best_weights_of_its_seed(made: Any, tmp_
     weights = str(tmp_path / "soft/8/best.ckpt")
     assert runs[3].arguments[-2:] == ("seed=8", f"init_from={weights}")
     assert runs[3].config.init_from == weights
-    assert runs[1].config.init_from == "project"
+    assert runs[1].config.init_from is None
 
 
 def test_a_student_learns_from_the_best_models_of_its_seed(made: Any, tmp_path: Path):

@@ -50,7 +50,7 @@ def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
 
 def test_weights_that_are_drawn_have_no_origin():
     assert find_initial_checkpoint(small_config()) is None
-    assert find_initial_checkpoint(small_config("init_from=released")) is None
+    assert find_initial_checkpoint(small_config("weight_init=released")) is None
 
 
 def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import LAUNCHER, SEARCH, SEARCHPATH, compose, without_hydra
+from showattendtell.config.compose import LAUNCHER, SEARCH, SEARCHPATH, compose, find_searchpath, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
@@ -58,7 +58,7 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     parsed = parse_arguments(arguments)
     if parsed.multirun and parsed.cfg:
         raise UserError("-m runs several values and --cfg shows the settings of one run; give one of them")
-    default, groups = compose(name, [line for line in parsed.overrides if line.startswith(f"{SEARCHPATH}=")])
+    default, groups = compose(name, find_searchpath(parsed.overrides))
     if parsed.multirun:
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
@@ -96,7 +96,7 @@ def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) 
     space = overrides.get(SEARCH)
     if not space or space.value() not in groups.get(SEARCH, []):
         return []
-    config, _ = compose(name, [str(space.input_line)])
+    config, _ = compose(name, [*find_searchpath(lines), str(space.input_line)])
     return [f"{key}={value}" for key, value in config.hydra.sweeper.params.items() if key not in overrides]
 
 

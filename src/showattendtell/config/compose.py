@@ -4,7 +4,7 @@ import ast
 import copy
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -56,6 +56,11 @@ def command_folder(name: str) -> str:
     """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
     folder = Path(config_folder(), name)
     return str(folder) if (folder / f"{name}.yaml").is_file() else config_folder()
+
+
+def find_searchpath(arguments: Iterable[str]) -> list[str]:
+    """Return the argument that names the user's own folders of options, if it is given."""
+    return [argument for argument in arguments if argument.startswith(f"{SEARCHPATH}=")]
 
 
 def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:
@@ -142,8 +147,7 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes,
     with outside_of_command(), hydra.initialize_config_dir(folder):
         config = hydra.compose(name, list(overrides), return_hydra_config=True)
         chosen = tuple(reversed(list(config.hydra.runtime.choices)))
-        searchpath = tuple(line for line in overrides if line.startswith(f"{SEARCHPATH}="))
-        return pickle.dumps(config), _groups(folder, searchpath, chosen)
+        return pickle.dumps(config), _groups(folder, tuple(find_searchpath(overrides)), chosen)
 
 
 def _mismatch(error: MissingConfigException) -> str | None:

@@ -16,15 +16,16 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 from showattendtell import __version__
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, SEARCHPATH, command_folder, compose, to_plain
+from showattendtell.config.compose import SEARCH, SEARCHPATH, command_folder, compose, find_searchpath, to_plain
 from showattendtell.config.help import COMMON, help_page
-from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments
+from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments, parse_overrides
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped, read_settings
 from showattendtell.config.validation import (
@@ -156,7 +157,7 @@ def name_config_folder(arguments: list[str]) -> list[str]:
         raise UserError(
             f"--config-dir {folder} is no folder; give the folder that has your attention/, experiment/ or such"
         )
-    if any(argument.startswith(f"{SEARCHPATH}=") for argument in arguments):
+    if find_searchpath(arguments):
         raise UserError(f"--config-dir and {SEARCHPATH} are both given; name all folders in {SEARCHPATH}")
     rest, flags = [], iter(arguments)
     for argument in flags:
@@ -168,9 +169,13 @@ def name_config_folder(arguments: list[str]) -> list[str]:
 
 
 def without_dashes(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments with `--name value` and `--name=value` as `name=value`, unless it is an option of Hydra."""
+    """Return the arguments with `--name value` and `--name=value` as `name=value`, unless it is an option of Hydra.
+
+    With `-m`, several values such as `256,512` stay several values.
+    """
     settings: list[str] = []
-    rest = iter(arguments)
+    arguments = list(arguments)
+    rest, is_sweep = iter(arguments), not {"-m", "--multirun"}.isdisjoint(arguments)
     for argument in rest:
         name, equals, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or is_flag(f"--{name}"):
@@ -179,10 +184,18 @@ def without_dashes(arguments: Iterable[str]) -> list[str]:
         argument_value = value if equals else next(rest, None)
         if not argument_value or argument_value.startswith("--"):
             raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
-        settings.append(
-            f"{name.replace('-', '_')}={argument_value if argument_value[0] in '[{' else as_value(argument_value)}"
-        )
+        setting = f"{name.replace('-', '_')}={argument_value}"
+        is_plain = argument_value[0] in "[{" or (is_sweep and _has_several_values(setting))
+        settings.append(setting if is_plain else f"{name.replace('-', '_')}={as_value(argument_value)}")
     return settings
+
+
+def _has_several_values(setting: str) -> bool:
+    """Return whether Hydra reads a setting as several values, as `seed=1,2` or `seed=range(1,4)`."""
+    with suppress(HydraException):
+        [override] = parse_overrides([setting])
+        return override.is_sweep_override()
+    return False
 
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
@@ -267,7 +280,7 @@ def read_choices() -> Choices:
 
 def read_searchpath() -> list[str]:
     """Return the argument of this run that names the user's own folders of options, if it is given."""
-    return [line for line in HydraConfig.get().overrides.hydra if line.startswith(f"{SEARCHPATH}=")]
+    return find_searchpath(HydraConfig.get().overrides.hydra)
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import Source, open_source, pixels_of
+from showattendtell.datamodules.datasets import Source, check_workers, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
 from showattendtell.features.store import is_finished
@@ -113,7 +113,7 @@ def build_captioner(
         captioner = Captioner(attention, decoder, padded)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if config.get("init_from") == "released":
+    if config.get("weight_init") == "released":
         initialise_as_released(captioner)
     return captioner
 
@@ -125,7 +125,9 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     """
     augmentation = build(config.augment, seed=config.seed)
     folder, extraction, skips = _feature_settings(config)
-    if not encoder.trainable and extraction.views > 1 and config.data.get("cache_on_device"):
+    data = config.get("data", {})
+    check_workers(data.get("num_workers", 0), data.get("cache_on_device", False))
+    if not encoder.trainable and extraction.views > 1 and data.get("cache_on_device"):
         raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 

@@ -21,6 +21,7 @@ SETTINGS = {
     "checkpoint_every": "checkpoint_interval_minutes",
     "data.images_together": "data.group_by_image",
     "data.resident": "data.cache_on_device",
+    "encoder.positions": "encoder.coordinate_scale",
     "decoding.block_ngrams": "decoding.no_repeat_ngram_size",
     "decoding.diversity": "decoding.diversity_penalty",
     "decoding.groups": "decoding.num_beam_groups",
@@ -31,6 +32,9 @@ SETTINGS = {
     "initial_weights": "init_from",
     "selection": "monitor",
 }
+
+# old value of `init_from` to the value of `weight_init`
+WEIGHT_INITS = {"project": "default", "released": "released"}
 
 # old name of a node at the top of a configuration to its new place
 MOVED = {"early_stopping": "callbacks.early_stopping"}
@@ -122,6 +126,9 @@ def rename_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         if old in renamed:
             group, _, name = new.partition(".")
             renamed.setdefault(group, {})[name] = renamed.pop(old)
+    if renamed.get("init_from") in WEIGHT_INITS:  # had two meanings
+        renamed["weight_init"] = WEIGHT_INITS[renamed["init_from"]]
+        renamed["init_from"] = None
     return renamed
 
 

@@ -38,8 +38,10 @@ class TrainConfig:
     Attributes:
         seed: seed of the order of the captions, the initial weights and dropout.
         cache: the folder of the feature cache and of the images of dataset=shapes.
-        init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the
-            released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
+        init_from: a best.ckpt or the bundled model, from which weights, vocabulary and encoder are loaded; null starts
+            with random weights.
+        weight_init: random initial weights: default, each layer by its own rule; released, all layers by the rule of
+            the released code.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions. A model with new weights has the words of
             the training captions, or those of the best.ckpt or bundled model that is given here.
@@ -61,7 +63,8 @@ class TrainConfig:
 
     seed: NonNegativeInt
     cache: Text
-    init_from: Literal["project", "released"] | Text
+    init_from: Text | None
+    weight_init: Literal["default", "released"]
     init_vocabulary: Literal["checkpoint", "extended"] | Text
     init_embeddings: Text | None
     freeze_embeddings: bool

@@ -5,7 +5,7 @@ import math
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -203,7 +203,9 @@ def current_trial() -> CurrentTrial:
     return CurrentTrial(storage, config.sweeper.study_name, config.sweeper.pruner, int(config.sweep.subdir))
 
 
-def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
+def _common_monitor(
+    searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any], searchpath: Sequence[str]
+) -> str:
     """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
     setting of a part does.
 
@@ -212,16 +214,18 @@ def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str
     """
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
-        choices_by_metric = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
+        choices_by_metric = {
+            _selection_of({**first, key: value}, searchpath): f"{key}={value}" for value in _values(searched[key])
+        }
         if len(choices_by_metric) > 1:
             pairs = " and ".join(f"{selection} with {choice}" for selection, choice in choices_by_metric.items())
             raise UserError(f"the trials have different metrics, {pairs}, and cannot be compared; set monitor=NAME")
-    return _selection_of(first)
+    return _selection_of(first, searchpath)
 
 
-def _selection_of(settings: Mapping[str, Any]) -> str:
+def _selection_of(settings: Mapping[str, Any], searchpath: Sequence[str]) -> str:
     """Return `monitor` of one run, or of the last of its stages that trains."""
-    arguments = [f"{key}={value}" for key, value in settings.items()]
+    arguments = [*searchpath, *(f"{key}={value}" for key, value in settings.items())]
     config, _ = compose("train", arguments)
     if config.stages:
         *_, last = (stage for stage in to_plain(config.stages).values() if isinstance(stage, list))
@@ -239,7 +243,7 @@ def _values(space: BaseDistribution) -> list[str]:
 
 def _counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that run or have ended, and were not withdrawn in favour of another worker's trial."""
-    return [trial for trial in trials if trial.state != TrialState.FAIL or "fault" in trial.user_attrs]
+    return [trial for trial in trials if trial.state != TrialState.FAIL or "error" in trial.user_attrs]
 
 
 class Study:
@@ -256,6 +260,7 @@ class Study:
         sampler, pruner: their nodes in the configuration.
         seed: seed of the proposals, which also depend on earlier trials.
         arguments: arguments of the runs; a setting with several values or a range is searched.
+        searchpath: the argument that names the user's own folders of options, if it is given.
 
     Raises:
         UserError: if the study was started with another search space or other settings, if the folder has trials that
@@ -271,14 +276,16 @@ class Study:
         pruner: DictConfig,
         seed: int | None,
         arguments: list[str],
+        searchpath: Sequence[str] = (),
     ):
         searched, fixed = parse_search_space(arguments)
         if not searched:
             raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
+        self._searchpath = searchpath
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
-        self._monitor = _common_monitor(searched, fixed)
+        self._monitor = _common_monitor(searched, fixed, searchpath)
         self._sampler, self._seed = sampler, seed
         self._pruner = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._folder = folder
@@ -414,7 +421,8 @@ class Study:
         else:
             return None
         fixed = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
-        settings = {**fixed, **{name: format_value(value) for name, value in params.items()}}
+        own = dict(argument.split("=", 1) for argument in self._searchpath)
+        settings = {**own, **fixed, **{name: format_value(value) for name, value in params.items()}}
         return create_trial(
             state=TrialState.RUNNING,
             params=params,
@@ -440,7 +448,7 @@ class Study:
 
     def fail(self, number: int, error: str) -> None:
         """Record that a trial failed, with the error message."""
-        self._remember(number, "fault", error)
+        self._remember(number, "error", error)
         self._tell(number, state=TrialState.FAIL)
         self._held.pop(number).close()
 

@@ -19,7 +19,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from showattendtell.config.compose import SEARCH
+from showattendtell.config.compose import SEARCH, find_searchpath
 from showattendtell.config.hydra_internals import BasicSweeper, failure_of
 from showattendtell.config.subprocesses import in_own_process
 from showattendtell.config.validation import error_message, raise_errors, sentence, validate
@@ -205,6 +205,7 @@ class StudySweeper(Sweeper):
         raise_errors(validate(OmegaConf.create({"hydra": {"sweeper": settings}})))
         settle_folder(config)
         self._folder = format_override(config.hydra.sweep.dir)
+        self._searchpath = find_searchpath(config.hydra.overrides.hydra)
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -218,7 +219,16 @@ class StudySweeper(Sweeper):
         """
         from showattendtell.config.study import Study
 
-        study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
+        study = Study(
+            self._study_name,
+            self._storage,
+            self._folder,
+            self._sampler,
+            self._pruner,
+            self._seed,
+            arguments,
+            self._searchpath,
+        )
         while claimed := study.take(self._n_jobs, self._n_trials):
             self._recorder.launch(list(claimed.values()), next(iter(claimed)))
             results = self._recorder.results

@@ -1,5 +1,6 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
+import errno
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,6 +147,14 @@ def format_value(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+ADVICE = {
+    errno.ENOSPC: "free disk space",
+    errno.EDQUOT: "free disk space",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+}
+"""What to do about an error of the system, by its number."""
+
 USER_ERRORS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
 
 
@@ -156,10 +165,18 @@ def sentence(error: Exception) -> str:
     if isinstance(error, HydraException):
         return first_line(error)
     if isinstance(error, OSError):
-        file = f"{error.filename}: " if error.filename else ""
-        return f"{file}{error.strerror or error}; is there room, and may it be written?"
+        return _system_error(error)
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"
+
+
+def _system_error(error: OSError) -> str:
+    """Return the file and the message of the system, with advice if there is any; errors of a network have neither."""
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{error.filename} does not exist"
+    file = f"{error.filename}: " if error.filename else ""
+    advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
+    return f"{file}{error.strerror or first_line(error)}{advice}"
 
 
 DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too

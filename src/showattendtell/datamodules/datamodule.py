@@ -30,6 +30,7 @@ from showattendtell.datamodules.datasets import (
     ShardedCaptionDataset,
     Source,
     TargetMaker,
+    check_workers,
     open_source,
 )
 from showattendtell.datamodules.samplers import (
@@ -126,11 +127,11 @@ class CaptionDataModule(lightning.LightningDataModule):
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
-            read once.
+            read once. Needs num_workers=0.
 
     Raises:
         UserError: a split is missing or empty; a mid-epoch checkpoint was written with other batches; `cache_on_device`
-            without room for the grids.
+            without room for the grids, or with worker processes.
     """
 
     encoder: Encoder | None = None
@@ -155,6 +156,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         cache_on_device: bool = False,
     ):
         super().__init__()
+        check_workers(num_workers, cache_on_device)
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
@@ -406,7 +408,12 @@ class ShapesDataModule(ReaderDataModule):
         read = partial(read_shapes, root, num_train, num_val, num_test)
         if not encoder:  # the settings of conf/encoder/efficientnet_lite0_scene.yaml
             encoder = Encoder(
-                DEFAULT_NETWORK, stride=8, size=128, resize=128, positions=6.0, **NETWORK_OPTIONS[DEFAULT_NETWORK]
+                DEFAULT_NETWORK,
+                stride=8,
+                size=128,
+                resize=128,
+                coordinate_scale=6.0,
+                **NETWORK_OPTIONS[DEFAULT_NETWORK],
             )
         super().__init__(read, encoder, batch_size, **options)
 

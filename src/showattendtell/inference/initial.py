@@ -156,7 +156,7 @@ def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | 
     Raises:
         UserError: the file is missing, damaged or foreign, or names targets outside this project.
     """
-    if settings["init_from"] in ("project", "released"):  # drawn at random
+    if settings["init_from"] is None:
         return None
     file = find_model(settings["init_from"])
     metadata, weights = read_checkpoint(file)

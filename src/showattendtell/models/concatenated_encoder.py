@@ -24,7 +24,7 @@ class ConcatenatedEncoder(Encoder):
     Args:
         first, second, third: the encoders, as functions of `weights`.
         weights: `hub`, each encoder loads the weights of its own setting; or `random`.
-        positions: see `Encoder`; the encoders have no position channels of their own.
+        coordinate_scale: see `Encoder`; the encoders have no coordinates of their own.
 
     Raises:
         UserError: an encoder is trainable or has position channels, or encoders crop differently.
@@ -36,13 +36,13 @@ class ConcatenatedEncoder(Encoder):
         second: Callable[..., Encoder],
         third: Callable[..., Encoder] | None = None,
         weights: Literal["hub", "random"] = "hub",
-        positions: NonNegativeFloat = 0.0,
+        coordinate_scale: NonNegativeFloat = 0.0,
     ):
         nn.Module.__init__(self)
         factories = {"first": first, "second": second} | ({"third": third} if third else {})
         parts = {name: make(weights="random") if weights == "random" else make() for name, make in factories.items()}
         for name, part in parts.items():
-            for setting in ("trainable", "positions"):
+            for setting in ("trainable", "coordinate_scale"):
                 if getattr(part, setting):
                     raise UserError(f"encoder.{name}.{setting} is not possible if grids are concatenated; leave it out")
         views = {_view(part) for part in parts.values()}
@@ -54,7 +54,7 @@ class ConcatenatedEncoder(Encoder):
         self.network = nn.ModuleDict(parts)
         self.network_name = "+".join(part.network_name for part in parts.values())
         self.stride, self.weights = "last", weights
-        self.positions, self.pool = positions, 1
+        self.coordinate_scale, self.pool = coordinate_scale, 1
         self.trainable, self.learning_rate, self.tuned = False, 0.0, False
         self.preprocessing = max(
             (part.preprocessing for part in parts.values()), key=lambda preprocessing: preprocessing.crop
@@ -86,7 +86,7 @@ class ConcatenatedEncoder(Encoder):
 
     def settings(self) -> dict[str, Any]:
         parts = {name: partial(Encoder, **part.settings()) for name, part in self.network.items()}
-        return {**parts, "weights": self.weights, "positions": self.positions}
+        return {**parts, "weights": self.weights, "coordinate_scale": self.coordinate_scale}
 
     def describe(self) -> dict[str, Any]:
         return {

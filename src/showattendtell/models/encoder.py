@@ -37,9 +37,9 @@ class Encoder(nn.Module):
         crop_mode: `center`, the default even if timm lists another one for the network, scales the shortest side and
             crops the central square; `squash` scales both sides. With `squash` and `resize` equal to `size` the network
             sees the whole image, but its aspect ratio is lost.
-        mean, std: normalisation per channel; default: the network's own.
-        positions: add two position channels, x and y, to each region, scaled from minus to plus this number. Choose it
-            about as large as the other channels; 0 adds none. The feature cache is stored without them.
+        mean, std: normalization per channel; default: the network's own.
+        coordinate_scale: add the coordinates x and y of each region as two channels, from minus to plus this number,
+            which should be about as large as the other channels; 0 adds none. The feature cache has no coordinates.
         pool: average the grid over squares of this many regions per side, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids in the feature cache.
         frozen_stride: if trainable, freeze the layers up to the deepest grid of this stride, which saves time: 8 halves
@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         crop_mode: CropMode = "center",
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
-        positions: NonNegativeFloat = 0.0,
+        coordinate_scale: NonNegativeFloat = 0.0,
         pool: PositiveInt = 1,
         trainable: bool = False,
         frozen_stride: PositiveInt | None = None,
@@ -92,7 +92,7 @@ class Encoder(nn.Module):
                     f"encoder.{name}={str(value).lower()} is for encoder.trainable=true; set that too, or leave it out"
                 )
         self.network_name, self.stride, self.weights = network, stride, weights
-        self.positions, self.pool = positions, pool
+        self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         try:
             self.network = load_network(network, weights, size)
@@ -214,15 +214,15 @@ class Encoder(nn.Module):
     @property
     def region_dim(self) -> int:
         """D of the regions that `locate` returns."""
-        return self.dim + 2 * bool(self.positions)
+        return self.dim + 2 * bool(self.coordinate_scale)
 
     def locate(self, regions: Tensor) -> Tensor:
-        """Append the position channels x and y to the regions (I, L, D) if `positions` is not 0: (I, L, D + 2)."""
-        if not self.positions:
+        """Append the coordinates to the regions (I, L, D) if `coordinate_scale` is not 0: (I, L, D + 2)."""
+        if not self.coordinate_scale:
             return regions
         rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
         # (y, x) of each region, row by row, flipped to (x, y)
-        coordinates = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
+        coordinates = self.coordinate_scale * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
         return torch.cat([regions, coordinates.expand(len(regions), -1, -1)], dim=2)
 
     def check_reads_pixels(self) -> None:
@@ -247,7 +247,7 @@ class Encoder(nn.Module):
         return maps.reshape(len(maps), *self.grid), seen
 
     def train(self, mode: bool = True) -> "Encoder":
-        """Stay in evaluation mode: normalisation layers keep their pretrained statistics, also when fine-tuned."""
+        """Stay in evaluation mode: normalization layers keep their pretrained statistics, also when fine-tuned."""
         return super().train(False)
 
     def load_tuned(self, weights: Mapping[str, Tensor]) -> None:
@@ -268,7 +268,7 @@ class Encoder(nn.Module):
             "crop_mode": preprocessing.crop_mode,
             "mean": tuple(preprocessing.mean),
             "std": tuple(preprocessing.std),
-            "positions": self.positions,
+            "coordinate_scale": self.coordinate_scale,
             "pool": self.pool,
             "trainable": self.trainable,
             "learning_rate": self.learning_rate,

@@ -30,7 +30,8 @@ class EncoderWithoutNetwork(Encoder):
 
     def __init__(self, regions: int, dim: int):
         nn.Module.__init__(self)
-        self.network, self.grid, self.dim, self.feature_dim, self.positions = nn.Identity(), (1, regions), dim, dim, 0.0
+        self.network, self.grid, self.dim, self.feature_dim = nn.Identity(), (1, regions), dim, dim
+        self.coordinate_scale = 0.0
         self.trainable, self.tuned, self.learning_rate = False, False, 0.0
         # of which only the frame is used: boxes are in fractions of the whole photograph
         self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
@@ -89,8 +90,8 @@ class RegionFeatures(EncoderWithoutNetwork):
             default the folder with `_box` in place of `_att` at the end of its name.
         dim: D, the width of a region.
         max_regions: the largest number of regions of an image.
-        positions: add five channels to each region, left, top, right, bottom and area in fractions of the photograph,
-            multiplied by this number; 0 adds none.
+        coordinate_scale: add five channels to each region, left, top, right, bottom and area in fractions of the
+            photograph, multiplied by this number; 0 adds none.
     """
 
     padded, network_name = True, "regions"
@@ -101,11 +102,11 @@ class RegionFeatures(EncoderWithoutNetwork):
         boxes: Text | None = None,
         dim: PositiveInt = 2048,
         max_regions: PositiveInt = 100,
-        positions: NonNegativeFloat = 0.0,
+        coordinate_scale: NonNegativeFloat = 0.0,
     ):
         super().__init__(max_regions, dim + BOX)
         self.features, self.boxes, self.max_regions = features, boxes, max_regions
-        self.positions, self.feature_dim = positions, dim
+        self.coordinate_scale, self.feature_dim = coordinate_scale, dim
 
     def check_reads_pixels(self) -> None:
         raise UserError(
@@ -115,18 +116,20 @@ class RegionFeatures(EncoderWithoutNetwork):
 
     @property
     def region_dim(self) -> int:
-        return self.feature_dim + (BOX + 1) * bool(self.positions)
+        return self.feature_dim + (BOX + 1) * bool(self.coordinate_scale)
 
     def locate(self, regions: Tensor) -> Tensor:
-        """Return the features (I, L, D) of stored regions, with the channels of `positions`. L is the largest number of
-        regions of these images."""
+        """Return the features (I, L, D) of stored regions, with the channels of `coordinate_scale`. L is the largest
+        number of regions of these images."""
         regions = regions[:, : int(is_region(regions).sum(dim=1).max())]
         features, boxes = regions.split([self.feature_dim, BOX], dim=2)
-        if not self.positions:
+        if not self.coordinate_scale:
             return features
         left, top, right, bottom = boxes.unbind(dim=2)
         area = (right - left) * (bottom - top)
-        return torch.cat([features, self.positions * torch.stack([left, top, right, bottom, area], dim=2)], dim=2)
+        return torch.cat(
+            [features, self.coordinate_scale * torch.stack([left, top, right, bottom, area], dim=2)], dim=2
+        )
 
     def boxes_of(self, regions: Tensor) -> RegionBoxes:
         """Return the boxes of the stored regions (L, D + 4) of an image, without padding."""
@@ -139,7 +142,7 @@ class RegionFeatures(EncoderWithoutNetwork):
 
     def settings(self) -> dict[str, Any]:
         settings = {"features": self.features, "boxes": self.boxes, "dim": self.feature_dim}
-        return {**settings, "max_regions": self.max_regions, "positions": self.positions}
+        return {**settings, "max_regions": self.max_regions, "coordinate_scale": self.coordinate_scale}
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "features": PurePath(self.features).name}

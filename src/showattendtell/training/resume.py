@@ -21,7 +21,7 @@ from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
-from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
+from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, TIMES, UNFINISHED, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
@@ -129,8 +129,8 @@ def run_lock(folder: Path) -> Iterator[None]:
                 if file is None:
                     raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
                 locks.enter_context(file)
-                for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
-                    for partial in folder.glob(f"{name}{UNFINISHED}"):
+                for name in (BEST, LAST, METRICS, TIMES, f"*{NOT_FINITE}"):
+                    for partial in folder.glob(f"{name}.*{UNFINISHED}"):
                         partial.unlink()
         yield
 
@@ -165,7 +165,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
     differences = find_differences(settings, stored)
     init_from = stored.get("init_from")
-    if differences and init_from and _is_moved(settings["init_from"], init_from):
+    if differences and init_from and settings["init_from"] and _is_moved(settings["init_from"], init_from):
         differences = find_differences(settings, {**stored, "init_from": settings["init_from"]})
         if not differences:
             print(f"{folder} began with {init_from}, which is now taken to be {settings['init_from']}")

@@ -125,7 +125,7 @@ def describe(result: Result) -> ResultEntry:
         for key, value in _common([_flat(model.config) for model in result.models]).items()
         if key not in NOT_COMPARED and not may_differ(key)
     }
-    if "init_from" in training:  # each seed of a second stage has a folder of its own
+    if training.get("init_from"):  # each seed of a second stage has a folder of its own
         training["init_from"] = Path(training["init_from"]).name
     if "average_of" in choices:  # its settings and name are those of one of the averaged models
         training["average_of"] = choices["average_of"]

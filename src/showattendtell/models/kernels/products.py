@@ -58,7 +58,10 @@ def library() -> Library:
 
 
 def _faster_library() -> Library:
-    """Return the stored library for this processor, torch and number of threads; time and store it if it is missing."""
+    """Return the stored library for this processor, torch and number of threads; time and store it if it is missing.
+
+    If two processes store at once, one entry may be lost, and is timed again later.
+    """
     key = f"{processor_model()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     choices: dict[str, Library] = {}
     with suppress(OSError, RuntimeError, ValueError):  # no file, no home folder, a damaged file
