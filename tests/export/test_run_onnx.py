@@ -8,21 +8,28 @@ import pytest
 import torch
 from numpy import ndarray
 from PIL import Image
-from small_models import VOCABULARY, small_captioner
+from small_models import DECODERS, VOCABULARY, small_captioner
 from torch import nn
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
+from showattendtell.data.tokenizers import SubwordTokenizer
+from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.export.graphs import InitGraph, StepGraph
-from showattendtell.export.loading import describe_calibration
+from showattendtell.export.checking import by_pytorch, score_writers
+from showattendtell.export.graphs import InitGraph, StepGraph, graphs_of
+from showattendtell.export.loading import ExportModel, describe_calibration, metadata_of
 from showattendtell.export.run_onnx import assess as script_assess
 from showattendtell.export.run_onnx import beam_search, preprocess
 from showattendtell.inference.confidence import principal_directions
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.calibration import Calibration, unit_mean
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.types import Caption, Dataset, Example
 
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
@@ -40,17 +47,29 @@ class Grids(nn.Module):
         return regions
 
 
+def array_function(module: Any) -> Any:
+    """Return a function from arrays to a list of arrays that calls a module."""
+
+    @torch.no_grad()
+    def call(*given: ndarray) -> list[ndarray]:
+        output = module(*map(torch.from_numpy, given))
+        return [part.numpy() for part in (output if isinstance(output, tuple) else (output,))]
+
+    return call
+
+
 def in_plain_torch(captioner: Any) -> dict[str, Any]:
     """The graphs that the script asks for; an image's pixels are its number among `REGIONS`."""
     step = StepGraph(captioner, captioner.init_state(REGIONS)[0])
 
-    def arrays(module: Any) -> Any:
-        return lambda *given: [part.numpy() for part in module(*map(torch.from_numpy, given))]
-
     def encode(pixels: ndarray) -> list[ndarray]:
         return [REGIONS[pixels].numpy()]
 
-    return {"encode": encode, "begin": arrays(InitGraph(captioner, SEARCH["max_length"])), "step": arrays(step)}
+    return {
+        "encode": encode,
+        "begin": array_function(InitGraph(captioner, SEARCH["max_length"])),
+        "step": array_function(step),
+    }
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 7])
@@ -97,6 +116,49 @@ def test_the_script_is_as_sure_as_the_package():
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
     assert 0 < sum(one.unsure for [one] in expected) < len(expected)
+
+
+def german_model() -> ImageCaptioner:
+    """A model of German and English whose tokens are parts of words. Its captions are as long as they may be, and
+    mostly of whole words."""
+    torch.manual_seed(0)
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(["Ein Hund läuft über die grüne Wiese."] * 2, size=60)
+    assert tokenizer.tokens is not None
+    vocabulary = Vocabulary.build([], 60, tokenizer, ["de", "en"])
+    encoder = Encoder("test_efficientnet", "last", "random", size=64, resize=64)
+    decoder = DECODERS["lstm"](vocabulary_size=len(vocabulary), region_dim=encoder.region_dim)
+    captioner = Captioner(SoftAttention(encoder.region_dim, decoder.hidden_dim), decoder)
+    for parameter in captioner.parameters():
+        nn.init.normal_(parameter, std=0.8)
+    with torch.no_grad():
+        for token, word in enumerate(vocabulary.words):
+            captioner.decoder.word_scores.bias[token] += 5 * (word.startswith("▁") and len(word) > 2)
+        captioner.decoder.word_scores.bias[EOS] = -1e9
+    return ImageCaptioner(encoder, captioner, vocabulary, BeamSearch(max_length=8)).eval()
+
+
+def test_captions_of_a_split_are_scored_as_text_in_the_language_of_the_model(tmp_path: Path):
+    """The German references are the model's own captions, with a capital letter and a full stop more."""
+    module, examples = german_model(), list[Example]()
+    (tmp_path / "best.ckpt").touch()
+    with plain_torch():
+        graphs = {name: graph.module for name, graph in graphs_of(module, "uint8", 8).items()}
+        card = metadata_of(module, tmp_path / "best.ckpt", "uint8", 8)
+        model = ExportModel("german", module, {}, {}, card)  # type: ignore[arg-type]
+        writer, arrays = by_pytorch(module, 3, 8), {name: array_function(graph) for name, graph in graphs.items()}
+        for kind in ("small", "odd", "plain"):
+            path = str(photograph(tmp_path, kind))
+            caption = module.vocabulary.text(writer(model.see(path)).tokens)
+            german, english = Caption((), (), f"{caption.title()}.", "de"), Caption(("dog",), (), "A dog.", "en")
+            examples.append(Example(kind, path, (english, german)))
+        untranslated = Example("other", examples[0].path, (english,))
+        dataset = Dataset("german", {"test": (untranslated, *examples)})
+        writers = {"PyTorch": writer, "graphs": lambda pixels: beam_search(arrays, card, pixels, 3)}
+        scores = score_writers(writers, model, dataset, "test")
+    for name in writers:
+        assert scores[name]["bleu4"] == pytest.approx(100, abs=1e-3), name
+        assert scores[name]["cider"] > 100, name
 
 
 def photograph(folder: Path, kind: str) -> Path:

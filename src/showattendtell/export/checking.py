@@ -15,13 +15,17 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from showattendtell.data.languages import in_language
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.export.loading import ExportModel
-from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of, words_of
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
+from showattendtell.inference.matching import MatchedCaptions, in_words
+from showattendtell.inference.predictions import references_of
 from showattendtell.metrics.bootstrap import corpus_scores
+from showattendtell.metrics.tokenizers import default_scoring_name
 from showattendtell.types import Dataset
 from showattendtell.visualization.tables import print_notes
 
@@ -180,22 +184,37 @@ def score_on_split(
     model: ExportModel, folder: Path, metadata: Card, dataset: Dataset, split: str
 ) -> dict[str, dict[str, float]]:
     """Caption the images of a split with the model and with its ONNX graphs; return BLEU-4 and CIDEr-D of each."""
-    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
-
     graphs = read_graphs(metadata["graphs"], "onnx", folder)
     writers: dict[str, CaptionFunction] = {
         "PyTorch": by_pytorch(model.module, BEAM, metadata["max_length"]),
         f"onnxruntime, {metadata['precision']}": partial(beam_search, graphs, metadata, beam=BEAM),
     }
-    examples, captions = dataset.split(split), {name: list[list[str]]() for name in writers}
+    return score_writers(writers, model, dataset, split)
+
+
+def score_writers(
+    writers: Mapping[str, CaptionFunction], model: ExportModel, dataset: Dataset, split: str
+) -> dict[str, dict[str, float]]:
+    """Caption the images of a split in several ways, and return BLEU-4 and CIDEr-D of each, as `evaluate` does.
+
+    The captions are scored as text; those of a model of several languages are in its first one.
+    """
+    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
+
+    if model.module.language is not None:
+        dataset = in_language(dataset, model.module.language)
+    examples, sentences = dataset.split(split), {Path(name): list[str]() for name in writers}
     for example in track(examples, f"captioning {split}", console=Console(stderr=True), transient=True):
         pixels = model.see(example.path)
         for name, writer in writers.items():
-            captions[name].append(words_of(writer(pixels), metadata))
-    references = [[list(caption.words) for caption in example.captions] for example in examples]
+            sentences[Path(name)].append(sentence_of(writer(pixels), model.metadata))
+    references = references_of(examples)
+    matched = MatchedCaptions(list(references), list(references.values()), sentences)
+    corpus = in_words(matched, default_scoring_name(model.module.vocabulary.tokenizer))
+    print_notes(corpus.notes)
     return {
-        name: corpus_scores(measure(hypotheses, references, ["bleu", "cider"]).measured.values())
-        for name, hypotheses in captions.items()
+        str(name): corpus_scores(measure(hypotheses, corpus.references, ["bleu", "cider"]).measured.values())
+        for name, hypotheses in corpus.hypotheses.items()
     }
 
 

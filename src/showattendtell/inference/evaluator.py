@@ -10,7 +10,6 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, language_of, tokenized
-from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source
 from showattendtell.decoding.decoding import Decoding
@@ -28,7 +27,7 @@ from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_scores, image_scores
 from showattendtell.metrics.clip_score import Clip
-from showattendtell.metrics.tokenizers import scoring_name
+from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
@@ -76,11 +75,8 @@ class EvaluationRun(NamedTuple):
         return language_of(self.examples)
 
     def scoring_tokenizer(self, tokenizer: Config | None) -> str:
-        """Return the name of the tokenizer that captions are scored with; by default `plain`, or `words` for a model
-        with another tokenizer than the plain one."""
-        if tokenizer is not None:
-            return scoring_name(tokenizer)
-        return "plain" if isinstance(self.vocabulary.tokenizer, PlainTokenizer) else "words"
+        """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""
+        return default_scoring_name(self.vocabulary.tokenizer) if tokenizer is None else scoring_name(tokenizer)
 
     def sentence(self, words: Sequence[str]) -> str:
         """Return a generated caption as a sentence."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, Tokenizer, WordTokenizer, tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
@@ -52,6 +52,11 @@ def scoring_name(settings: Mapping[str, Any]) -> str:
         option = target.rpartition(".")[2]
         raise UserError(f"{option} is for training; score with tokenizer={', '.join(TOKENIZERS)}, without settings")
     return TARGETS[target]
+
+
+def default_scoring_name(tokenizer: Tokenizer) -> str:
+    """Return the tokenizer for scores of a model with this tokenizer: `plain` for the plain one, otherwise `words`."""
+    return "plain" if isinstance(tokenizer, PlainTokenizer) else "words"
 
 
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
