@@ -81,7 +81,7 @@ def test_the_card_says_what_the_graphs_take_and_give(exported: Any):
 
 def test_a_model_with_other_weights_is_found_out(exported: Any):
     _, folder, card = exported
-    with pytest.raises(UserError, match=r"torch\.export says '.*' \(log p .*\) of picture \d, and PyTorch '"):
+    with pytest.raises(UserError, match=r"torch\.export says '.*' \(log p .*\) of image \d, and PyTorch '"):
         check_formats(small_model(seed=1), folder, ["torch"], card, generated_images(SIDE, 3))
 
 
@@ -95,7 +95,7 @@ def test_captions_that_differ_have_to_be_equally_likely():
     assert compare([caption(4, -5.001)], [own], card, "this").same == 1
     assert compare([own, caption(5, -5.004)], [own, own], card, "this").same == 1
     for other in (caption(5, -5.1), caption(4, -5.1), caption(4, -5.0, alpha=0.6), caption(4, float("nan"))):
-        with pytest.raises(UserError, match="this says '[ab]' .* of picture 2, and PyTorch 'a'"):
+        with pytest.raises(UserError, match="this says '[ab]' .* of image 2, and PyTorch 'a'"):
             compare([own, other], [own, own], card, "this")
 
 
