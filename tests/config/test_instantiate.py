@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from encoders import small
 from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_source, find_source, import_own_classes
 from showattendtell.config.trust import TRUST, untrusted_targets
 from showattendtell.config.validation import find_targets
@@ -156,3 +159,11 @@ def test_augmentation_of_what_a_frozen_encoder_has_stored_is_refused(tmp_path: P
         UserError, match=r"augment changes what a trained encoder sees; set encoder.trainable=true, or store"
     ):
         build_source(training(tmp_path, crop=0.5), photographs(tmp_path), encoder)
+
+
+def test_workers_that_would_read_from_a_device_are_refused_before_grids_are_computed(tmp_path: Path):
+    config, _ = compose("train", check_command("train", ["data.cache_on_device=true", "data.num_workers=2"]))
+    config.cache = str(tmp_path)
+    with pytest.raises(UserError, match=r"got data\.num_workers=2"):
+        build_source(config, Dataset("none", {}), small())
+    assert list(tmp_path.iterdir()) == []

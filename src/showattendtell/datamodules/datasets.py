@@ -302,6 +302,15 @@ class TargetMaker(NamedTuple):
         return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
+def check_workers(num_workers: int, cache_on_device: bool) -> None:
+    """Raise `UserError` if worker processes would read images from a device, which forked processes cannot use."""
+    if cache_on_device and num_workers:
+        raise UserError(
+            f"data.cache_on_device=true needs no worker processes, got data.num_workers={num_workers}; set "
+            "data.num_workers=0, or leave data.cache_on_device out"
+        )
+
+
 class CaptionDataset(TorchDataset[Batch]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
 
