@@ -4,6 +4,7 @@ import csv
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -98,7 +99,8 @@ def fadvise(
 def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     """Open a stream whose content replaces a file when all of it is on disk.
 
-    If writing fails, the previous file stays. A process that is killed leaves `NAME.tmp` behind.
+    If writing fails, the previous file stays. If several processes write the same file, the last one wins. A process
+    that is killed leaves `NAME.RANDOM.tmp` behind.
 
     Args:
         keep: new name of the previous file, which is otherwise deleted.
@@ -106,10 +108,9 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written; `filename` is its path.
     """
-    partial = path.with_name(path.name + UNFINISHED)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        partial.unlink(missing_ok=True)  # a link of this name would be followed
-        with partial.open("wb") as stream:
+        with partial.open("xb") as stream:  # a link of this name would not be followed
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
