@@ -61,6 +61,7 @@ def train(config: DictConfig) -> float:
         return report_best(start.folder, start.best)
     with run_lock(start.folder):
         with raise_together():
+            trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
             dataset, encoder = build(config.dataset), build(config.encoder)
             origin = find_initial_checkpoint(config)
             if origin:
@@ -85,7 +86,6 @@ def train(config: DictConfig) -> float:
                 number = load_word_vectors(module.captioner.decoder, vocabulary, config.init_embeddings)
                 print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
             module.captioner.decoder.embedding.requires_grad_(not config.freeze_embeddings)
-            trainer, best = build_trainer(config, start.folder)
         keep_freed_memory()
         if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
             print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")

@@ -29,6 +29,7 @@ from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, sha256
 from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from showattendtell.training.cuda_graphs import CUDAGraphs
 from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
 from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
@@ -172,6 +173,9 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
+    for callback in callbacks:
+        if isinstance(callback, CUDAGraphs):
+            callback.check_device(trainer)
     return trainer, best
 
 
