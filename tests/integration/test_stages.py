@@ -2,6 +2,8 @@
 
 import csv
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -105,7 +107,7 @@ def test_stages_that_were_killed_continue_with_the_same_command(start: Start, ru
         running = start("train", *settings)
         wait_for_steps(running, lambda stopped=stopped: stopped / "2-cider", 2)
         kill(running, number)
-        while (stopped / "2-cider/last.ckpt.tmp").exists():
+        while list(stopped.glob("2-cider/last.ckpt.*.tmp")):
             time.sleep(0.1)
         done = assert_done(run("train", *settings, "resume=true"))
         assert "1-likelihood is finished" in done.out
@@ -148,3 +150,32 @@ def validations(run: Path) -> list[dict[str, float]]:
     with (run / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["val/cider"]]
     return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+LAST_MOMENT = """#!/bin/sh
+trap 'touch best.ckpt; exit 0' TERM
+touch begun
+while :; do sleep 0.05; done
+"""
+"""A training that is finished when the signal arrives."""
+
+TWO_STAGES = """
+import sys
+from pathlib import Path
+from showattendtell.training.stages import Stage, run_stage
+sys.executable = "./last_moment"
+run_stage(Stage("one", Path(), "train", []))
+print("the next stage")
+"""
+
+
+def test_a_signal_at_the_end_of_a_stage_starts_no_other(tmp_path: Path):
+    (tmp_path / "last_moment").write_text(LAST_MOMENT)
+    (tmp_path / "last_moment").chmod(0o755)
+    process = subprocess.Popen([sys.executable, "-c", TWO_STAGES], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (143, "")

@@ -55,7 +55,7 @@ def run_stages(settings: Mapping[str, Any]) -> float:
         is_finished = stage.is_finished
         print(f"stage {i} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * is_finished}", flush=True)
         if not is_finished:
-            _run_stage(stage)
+            run_stage(stage)
     trained = [stage.folder for stage in stages if stage.command == "train"]
     return peek(trained[-1]).best or 0.0
 
@@ -133,13 +133,15 @@ def _has_command(folder: Path, given: Sequence[str]) -> bool:
     return ours == stored_arguments
 
 
-def _run_stage(stage: Stage) -> None:
-    """Run a stage. Exits with the status of a training that a signal stopped."""
+def run_stage(stage: Stage) -> None:
+    """Run a stage. Exit if a signal stopped it, or arrived while it ended."""
     resuming = ["resume=true"] if stage.command == "train" and checkpoints_in(stage.folder) else []
     with Subcommands() as commands:
         status = commands.status_of(stage.command, *stage.arguments, *resuming)
     if status > 128:  # as in shells: a signal ended the program
         sys.exit(status)
+    if commands.came:
+        sys.exit(128 + commands.came)
     if status:
         raise UserError(
             f"stage {stage.name} failed with the error above; when that is fixed, resume=true continues from there"
