@@ -1,6 +1,7 @@
 """Score a checkpoint, or an ensemble of several, on a split of their data set."""
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 @entry_point("evaluate")
 def main(config: DictConfig) -> float:
-    """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent; the mean
-    over the languages of a model of several."""
+    """Return the score of `main_score`, or for `metrics=[attention]` attention correctness, in percent; the mean over
+    the languages of a model of several."""
     from statistics import mean
 
     from showattendtell.config.compose import with_overrides
@@ -76,7 +77,7 @@ def _score_captions(
     clip: "Clip | None",
     path: "Path",
 ) -> float:
-    """Print and write the scores of captions and of what `metrics` and `baselines` add. Return BLEU-4.
+    """Print and write the scores of captions and of what `metrics` and `baselines` add. Return that of `main_score`.
 
     Args:
         written: captions of each image in words, best first.
@@ -125,7 +126,15 @@ def _score_captions(
         path,
     )
     print(f"written to {path}")
-    return scores.figures.get("bleu4", 0.0)
+    return main_score(config.metrics, scores.figures)
+
+
+def main_score(metrics: Sequence[str], scores: Mapping[str, float]) -> float:
+    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`; nan without any.
+
+    A sweep shows this score for each run.
+    """
+    return next((scores[name] for name in ("bleu4", *metrics) if name in scores), nan)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from slow_cases import slow_after
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
+from showattendtell.evaluate import main_score
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.types import Example, fingerprint
 
@@ -436,3 +437,21 @@ def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, 
     pictures = ["test-00000.png", "test-00001.png"]
     assert sorted(file.name for file in (folder / "rest").iterdir()) == ["index.html", *pictures]
     assert len(done.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("metrics", "scores", "expected"),
+    [
+        (["bleu", "cider"], {"bleu1": 60.0, "bleu4": 20.0, "cider": 55.0}, 20.0),
+        (["cider"], {"cider": 55.0, "distinct_captions": 7.0}, 55.0),
+        (["meteor", "rouge_l"], {"rouge_l": 40.0, "distinct_captions": 7.0}, 40.0),
+    ],
+)
+def test_a_sweep_of_evaluations_shows_a_metric_that_was_asked_for(
+    metrics: list[str], scores: dict[str, float], expected: float
+):
+    assert main_score(metrics, scores) == expected
+
+
+def test_a_sweep_of_evaluations_without_such_a_metric_shows_no_number():
+    assert math.isnan(main_score(["meteor"], {"distinct_captions": 7.0}))
