@@ -15,13 +15,14 @@ def main(config: DictConfig) -> None:
     from showattendtell.export import checking, web, wheel
     from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_formats, write_metadata
     from showattendtell.export.loading import load_models, quantisation_images, read_dataset
-    from showattendtell.inference.loading import CACHE, next_to, note_about
+    from showattendtell.inference.loading import next_to, note_about
     from showattendtell.inference.pipeline import checkpoint_groups
     from showattendtell.models.kernels.parallel import plain_torch
+    from showattendtell.runtime.files import cache_folder
 
     formats = graph_formats(config.formats)
     package = wheel.check_package(config.package) if "wheel" in config.formats else None
-    runtime = web.find_runtime(config.onnxruntime_web, Path(CACHE)) if "web" in config.formats else None
+    runtime = web.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
     paths = [] if config.images is None else find_images(config.images).sources
     with plain_torch():
