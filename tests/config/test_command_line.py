@@ -232,6 +232,14 @@ def test_a_search_is_spelled_with_its_space_less_what_is_given():
     ]
 
 
+def test_a_search_space_may_be_in_a_folder_of_the_user_s_own(tmp_path: Path):
+    (tmp_path / "sweep").mkdir()
+    space = "# @package _global_\ndefaults: [own]\nhydra: {sweeper: {params: {seed: '1,2'}}}\n"
+    (tmp_path / "sweep/mine.yaml").write_text(space)
+    line = [f'hydra.searchpath=["file://{tmp_path}"]', "-m", "sweep=mine"]
+    assert check_command("train", line) == [*line, "seed=1,2"]
+
+
 def test_a_search_whose_package_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("showattendtell.config.command_line.find_spec", lambda module: None)
     with pytest.raises(

@@ -18,6 +18,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 from slow_cases import slow_after
 
+from showattendtell.config.compose import config_folder
 from showattendtell.config.study import (
     FILE,
     STUDY_FILE,
@@ -140,7 +141,7 @@ def test_a_trial_without_a_number_has_failed_and_counts(tmp_path: Path, returned
     own = study(tmp_path)
     run_all(own, 3, lambda trial: returned if trial.number == 1 else 1.0)
     assert states(own) == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert own.trials()[1].user_attrs["fault"] == fault
+    assert own.trials()[1].user_attrs["error"] == fault
 
 
 @pytest.mark.parametrize("storage", ["journal", None], ids=["file", "database"])
@@ -174,7 +175,7 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
         in_fork(killed)
     own = study(tmp_path)
     assert take_one(own)[0] == 1
-    assert own.trials()[0].user_attrs["fault"] == "it was interrupted 3 times"
+    assert own.trials()[0].user_attrs["error"] == "it was interrupted 3 times"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Pa
     [(added, overrides)] = again.take(1, 2).items()
     assert added == 1
     assert str(value) not in " ".join(overrides)
-    assert again.trials()[0].user_attrs["fault"] == "its values are outside of the search space"
+    assert again.trials()[0].user_attrs["error"] == "its values are outside of the search space"
 
 
 def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_path: Path):
@@ -461,3 +462,19 @@ def test_a_password_is_not_reported(url: str, tmp_path: Path):
     with pytest.raises(UserError, match=r"//me:\*\*\*@") as error:
         open_storage(url, tmp_path)
     assert "secret" not in str(error.value)
+
+
+def test_the_options_of_a_search_may_be_in_a_folder_of_the_user_s_own(tmp_path: Path):
+    (tmp_path / "own/attention").mkdir(parents=True)
+    option = Path(config_folder(), "attention/soft.yaml").read_text()
+    (tmp_path / "own/attention/mine.yaml").write_text(option)
+    searchpath = f'hydra.searchpath=["file://{tmp_path}/own"]'
+    line = ["dataset=shapes", "attention=soft,mine", STAGES]
+    nodes = [OmegaConf.create(node) for node in (RANDOM, NONE)]
+    own = Study("own", str(tmp_path / "journal"), tmp_path, *nodes, 1, line, [searchpath])
+    assert own.study.direction.name == "MAXIMIZE"
+    run_all(own, 2)
+    assert {trial.params["attention"] for trial in own.trials()} == {"soft", "mine"}
+    assert {trial.user_attrs["settings"]["hydra.searchpath"] for trial in own.trials()} == {
+        searchpath.partition("=")[2]
+    }

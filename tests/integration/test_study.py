@@ -144,7 +144,7 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
     done = sweep(tmp_path, *line)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    ends = {trial.params["seed"]: trial.user_attrs.get("fault", trial.value) for trial in trials(tmp_path)}
+    ends = {trial.params["seed"]: trial.user_attrs.get("error", trial.value) for trial in trials(tmp_path)}
     assert ends == {
         20: 20.5,
         21: 21.5,

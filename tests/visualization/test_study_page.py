@@ -57,7 +57,7 @@ def study() -> optuna.Study:
     study.add_trial(trial(TrialState.COMPLETE, 20.0, 0.001, seconds=60.0))
     study.add_trial(trial(TrialState.COMPLETE, 30.0, 0.01, seconds=7200.0))
     study.add_trial(trial(TrialState.PRUNED, 4.0, 0.0001, seconds=12.0))
-    study.add_trial(trial(TrialState.FAIL, None, 0.1, fault="the loss of step 3 is nan <&>"))
+    study.add_trial(trial(TrialState.FAIL, None, 0.1, error="the loss of step 3 is nan <&>"))
     study.add_trial(trial(TrialState.FAIL, None, 0.1))  # it gave way to another worker's
     study.add_trial(trial(TrialState.RUNNING, None, 0.02))
     return study

@@ -72,7 +72,7 @@ def summarize_study(study: Study, folder: Path) -> StudySummary:
 
     maximize = study.direction == StudyDirection.MAXIMIZE
     best = sorted(those(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
-    failed = [trial for trial in those(TrialState.FAIL) if "fault" in trial.user_attrs]
+    failed = [trial for trial in those(TrialState.FAIL) if "error" in trial.user_attrs]
     return StudySummary(study, folder, best, those(TrialState.PRUNED), failed, those(TrialState.RUNNING))
 
 
@@ -103,7 +103,7 @@ def print_study(summary: StudySummary) -> None:
         early = duration(median(map(seconds, summary.pruned)))
         lines.append(f"pruned: {early} instead of {duration(summary.whole_time)} (medians)")
     for trial in summary.failed:
-        lines.append(f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['fault']}")
+        lines.append(f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['error']}")
     if summary.running:
         lines.append(f"still running in other workers: trials {', '.join(str(one.number) for one in summary.running)}")
     if summary.best:
