@@ -229,3 +229,18 @@ def test_help_ends_quietly_where_its_reader_is_gone(module: str, tmp_path: Path)
     done = subprocess.run(line, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["-m", "--decoder.hidden_dim", "256,512"], ["-m", "decoder.hidden_dim=256,512"]),
+        (["--decoder.hidden_dim=256,512", "-m"], ["decoder.hidden_dim=256,512", "-m"]),
+        (["--multirun", "--seed", "range(1,4)"], ["--multirun", "seed=range(1,4)"]),
+        (["-m", "--optimizer.lr=choice(1e-3,1e-4)"], ["-m", "optimizer.lr=choice(1e-3,1e-4)"]),
+        (["-m", "--checkpoint", "best (1).ckpt"], ["-m", 'checkpoint="best (1).ckpt"']),
+        (["--images", "a,b.jpg"], ['images="a,b.jpg"']),
+    ],
+)
+def test_several_values_after_dashes_are_swept_with_m(given: list[str], expected: list[str]):
+    assert without_dashes(given) == expected

@@ -1,13 +1,17 @@
 """Error messages for invalid configurations, and the values that must pass."""
 
+import errno
 import inspect
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from omegaconf import OmegaConf
 
-from showattendtell.config.validation import validate
+from showattendtell.config.validation import sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 
 TARGETS = {
@@ -174,3 +178,38 @@ def test_nested_targets_are_checked_instead_of_being_taken_for_values():
     inner = {"_target_": TARGETS["decoding"], "beam_size": 0}
     config = {"decoder": {"_target_": TARGETS["decoder"], "hidden_dim": inner}}
     assert validate(OmegaConf.create(config)) == ["decoder.hidden_dim.beam_size=0 should be greater than 0"]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, "a.txt: No space left on device; free disk space"),
+        (errno.EDQUOT, "a.txt: Disk quota exceeded; free disk space"),
+        (errno.EACCES, "a.txt: Permission denied; check the permissions"),
+        (errno.EPERM, "a.txt: Operation not permitted; check the permissions"),
+        (errno.ENOENT, "a.txt does not exist"),
+        (errno.EISDIR, "a.txt: Is a directory"),
+        (errno.EROFS, "a.txt: Read-only file system"),
+    ],
+)
+def test_an_error_of_the_system_says_what_to_do(number: int, expected: str):
+    assert sentence(OSError(number, os.strerror(number), "a.txt")) == expected
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_question_of_room(tmp_path: Path):
+    with pytest.raises(OSError, match="directory") as error:
+        tmp_path.read_text()
+    assert sentence(error.value) == f"{tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (requests.ConnectionError("no route to host"), "no route to host"),
+        (requests.Timeout(), "Timeout"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device; free disk space"),
+        (OSError("cannot identify image file"), "cannot identify image file"),
+    ],
+)
+def test_an_error_without_a_file_is_its_message(error: OSError, expected: str):
+    assert sentence(error) == expected

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer, RMSprop
+from torch.optim.lr_scheduler import LambdaLR
 
 from showattendtell.training.optimizers import Constant, Cosine, GravesRMSprop, parameter_groups
 
@@ -21,6 +22,19 @@ def test_a_constant_rate_rises_linearly_first(step: int, factor: float):
 )
 def test_the_cosine_worked_by_hand(step: int, factor: float):
     assert Cosine(final=0.2)(step, 100) == pytest.approx(factor)
+
+
+def test_the_last_of_four_steps_is_one_before_the_final_rate():
+    """The factors (1 + cos 0) / 2, (1 + cos 45) / 2, (1 + cos 90) / 2 and (1 + cos 135) / 2; the next were 0."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = LambdaLR(optimizer, lambda step: Cosine()(step, 4))
+    rates = []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
 
 
 def test_the_cosine_starts_after_the_rise():

@@ -25,7 +25,11 @@ class Constant(NamedTuple):
 
 
 class Cosine(NamedTuple):
-    """Linear warm-up over `warmup` steps, then half a cosine from 1 to `final` at the last step."""
+    """Linear warm-up over `warmup` steps, then half a cosine from 1 towards `final`.
+
+    Steps are counted from 0, so the last one is `total` - 1. `final` would be reached in the step after it, as with
+    `torch.optim.lr_scheduler.CosineAnnealingLR`.
+    """
 
     warmup: NonNegativeInt = 0
     final: NonNegativeFloat = 0.0
