@@ -28,9 +28,9 @@ CONTENTS = {
 }
 """Each folder or module with two or three of its contents, from the top of the diagram to its bottom."""
 
-COLOURS = {"commands": "#bbdefb", "training": "#c8e6c9", "inference": "#c8e6c9", "config": "#eceff1"}
-COLOURS |= {"datamodules": "#ffe0b2", "features": "#ffe0b2", "metrics": "#ffe0b2"}
-"""The colour of a row by its first box; other rows are grey."""
+COLORS = {"commands": "#bbdefb", "training": "#c8e6c9", "inference": "#c8e6c9", "config": "#eceff1"}
+COLORS |= {"datamodules": "#ffe0b2", "features": "#ffe0b2", "metrics": "#ffe0b2"}
+"""The color of a row by its first box; other rows are gray."""
 
 LEFT, RIGHT, TOP, PITCH, HEIGHT, GAP = 70, 884, 16, 52, 44, 8
 
@@ -56,7 +56,7 @@ def package_svg() -> str:
     ]
     for number, row in enumerate(rows):
         width = (RIGHT - LEFT - GAP * (len(row) - 1)) // len(row)
-        fill = COLOURS.get(row[0][0], "#eceff1")
+        fill = COLORS.get(row[0][0], "#eceff1")
         for place, (name, text) in enumerate(row):
             left, top = LEFT + place * (width + GAP), TOP + PITCH * number
             middle = left + width // 2

@@ -3,7 +3,7 @@
 python docs/screenshots.py [FOLDER]       FOLDER keeps the runs, and is reused; by default a temporary one
 
 Needs a Chromium: that of the system, or that of `playwright install chromium`. Each screenshot shows a page at widths
-of 1280 and 390 pixels, in light or in dark colours.
+of 1280 and 390 pixels, in light or in dark colors.
 """
 
 import os

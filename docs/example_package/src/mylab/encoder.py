@@ -1,4 +1,4 @@
-"""An encoder with normalised regions."""
+"""An encoder with normalized regions."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from showattendtell.models.encoder import Encoder
 
 
 class UnitEncoder(Encoder):
-    """Regions normalised to length 1; the settings are those of `Encoder`."""
+    """Regions normalized to length 1; the settings are those of `Encoder`."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         return F.normalize(super().forward(pixels), dim=2)  # (I, L, D)
