@@ -131,7 +131,7 @@ class Entities:
     """Annotations of Flickr30k Entities (Plummer et al. 2015): `Annotations/ID.xml` and `Sentences/ID.txt`.
 
     Args:
-        place: the folder or zip that holds both folders.
+        path: the folder or zip that holds both folders.
 
     Raises:
         UserError: a folder is missing, or a file is damaged.
@@ -237,7 +237,7 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
     If only some captions have annotations, a note reports how many.
 
     Args:
-        place: the folder or zip of the annotations.
+        path: the folder or zip of the annotations.
 
     Raises:
         UserError: no caption has annotations, or a file is damaged.

@@ -193,10 +193,10 @@ def write_formats(
     metadata: Mapping[str, Any],
     pixels: Sequence[ndarray] = (),
 ) -> dict[str, Any]:
-    """Write the graphs in each format, and for ONNX the script that runs them; return the card with the graphs.
+    """Write the graphs in each format, and for ONNX the script that runs them; return the metadata with the graphs.
 
     Args:
-        card: has the precision of ONNX graphs.
+        metadata: has the precision of ONNX graphs.
         pixels: inputs of `encode` on which int8 graphs are quantised.
 
     Raises:

@@ -40,7 +40,7 @@ def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None
 
     Args:
         package: name of the package, and of its command.
-        card: content of captioner.json.
+        metadata: content of captioner.json.
     """
     from flit_core.wheel import make_wheel_in
 

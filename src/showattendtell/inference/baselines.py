@@ -38,7 +38,7 @@ def score_baselines(
     - `model_leave_one_out`: the model's captions against the same references as `people`
 
     Args:
-        written: captions of each image in words, best first.
+        captions_by_image: captions of each image in words, best first.
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """

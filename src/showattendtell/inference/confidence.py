@@ -122,7 +122,7 @@ def word_log_probs(
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
 
     Args:
-        most: read the captions of evenly spaced images, with about this many words, if there are more.
+        max_words: read the captions of evenly spaced images, with about this many words, if there are more.
     """
     module, words = (
         predictor.module,
@@ -169,7 +169,7 @@ def evaluate_confidence(run: EvaluationRun, captions_by_image: Mapping[str, Sequ
     """Print and return how well probabilities and confidence are calibrated, by their names in result files.
 
     Args:
-        written: captions of each image in words, best first.
+        captions_by_image: captions of each image in words, best first.
 
     Raises:
         UserError: as `check_calibrated`.

@@ -50,7 +50,7 @@ class EvaluationRun(NamedTuple):
     """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    writers: each model with its images.
+    predictors: each model with its images.
     mirrors: each model with mirror images; empty if the decoding does not use them.
     source: the images of any examples, as the first model reads them.
     """
@@ -182,7 +182,7 @@ def score(
     A metric that fails is missing and does not prevent the others. Without training captions there is no novelty.
 
     Args:
-        written: captions of each image in words, best first.
+        captions_by_image: captions of each image in words, best first.
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.

@@ -49,7 +49,7 @@ def evaluate_faithfulness(
     """Print and return the faithfulness of the attention maps of captions, by their names in result files.
 
     Args:
-        written: captions of each image in words, best first.
+        captions_by_image: captions of each image in words, best first.
 
     Raises:
         UserError: as `check_faithfulness`.
@@ -200,7 +200,7 @@ def areas(
     Equal weights are ordered at random.
 
     Args:
-        whole: p of the word with all regions.
+        p_all: p of the word with all regions.
     """
     num_regions = len(regions)
     ties = generator.random(num_regions)

@@ -35,7 +35,7 @@ class InitialCheckpoint(NamedTuple):
 
     Attributes:
         file: the checkpoint.
-        card: its metadata.
+        metadata: its metadata.
         weights: its weights by name.
         differences: `setting=VALUE` for each of its settings that shapes the model and differs from this run's.
     """

@@ -28,7 +28,7 @@ def score_objects(
     """Score the objects that the best caption of each image names.
 
     Args:
-        written: captions of each image in words, best first.
+        captions_by_image: captions of each image in words, best first.
         metrics: `chair` and `grounding`, or one of them; other names are ignored.
     """
     scores = ObjectScores({}, {})

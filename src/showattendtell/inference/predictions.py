@@ -151,7 +151,7 @@ def maps_of_captions(
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
-    """Return the `attention_figures` of the maps at all words of the reference captions."""
+    """Return the `attention_statistics` of the maps at all words of the reference captions."""
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()

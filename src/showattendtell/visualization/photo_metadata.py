@@ -172,7 +172,7 @@ class DescriptionWriter:
     Args:
         paths: the photographs.
         overwrite: see `write_description`.
-        faults: gets the errors about photographs into which nothing can be written.
+        errors: gets the errors about photographs into which nothing can be written.
 
     Raises:
         UserError: exiv2 is not installed, or a place is a URL.
