@@ -26,5 +26,5 @@ def figures_of(splits: dict[str, tuple[Example, ...]]) -> dict[str, float]:
 def test_a_data_set_without_training_captions_is_scored_without_novelty(others: dict[str, tuple[Example, ...]]):
     figures = figures_of({"test": TEST, **others})
     expected = figures_of({"test": TEST, "train": TRAIN})
-    assert expected.pop("novel") == 50
+    assert expected.pop("novelty") == 50
     assert figures == expected

@@ -31,8 +31,8 @@ DOCUMENTED = {
     *(f"bleu{n}" for n in range(1, 5)),
     *(f"bleu{n}_with_penalty" for n in range(1, 5)),
     *("brevity_penalty", "words", "reference_words", "meteor", "rouge_l", "cider", "missing"),
-    *("distinct_captions", "vocabulary_used", "distinct1", "distinct2", "words_a_caption", "novel"),
-    *("relation_words", "relation_accuracy", "relation_commonest", "pointing_game", "pointing_game_words"),
+    *("distinct_captions", "distinct_words", "distinct1", "distinct2", "mean_length", "novelty"),
+    *("relation_words", "relation_accuracy", "relation_majority", "pointing_game", "pointing_game_words"),
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
     *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),
@@ -207,7 +207,7 @@ def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint
     assert result["chair_s"] == pytest.approx(100 * len(result["hallucinations"]) / len(examples))
     assert 0 <= result["grounding_f1_all"] <= result["grounding_f1_loc"] <= 100
 
-    assert list(result["baselines"]) == ["constant", "nearest", "people", "model_leave_one_out"]
+    assert list(result["baselines"]) == ["constant", "nearest", "human", "model_leave_one_out"]
     training = read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
     said = {" ".join(caption.words) for example in training for caption in example.captions}
     assert result["baselines"]["constant"]["caption"] in said
@@ -223,7 +223,7 @@ def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint
     assert list(rows)[:3] == [
         *("best constant caption", "nearest neighbour's caption", "people, one caption against the others")
     ]
-    for label, name in zip(rows, ("constant", "nearest", "people"), strict=False):
+    for label, name in zip(rows, ("constant", "nearest", "human"), strict=False):
         assert rows[label]["cider"]["mean"] == pytest.approx(result["baselines"][name]["cider"])
 
 

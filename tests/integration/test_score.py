@@ -234,7 +234,7 @@ def test_the_correlations_of_flickr8k_are_the_published_ones(score: Run, user: P
 
 def test_novel_captions_are_those_that_training_does_not_have(score: Run, user: Path):
     assert_done(score("references=ref0", "hypotheses=written.txt", "training=karpathy.json", QUICK))
-    assert read(user)["scores"]["written.txt"]["novel"] == pytest.approx(200 / 3)
+    assert read(user)["scores"]["written.txt"]["novelty"] == pytest.approx(200 / 3)
 
 
 def test_what_is_passed_over_is_noted(score: Run, user: Path):

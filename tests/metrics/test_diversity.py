@@ -10,27 +10,27 @@ def test_figures_worked_by_hand():
     assert diversity(CAPTIONS) == pytest.approx(
         {
             "distinct_captions": 4,
-            "vocabulary_used": 3,
+            "distinct_words": 3,
             "distinct1": 100 * 3 / 9,
             "distinct2": 100 * 2 / 5,
-            "words_a_caption": 9 / 5,
+            "mean_length": 9 / 5,
         }
     )
 
 
 def test_novel_captions_are_none_of_the_trainings():
-    assert diversity(CAPTIONS, [("a", "dog", "runs"), ("dogs",)])["novel"] == pytest.approx(100 * 3 / 5)
-    assert diversity(CAPTIONS, [])["novel"] == 100
+    assert diversity(CAPTIONS, [("a", "dog", "runs"), ("dogs",)])["novelty"] == pytest.approx(100 * 3 / 5)
+    assert diversity(CAPTIONS, [])["novelty"] == 100
 
 
 def test_nothing_said_has_no_distinct_words():
     assert diversity([[], []], []) == {
         "distinct_captions": 1,
-        "vocabulary_used": 0,
+        "distinct_words": 0,
         "distinct1": 0,
         "distinct2": 0,
-        "words_a_caption": 0,
-        "novel": 100,
+        "mean_length": 0,
+        "novelty": 100,
     }
 
 

@@ -354,4 +354,4 @@ def test_an_update_without_captions_adds_nothing():
     metric.update([])
     assert [(line.dtype, line.numel()) for line in metric.lines] == [(torch.uint8, 0)]
     metric.update([["a", "dog"]])
-    assert metric.compute()["vocabulary_used"] == 2
+    assert metric.compute()["distinct_words"] == 2

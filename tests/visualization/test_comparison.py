@@ -45,10 +45,10 @@ def test_seeds_are_one_row_with_their_mean_and_deviation(compared: Any):
 BASELINES = {
     "constant": {"caption": "a dog runs", "bleu4": 5.0, "cider": 10.0},
     "nearest": {"bleu4": 31.25, "cider": 20.0},
-    "people": {"bleu4": 20.0},
+    "human": {"bleu4": 20.0},
     "model_leave_one_out": {"bleu4": 28.0},
 }
-ROWS = ["best constant caption", "nearest neighbour's caption", "people, one caption against the others"]
+ROWS = ["best constant caption", "nearest neighbour's caption", "human, one caption against the others"]
 
 
 def test_baselines_are_rows_before_the_runs(compared: Any):

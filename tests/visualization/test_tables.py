@@ -106,7 +106,7 @@ def test_bleu_that_is_missing_has_its_rows_too(capsys: pytest.CaptureFixture[str
 
 
 def test_sets_of_captions_are_side_by_side(capsys: pytest.CaptureFixture[str]):
-    print_scores([{"cider": 50.35, "novel": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
+    print_scores([{"cider": 50.35, "novelty": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
     out = capsys.readouterr().out
     assert out.splitlines()[:3] == ["5 images", "(1) a", "(2) b"]
     assert "(1)" in out.splitlines()[4]

@@ -157,8 +157,8 @@ class EvaluateConfig(ModelConfig):
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
         cache: the folder of the feature cache; by default that of training.
-        baselines: also score the best constant caption, the caption of the nearest training image, and people against
-            each other.
+        baselines: also score the best constant caption, the caption of the nearest training image, and one
+            reference caption against the others.
     """
 
     split: Split

@@ -102,7 +102,7 @@ def metadata_of(
         "detokenizer": model.vocabulary.tokenizer.joining(),
         "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
-        "never_said": list(NEVER),
+        "suppressed_tokens": list(NEVER),
         "precision": precision,
         "max_length": max_length,
         "grid": list(model.encoder.grid),

@@ -179,7 +179,7 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language
     regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
-    suppressed = [*card["never_said"], *card.get("languages", {}).values()]
+    suppressed = [*card["suppressed_tokens"], *card.get("languages", {}).values()]
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))

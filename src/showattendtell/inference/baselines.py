@@ -1,4 +1,4 @@
-"""Baselines of an evaluation: captions without a model, with the captions that people wrote, scored in the same way."""
+"""Baselines of an evaluation: captions without a model, and the reference captions, scored in the same way."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from showattendtell.metrics.baselines import Round, WeightedReferences, leave_on
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
-from showattendtell.visualization.comparison import CONSTANT, LEAVE_ONE_OUT, NEAREST, PEOPLE
+from showattendtell.visualization.comparison import CONSTANT, HUMAN, LEAVE_ONE_OUT, NEAREST
 
 MOST_IMAGES = 10_000
 """Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
@@ -34,8 +34,8 @@ def score_baselines(
     - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
     - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
       encoder; of its captions the one that agrees best with the others
-    - `people`: one reference caption against the others, mean over the references
-    - `model_leave_one_out`: the model's captions against the same references as `people`
+    - `human`: one reference caption against the others, mean over the references
+    - `model_leave_one_out`: the model's captions against the same references as `human`
 
     Args:
         captions_by_image: captions of each image in words, best first.
@@ -73,7 +73,7 @@ def score_baselines(
 
     if rounds := list(leave_one_out(corpus.references)):
         model = corpus.hypotheses[Path("model")]
-        scores[PEOPLE] = mean_figures([fold.hypotheses for fold in rounds])
+        scores[HUMAN] = mean_figures([fold.hypotheses for fold in rounds])
         scores[LEAVE_ONE_OUT] = mean_figures([_of_images(fold, model) for fold in rounds])
     return scores
 

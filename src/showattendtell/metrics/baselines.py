@@ -1,4 +1,4 @@
-"""Baselines of caption scores that need no model: the best constant caption, and people against people."""
+"""Baselines of caption scores without a model: the best constant caption, and one reference against the others."""
 
 import math
 from collections import defaultdict

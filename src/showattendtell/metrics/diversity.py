@@ -16,8 +16,8 @@ def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None 
         training: captions that the model was trained on.
 
     Returns:
-        `distinct_captions` and `vocabulary_used`, numbers of different captions and words; `distinct1` and `distinct2`,
-        different words and bigrams relative to all (Li et al. 2016); `words_a_caption`; with training captions `novel`,
+        `distinct_captions` and `distinct_words`, numbers of different captions and words; `distinct1` and `distinct2`,
+        different words and bigrams relative to all (Li et al. 2016); `mean_length`; with training captions `novelty`,
         the rate of captions that are none of them.
 
     Raises:
@@ -27,14 +27,14 @@ def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None 
     words = [word for caption in captions for word in caption]
     scores = {
         "distinct_captions": float(len(set(captions))),
-        "vocabulary_used": float(len(set(words))),
+        "distinct_words": float(len(set(words))),
         "distinct1": _percent_distinct(words),
         "distinct2": _percent_distinct(list(chain.from_iterable(pairwise(caption) for caption in captions))),
-        "words_a_caption": len(words) / max(len(captions), 1),
+        "mean_length": len(words) / max(len(captions), 1),
     }
     if training is not None:
         training_captions = {tuple(words) for words in split_captions(training)}
-        scores["novel"] = 100 * sum(caption not in training_captions for caption in captions) / max(len(captions), 1)
+        scores["novelty"] = 100 * sum(caption not in training_captions for caption in captions) / max(len(captions), 1)
     return scores
 
 

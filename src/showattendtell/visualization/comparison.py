@@ -62,11 +62,11 @@ INCOMPARABLE = {
 
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
 
-CONSTANT, NEAREST, PEOPLE, LEAVE_ONE_OUT = "constant", "nearest", "people", "model_leave_one_out"
+CONSTANT, NEAREST, HUMAN, LEAVE_ONE_OUT = "constant", "nearest", "human", "model_leave_one_out"
 BASELINES = {
     CONSTANT: "best constant caption",
     NEAREST: "nearest neighbour's caption",
-    PEOPLE: "people, one caption against the others",
+    HUMAN: "human, one caption against the others",
     LEAVE_ONE_OUT: "the model against the same captions",
 }
 """The baselines in result files, and their labels."""

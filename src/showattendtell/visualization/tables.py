@@ -44,12 +44,12 @@ SCORES = (
 COUNTS = {
     "words": ("words", ",.0f"),
     "reference_words": ("words of the closest references", ",.0f"),
-    "words_a_caption": ("words per caption", ".1f"),
+    "mean_length": ("words per caption", ".1f"),
     "distinct_captions": ("distinct captions", ",.0f"),
-    "vocabulary_used": ("distinct words", ",.0f"),
+    "distinct_words": ("distinct words", ",.0f"),
     "distinct1": ("distinct words, % of all", ".1f"),
     "distinct2": ("distinct pairs of words, % of all", ".1f"),
-    "novel": ("captions not in training, %", ".1f"),
+    "novelty": ("captions not in training, %", ".1f"),
 }
 """Labels and number formats of the length and diversity of captions."""
 
@@ -275,7 +275,7 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
     """Return the scores of relations by their names in result files; rates in percent."""
     return {
         "relation_accuracy": 100 * relations.accuracy,
-        "relation_commonest": 100 * relations.commonest,
+        "relation_majority": 100 * relations.commonest,
         "relation_words": relations.num_words,
     }
 

@@ -171,7 +171,7 @@ function calibrated(logProbs, word, calibration) {
 export async function caption(graphs, card, pixels, beam, mode, language) {
   const attend = graphs[`step_${mode}`] ?? graphs.step;
   const side = card.preprocessing.crop, {start, eos} = card.special, languages = Object.values(card.languages);
-  const never = new Set([...card.never_said, ...languages]);
+  const never = new Set([...card.suppressed_tokens, ...languages]);
   const [regions] = await graphs.encode({data: pixels, dims: [1, 3, side, side]});
   let [keys, hidden, cell] = await graphs.begin(regions);
   const [, count] = regions.dims, vocabulary = card.vocabulary.length;
