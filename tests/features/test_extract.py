@@ -464,7 +464,7 @@ def test_grids_that_were_changed_are_found_at_the_first_use(
     open_features(few(dataset), encoder, path, skip_unreadable=False)
     shard = path / "00000.npy"
     shard.write_bytes(change(shard.read_bytes()))
-    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png are not what was written\); remove the folder"
+    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png are not what was written\); delete the folder"
     with pytest.raises(UserError, match=sentence):
         open_features(few(dataset), encoder, path, skip_unreadable=False)
 
@@ -494,5 +494,5 @@ def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Enco
     Path(examples[0].path).write_bytes(copy)  # the same content at another time, as after copying the data set
     open_features(own, encoder, path, skip_unreadable=False)
     draw_photograph(Path(examples[1].path), rng)
-    with pytest.raises(UserError, match=r"1 photographs changed since .*1.png; remove the folder"):
+    with pytest.raises(UserError, match=r"1 photographs changed since .*1.png; delete the folder"):
         open_features(own, encoder, path, skip_unreadable=False)

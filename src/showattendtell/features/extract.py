@@ -127,7 +127,7 @@ def open_features(
     if skipped and not skip_unreadable:
         raise UserError(
             f"{path} was made without the images that could not be read ({len(skipped)}, the first is {skipped[0]}); "
-            "skip them with dataset.skip_unreadable=true, or replace them and remove the folder"
+            "skip them with dataset.skip_unreadable=true, or replace them and delete the folder"
         )
     return store, dataset.without(store.skipped)
 

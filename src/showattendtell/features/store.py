@@ -231,7 +231,7 @@ def read_manifest(path: Path) -> Manifest:
         UserError: it is missing, damaged or of another format.
     """
     if path.is_dir() and not is_finished(path):
-        raise UserError(f"{path} is not a complete feature store; run prepare again, or remove the folder")
+        raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
     manifest = _read(path / MANIFEST, Manifest)
     if manifest.format != FORMAT:
         raise UserError(
