@@ -1,11 +1,14 @@
 """The language of generated captions, and constraints in the tokens of other tokenizers."""
 
 import pytest
+import torch
+from small_models import small_model
 
 from showattendtell.data.tokenizers import SubwordTokenizer, WordTokenizer
 from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK, Vocabulary
 from showattendtell.datamodules.datasets import PackedBoxes
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Phrase
 
@@ -28,6 +31,19 @@ def test_the_first_token_is_the_language_and_no_other_one_is():
 def test_without_a_language_the_model_chooses():
     constraints = BeamSearch().in_tokens(JOINT)
     assert (constraints.prefix, constraints.suppressed) == ((), (PAD, START))
+
+
+def test_a_model_of_several_languages_writes_the_first_by_default():
+    model = small_model()
+    languages = Vocabulary([*SPECIAL, "<en>", "<zh>", "dog", "狗", "跑", "a"], WordTokenizer(), ["en", "zh"])
+    pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    def captions(language: str | None) -> list[list[int]]:
+        decoding = BeamSearch(language=language, max_length=6)
+        generated = ImageCaptioner(model.encoder, model.captioner, languages, decoding).generate(pixels)
+        return [best.tokens for [best] in generated]
+
+    assert captions(None) == captions("en") != captions("zh")
 
 
 @pytest.mark.parametrize(
