@@ -65,7 +65,7 @@ def main() -> None:
         parser.error(f"unknown script {unknown[0]}; choose from {', '.join(SCRIPTS)}")
     screen = console()
     outcomes = [run(script, f"{number} of {len(scripts)}", screen) for number, script in enumerate(scripts, 1)]
-    summarise(outcomes, screen)
+    summarize(outcomes, screen)
     sys.exit(any(outcome.failed for outcome in outcomes))
 
 
@@ -82,7 +82,7 @@ def run(script: str, position: str, screen: Console) -> Outcome:
     return Outcome(script, status, time.perf_counter() - started)
 
 
-def summarise(outcomes: list[Outcome], screen: Console) -> None:
+def summarize(outcomes: list[Outcome], screen: Console) -> None:
     """Print the goals of all scripts, and the status of each script."""
     done = [outcome.script for outcome in outcomes if outcome.status == "done"]
     figures = [(script, figure) for script in done for figure in stored(script, RESULTS)[-1].figures]

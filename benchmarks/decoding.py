@@ -50,8 +50,8 @@ def pillow(path: Path) -> Tensor:
 
 
 def pillow_float(path: Path) -> Tensor:
-    """Also normalise, as a typical dataset class does."""
-    return PREPROCESSING.normalise(pillow(path))
+    """Also normalize, as a typical dataset class does."""
+    return PREPROCESSING.normalize(pillow(path))
 
 
 def pillow_draft(path: Path) -> Tensor:
@@ -72,8 +72,8 @@ def ours(path: Path) -> Tensor:
 
 
 def ours_float(path: Path) -> Tensor:
-    """Also normalise; training does so for whole batches, on the GPU if there is one."""
-    return PREPROCESSING.normalise(ours(path))
+    """Also normalize; training does so for whole batches, on the GPU if there is one."""
+    return PREPROCESSING.normalize(ours(path))
 
 
 BASELINE, OURS = "Pillow and torchvision, float", "ours"

@@ -60,7 +60,7 @@ def plain_torch(encoder: Encoder) -> Callable[[Tensor], Tensor]:
 
     def run(pixels: Tensor) -> Tensor:
         with torch.inference_mode():
-            features = encoder._feature_map(encoder.preprocessing.normalise(pixels).to(device))
+            features = encoder._feature_map(encoder.preprocessing.normalize(pixels).to(device))
         return features.flatten(2).transpose(1, 2).cpu()
 
     return run

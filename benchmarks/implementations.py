@@ -97,7 +97,7 @@ class Trainer:
         self.losses.append(self.training_step(*batch).item())
 
     def training_step(self, *batch: Tensor) -> Tensor:
-        """Run a step without reading its loss, which would synchronise a GPU."""
+        """Run a step without reading its loss, which would synchronize a GPU."""
         with self.implementation.context():
             self.optimizer.zero_grad()
             loss = self.implementation.loss(self.model, *batch)

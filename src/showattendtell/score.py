@@ -1,4 +1,4 @@
-"""Score caption files of any origin, compare several files, and measure metrics by human judgements."""
+"""Score caption files of any origin, compare several files, and measure metrics by human judgments."""
 
 from omegaconf import DictConfig
 
@@ -10,9 +10,9 @@ from showattendtell.errors import UserError
 def main(config: DictConfig) -> None:
     if (config.hypotheses is None) == (config.judgments is None):
         raise UserError(
-            "give captions, as hypotheses=results.json, or human judgements, as judgments=FILE; not both"
+            "give captions, as hypotheses=results.json, or human judgments, as judgments=FILE; not both"
             if config.hypotheses
-            else "hypotheses is not set; give it as hypotheses=..., or human judgements as judgments=..."
+            else "hypotheses is not set; give it as hypotheses=..., or human judgments as judgments=..."
         )
     if config.clip and not (config.judgments and config.images):
         raise UserError(
@@ -86,7 +86,7 @@ def _score_captions(config: DictConfig) -> None:
 
 
 def _score_metrics(config: DictConfig) -> None:
-    """Write Kendall's tau of each metric with human judgements."""
+    """Write Kendall's tau of each metric with human judgments."""
     from pathlib import Path
 
     from showattendtell.data.formats import find_caption_files, read_all

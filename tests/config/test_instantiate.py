@@ -65,7 +65,7 @@ def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
     ("source", "fault"),
     [
         ("import notthere\nclass Soft: ...", r"\(ModuleNotFoundError: No module named 'notthere', faulty.py line 1\)$"),
-        ("\nraise RuntimeError('no licence')", r"\(RuntimeError: no licence, faulty.py line 2\)$"),
+        ("\nraise RuntimeError('no license')", r"\(RuntimeError: no license, faulty.py line 2\)$"),
     ],
 )
 def test_an_error_in_a_module_of_the_user_is_shown(

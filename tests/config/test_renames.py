@@ -57,7 +57,7 @@ def old_model(tmp_path: Path) -> Path:
     card = json.loads((folder / CONFIG).read_text())
     choices = {"mean_of" if name == "average_of" else name: option for name, option in card["choices"].items()}
     card |= {"format": 2, "config": of_format_2(card["config"]), "choices": choices}
-    card["config"]["early_stopping"] = card["config"].pop("callbacks")["early_stopping"]
+    card["config"]["early_stopping"] = card["config"]["callbacks"].pop("early_stopping")
     (folder / CONFIG).write_text(json.dumps(card))
     return folder
 

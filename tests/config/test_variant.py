@@ -191,7 +191,7 @@ def test_the_first_weights_are_each_layers_own_or_small_and_orthogonal():
     assert paper.decoder.read_word.bias.any()
 
 
-def test_the_optimiser_is_the_papers_rmsprop_or_graves_own():
+def test_the_optimizer_is_the_papers_rmsprop_or_graves_own():
     parameters = [torch.nn.Parameter(torch.zeros(2, 2))]
     paper = build(configured("paper", "dataset=flickr8k").optimizer, params=parameters)
     released = build(configured("arctic", "dataset=flickr8k").optimizer, params=parameters)

@@ -71,9 +71,9 @@ def test_a_cut_of_a_single_pixel_is_that_pixel():
     assert torch.equal(view, pixel.expand(3, 32, 32))
 
 
-def test_colours_change_within_their_bounds_and_shapes_do_not():
+def test_colors_change_within_their_bounds_and_shapes_do_not():
     grey = torch.full((3, 40, 40), 100, dtype=torch.uint8)
-    rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, colour=0.2)
+    rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, color=0.2)
     levels = np.array([augmentation.view(grey, PREPROCESSING, rng, False).unique().tolist() for _ in range(200)])
     assert levels.shape == (200, 1)
     assert (77 <= levels.min() < 85, 115 < levels.max() <= 121) == (True, True)
@@ -88,7 +88,7 @@ def test_colours_change_within_their_bounds_and_shapes_do_not():
         (["a man", "he holds bright lights"], False),
     ],
 )
-def test_captions_that_name_left_or_right_are_recognised(written: list[str], sided: bool):
+def test_captions_that_name_left_or_right_are_recognized(written: list[str], sided: bool):
     captions = tuple(Caption(tuple(sentence.split())) for sentence in written)
     assert mentions_sides(Example("a.jpg", "a.jpg", captions)) == sided
 
@@ -136,7 +136,7 @@ def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    files(examples, flip=0.5, crop=0.5, colour=0.2)([0])
+    files(examples, flip=0.5, crop=0.5, color=0.2)([0])
     assert torch.equal(torch.rand(3), expected)
 
 

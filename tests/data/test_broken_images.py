@@ -16,8 +16,8 @@ from showattendtell.errors import UserError
 
 Write = Callable[[Path], object]
 
-COLOUR = (12, 200, 99)
-PLAIN = Image.new("RGB", (16, 16), COLOUR)
+COLOR = (12, 200, 99)
+PLAIN = Image.new("RGB", (16, 16), COLOR)
 RED, GREEN = Image.new("RGB", (16, 16), (255, 0, 0)), Image.new("RGB", (16, 16), (0, 255, 0))
 WHITE = (255, 255, 255)
 
@@ -46,7 +46,7 @@ def content(text: str | bytes) -> Write:
 
 def palette(**settings: object) -> Write:
     image = Image.new("P", (16, 16), 1)
-    image.putpalette([0, 0, 0, *COLOUR])
+    image.putpalette([0, 0, 0, *COLOR])
     return saved(image, **settings)
 
 
@@ -54,10 +54,10 @@ def grey(levels: list[list[float]], kind: type) -> Write:
     return saved(Image.fromarray(np.array(levels, dtype=kind)), "TIFF")
 
 
-def png(depth: int, colours: int, row: list[int]) -> Write:
+def png(depth: int, colors: int, row: list[int]) -> Write:
     """A PNG of one pixel, for the kinds that Pillow does not write."""
     parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, depth, colours, 0, 0, 0)),
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, depth, colors, 0, 0, 0)),
         (b"IDAT", zlib.compress(bytes([0, *row]))),
         (b"IEND", b""),
     ]
@@ -68,32 +68,32 @@ def png(depth: int, colours: int, row: list[int]) -> Write:
 
 
 ODD: dict[str, tuple[Write, tuple[int, int, int]]] = {
-    "progressive.jpg": (saved(PLAIN, "JPEG", progressive=True), COLOUR),
-    "not-subsampled.jpg": (saved(PLAIN, "JPEG", subsampling=0), COLOUR),
-    "stored-as-rgb.jpg": (saved(PLAIN, "JPEG", keep_rgb=True), COLOUR),
+    "progressive.jpg": (saved(PLAIN, "JPEG", progressive=True), COLOR),
+    "not-subsampled.jpg": (saved(PLAIN, "JPEG", subsampling=0), COLOR),
+    "stored-as-rgb.jpg": (saved(PLAIN, "JPEG", keep_rgb=True), COLOR),
     "print.jpg": (saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG"), (255, 0, 0)),
     "grey.jpg": (saved(Image.new("L", (16, 16), 100), "JPEG"), (100, 100, 100)),
-    "one-pixel.jpg": (saved(PLAIN.resize((1, 1)), "JPEG"), COLOUR),
-    "more-behind-it.jpg": (content(encoded(PLAIN, "JPEG") + b"more" * 99), COLOUR),
-    "nonsense-as-exif.jpg": (saved(PLAIN, "JPEG", exif=b"Exif\0\0nonsense"), COLOUR),
-    "damaged-exif.jpg": (saved(PLAIN, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12damage"), COLOUR),
-    "png-in-truth.jpg": (saved(PLAIN, "PNG"), COLOUR),
-    "jpeg-in-truth.png": (saved(PLAIN, "JPEG"), COLOUR),
-    "no-suffix": (saved(PLAIN, "JPEG"), COLOUR),
+    "one-pixel.jpg": (saved(PLAIN.resize((1, 1)), "JPEG"), COLOR),
+    "more-behind-it.jpg": (content(encoded(PLAIN, "JPEG") + b"more" * 99), COLOR),
+    "nonsense-as-exif.jpg": (saved(PLAIN, "JPEG", exif=b"Exif\0\0nonsense"), COLOR),
+    "damaged-exif.jpg": (saved(PLAIN, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12damage"), COLOR),
+    "png-in-truth.jpg": (saved(PLAIN, "PNG"), COLOR),
+    "jpeg-in-truth.png": (saved(PLAIN, "JPEG"), COLOR),
+    "no-suffix": (saved(PLAIN, "JPEG"), COLOR),
     "animated.gif": (animated("GIF"), (255, 0, 0)),
     "animated.png": (animated("PNG"), (255, 0, 0)),
     "animated.webp": (animated("WEBP", lossless=True), (255, 0, 0)),
     "pages.tif": (animated("TIFF"), (255, 0, 0)),
     "two-pictures.jpg": (animated("MPO"), (255, 0, 0)),
-    "palette.png": (palette(form="PNG"), COLOUR),
+    "palette.png": (palette(form="PNG"), COLOR),
     "transparent-palette.png": (palette(form="PNG", transparency=b"\xff\x00"), WHITE),
     "transparent-palette.gif": (palette(form="GIF", transparency=1), WHITE),
-    "hidden-colour.png": (saved(Image.new("RGBA", (16, 16), (255, 0, 0, 0)), "PNG"), WHITE),
+    "hidden-color.png": (saved(Image.new("RGBA", (16, 16), (255, 0, 0, 0)), "PNG"), WHITE),
     "half-transparent.png": (saved(Image.new("RGBA", (16, 16), (255, 0, 0, 128)), "PNG"), (255, 127, 127)),
     "transparent-grey.png": (saved(Image.new("LA", (16, 16), (0, 0)), "PNG"), WHITE),
-    "one-colour-transparent.png": (saved(PLAIN, "PNG", transparency=COLOUR), WHITE),
+    "one-color-transparent.png": (saved(PLAIN, "PNG", transparency=COLOR), WHITE),
     "one-grey-transparent.png": (saved(Image.new("L", (16, 16), 7), "PNG", transparency=7), WHITE),
-    "deep-rgb.png": (png(16, 2, [12, 0, 200, 0, 99, 0]), COLOUR),
+    "deep-rgb.png": (png(16, 2, [12, 0, 200, 0, 99, 0]), COLOR),
     "deep-transparent.png": (png(16, 6, [12, 0, 200, 0, 99, 0, 0, 0]), WHITE),
     "deep-grey-with-alpha.png": (png(16, 4, [100, 0, 255, 255]), (100, 100, 100)),
     "32-bit-within-16.tif": (grey([[257 * 100] * 4] * 4, np.int32), (100, 100, 100)),

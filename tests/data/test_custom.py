@@ -217,7 +217,7 @@ def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
 
 
 def test_broken_images_of_a_folder_with_texts_are_still_named(root: Path):
-    """Images are recognised by their suffix; hidden files are ignored."""
+    """Images are recognized by their suffix; hidden files are ignored."""
     write_texts(root, SAID, SPLITS)
     (root / "images" / ".c.png").touch()
     (root / "images" / "notes.md").touch()

@@ -208,7 +208,7 @@ def test_a_folder_without_images_is_reported(tmp_path: Path):
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (20, 90), (24, 24)])
-def test_preprocessing_is_resize_central_crop_and_normalisation(width: int, height: int, interpolation: str):
+def test_preprocessing_is_resize_central_crop_and_normalization(width: int, height: int, interpolation: str):
     pixels = np.random.default_rng(0).integers(0, 256, size=(height, width, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
     preprocessing = Preprocessing(resize=32, crop=24, mean=MEAN, std=STD, interpolation=interpolation)
@@ -222,10 +222,10 @@ def test_preprocessing_is_resize_central_crop_and_normalisation(width: int, heig
     assert cut.dtype == torch.uint8
     np.testing.assert_allclose(cut.permute(1, 2, 0).numpy().astype(int), cropped, rtol=0, atol=1)
 
-    normalised = preprocessing.normalise(torch.stack([cut, cut]))
+    normalized = preprocessing.normalize(torch.stack([cut, cut]))
     expected = (cut.permute(1, 2, 0).numpy() / 255 - np.array(MEAN)) / np.array(STD)
-    assert normalised.dtype == torch.float32
-    np.testing.assert_allclose(normalised.permute(0, 2, 3, 1), [expected, expected], atol=1e-5)
+    assert normalized.dtype == torch.float32
+    np.testing.assert_allclose(normalized.permute(0, 2, 3, 1), [expected, expected], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Judgement files: the layouts of Flickr8k and Composite, and what is wrong with damaged ones."""
+"""Judgment files: the layouts of Flickr8k and Composite, and what is wrong with damaged ones."""
 
 from pathlib import Path
 

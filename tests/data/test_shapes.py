@@ -36,13 +36,13 @@ def pixels_of(example: Example) -> np.ndarray:
         return np.asarray(image).astype(int)
 
 
-def coloured(pixels: np.ndarray, color: str) -> np.ndarray:
-    """Where the image has exactly that colour, but for rounding."""
+def colored(pixels: np.ndarray, color: str) -> np.ndarray:
+    """Where the image has exactly that color, but for rounding."""
     return (np.abs(pixels - np.array(COLORS[color])) <= 1).all(axis=-1)
 
 
 def named(caption: Caption, phrase: Phrase) -> tuple[str, str, Box]:
-    """Colour, shape and box (in pixels) of a phrase."""
+    """Color, shape and box (in pixels) of a phrase."""
     [box] = phrase.boxes
     return caption.words[phrase.noun - 1], caption.words[phrase.noun], box.scaled(SIDE, SIDE)
 
@@ -51,7 +51,7 @@ def all_named(example: Example) -> set[tuple[str, str, Box]]:
     return {named(caption, phrase) for caption in example.captions for phrase in caption.phrases}
 
 
-def centre(box: Box) -> tuple[float, float]:
+def center(box: Box) -> tuple[float, float]:
     return (box.left + box.right) / 2, (box.top + box.bottom) / 2
 
 
@@ -108,7 +108,7 @@ def test_every_image_has_five_different_captions(shapes: Dataset):
         assert all(caption.written == " ".join(caption.words) for caption in example.captions)
 
 
-def test_every_phrase_is_an_article_a_colour_and_the_noun_of_a_shape(shapes: Dataset):
+def test_every_phrase_is_an_article_a_color_and_the_noun_of_a_shape(shapes: Dataset):
     for caption in (caption for example in shapes.examples() for caption in example.captions):
         assert [phrase.noun for phrase in caption.phrases] == [
             index for index, word in enumerate(caption.words) if word in SHAPES
@@ -119,7 +119,7 @@ def test_every_phrase_is_an_article_a_colour_and_the_noun_of_a_shape(shapes: Dat
             assert caption.words[phrase.noun - 2] == ("an" if color == "orange" else "a")
 
 
-def test_every_shape_and_colour_is_seen(shapes: Dataset):
+def test_every_shape_and_color_is_seen(shapes: Dataset):
     seen = {part for example in shapes.examples() for color, shape, _ in all_named(example) for part in (color, shape)}
     assert seen == {*SHAPES, *COLORS}
 
@@ -131,19 +131,19 @@ def inside(boxes: list[Box]) -> np.ndarray:
     return np.logical_or.reduce(parts)
 
 
-def test_every_box_holds_pixels_of_its_colour(shapes: Dataset):
+def test_every_box_holds_pixels_of_its_color(shapes: Dataset):
     for example in shapes.examples():
         for color, shape, box in all_named(example):
-            assert coloured(pixels_of(example), color)[inside([box])].mean() > 0.05, (example.image, shape)
+            assert colored(pixels_of(example), color)[inside([box])].mean() > 0.05, (example.image, shape)
 
 
-def test_where_captions_name_three_things_their_colours_are_nowhere_else(shapes: Dataset):
+def test_where_captions_name_three_things_their_colors_are_nowhere_else(shapes: Dataset):
     complete = [example for example in shapes.examples() if len(all_named(example)) == 3]
     assert len(complete) > 10
     for example in complete:
         for color in {color for color, _, _ in all_named(example)}:
             boxes = [box for other, _, box in all_named(example) if other == color]
-            assert not coloured(pixels_of(example), color)[~inside(boxes)].any(), example.image
+            assert not colored(pixels_of(example), color)[~inside(boxes)].any(), example.image
 
 
 def covered_by(thing: SceneObject) -> np.ndarray:
@@ -185,7 +185,7 @@ def relations_said(caption: Caption) -> Iterator[tuple[str, Box, Box]]:
             yield between[0], first.boxes[0], second.boxes[0]
 
 
-def test_relations_agree_with_the_centres_of_the_boxes(shapes: Dataset):
+def test_relations_agree_with_the_centers_of_the_boxes(shapes: Dataset):
     said = [
         relation
         for example in shapes.examples()
@@ -194,7 +194,7 @@ def test_relations_agree_with_the_centres_of_the_boxes(shapes: Dataset):
     ]
     assert {word for word, _, _ in said} == {"left", "right", "above", "below", "near"}
     for word, first, second in said:
-        dx, dy = np.subtract(centre(first), centre(second))
+        dx, dy = np.subtract(center(first), center(second))
         expected = {"left": -dx, "right": dx, "above": -dy, "below": dy}
         if word == "near":
             assert 0.5 < abs(dx) / abs(dy) < 2
@@ -212,7 +212,7 @@ def test_what_is_said_to_be_next_to_the_first_thing_stands_there(shapes: Dataset
         first, second = caption.phrases
         behind = caption.words[second.noun + 1 :]
         side = next((side for side in sides if side in itertools.pairwise(behind)), None)
-        dx, dy = np.subtract(centre(second.boxes[0]), centre(first.boxes[0]))
+        dx, dy = np.subtract(center(second.boxes[0]), center(first.boxes[0]))
         if side is None:
             assert behind[:2] == ("near", "it")
             assert 0.5 < abs(dx) / abs(dy) < 2

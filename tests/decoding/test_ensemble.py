@@ -80,7 +80,7 @@ def test_shallow_fusion_finds_the_caption_with_the_largest_sum_of_weighted_log_p
 
 
 @torch.no_grad()
-def test_samples_of_shallow_fusion_have_its_normalised_probabilities():
+def test_samples_of_shallow_fusion_have_its_normalized_probabilities():
     captioner, regions = random_captioner(4), random_regions(4, images=1)
     language_model = LanguageModel(random_captioner(5, region_dim=1), 0.7)
     ensemble = Ensemble([captioner], language_models=[language_model])

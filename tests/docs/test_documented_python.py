@@ -61,7 +61,7 @@ def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_
 
 
 def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], tmp_path: Path):
-    names = [f"two-{colour}-dogs.jpg" for colour in ("red", "green", "blue", "grey", "white", "black", "brown", "pink")]
+    names = [f"two-{color}-dogs.jpg" for color in ("red", "green", "blue", "grey", "white", "black", "brown", "pink")]
     for name in names:
         (tmp_path / name).touch()
     choice = ["dataset=custom", "dataset._target_=mypackage.read_named", f"dataset.root={tmp_path}"]
@@ -105,7 +105,7 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     assert json.loads(printed["bleu1"])[1] == pytest.approx(100 * math.exp(1 - 4 / 2), abs=0.1)
     exec(attention, names)
     found = {name: score.item() for name, score in names["pointing"].compute().items()}
-    assert found == {"model": 100, "uniform": 25, "centre": 25}
+    assert found == {"model": 100, "uniform": 25, "center": 25}
     capsys.readouterr()
     exec(trust, names)
     agreement, error = capsys.readouterr().out.splitlines()

@@ -30,7 +30,7 @@ def test_its_commands_take_what_they_are_given():
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_shown_in_light_and_dark_colours_and_at_both_widths(scheme: str):
+def test_every_page_is_shown_in_light_and_dark_colors_and_at_both_widths(scheme: str):
     made = script()
     shown = [(ROOT / page.parent / place).resolve() for page, _, place in pictures()]
     for name in (*made.PAGES, "serve"):

@@ -57,24 +57,24 @@ def test_half_precision_rounds_large_weights_only():
 def test_a_product_in_8_bits_has_a_scale_for_each_column():
     content, _ = product()
     x = RANDOM.standard_normal((5, 64)).astype(np.float32)
-    expected, quantised = run(content, x=x), run(reduce_precision(content, "step", "int8", []), x=x)
-    errors = np.abs(quantised - expected).mean(axis=0) / np.abs(expected).mean(axis=0)
+    expected, quantized = run(content, x=x), run(reduce_precision(content, "step", "int8", []), x=x)
+    errors = np.abs(quantized - expected).mean(axis=0) / np.abs(expected).mean(axis=0)
     assert 0 < errors.max() < 0.05  # one scale for the matrix would lose the small columns
 
 
-def test_a_convolution_in_8_bits_is_quantised_on_the_photographs():
+def test_a_convolution_in_8_bits_is_quantized_on_the_photographs():
     weight = RANDOM.standard_normal((16, 3, 5, 5)).astype(np.float32)
     nodes = [helper.make_node("Conv", ["pixels", "w"], ["c"]), helper.make_node("Relu", ["c"], ["out"])]
     content = graph(nodes, {"w": weight}, "pixels", ["n", 3, 16, 16], 4)
     pixels = [RANDOM.uniform(0, 1, (1, 3, 16, 16)).astype(np.float32) for _ in range(8)]
-    quantised = reduce_precision(content, "encode", "int8", pixels)
+    quantized = reduce_precision(content, "encode", "int8", pixels)
     for image in pixels:
         expected = run(content, pixels=image)
-        assert np.abs(run(quantised, pixels=image) - expected).max() < 0.05 * expected.max()
+        assert np.abs(run(quantized, pixels=image) - expected).max() < 0.05 * expected.max()
     # ranges are those of the photographs: brighter images are cut off
     bright = 10 * pixels[0]
-    assert np.abs(run(quantised, pixels=bright)).max() < 0.5 * np.abs(run(content, pixels=bright)).max()
-    assert len(quantised) < 0.5 * len(content) + 6000
+    assert np.abs(run(quantized, pixels=bright)).max() < 0.5 * np.abs(run(content, pixels=bright)).max()
+    assert len(quantized) < 0.5 * len(content) + 6000
 
 
 def test_float32_is_left_alone():

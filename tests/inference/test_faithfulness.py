@@ -74,7 +74,7 @@ def test_every_attention_of_the_registry_is_measured(name: str):
     for parameter in captioner.parameters():
         nn.init.normal_(parameter, std=0.5)
     maps = measured(captioner, images=3)
-    assert maps.keys() == {"attention", "random", "centre", EFFECT, GRADIENT, INTEGRATED}
+    assert maps.keys() == {"attention", "random", "center", EFFECT, GRADIENT, INTEGRATED}
     assert maps[EFFECT][0] == pytest.approx(1)
     assert all(value is not None and np.isfinite(value) for one in maps.values() for value in one)
 

@@ -100,7 +100,7 @@ def test_a_model_in_a_folder_and_a_mean_have_a_mean(first: str, tmp_path: Path):
     torch.testing.assert_close(made[QUERY], (weights(first)[QUERY] + halved) / 2)
 
 
-def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(first: str, second: str, tmp_path: Path):
+def test_what_models_have_in_common_is_the_least_cosine_of_neighbors(first: str, second: str, tmp_path: Path):
     content = torch.load(first, weights_only=True)
     for name, weight in content["state_dict"].items():
         if name.startswith("captioner."):

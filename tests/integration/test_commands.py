@@ -215,13 +215,13 @@ def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint
         assert scores.keys() >= {"bleu4", "rouge_l", "cider"}
     assert "(2) best constant caption" in done.out
     unbeaten = [name for name in ("bleu4", "rouge_l", "cider") if result[name] <= result["baselines"]["nearest"][name]]
-    assert any("nearest neighbour's caption" in note for note in result["notes"]) == bool(unbeaten)
+    assert any("nearest neighbor's caption" in note for note in result["notes"]) == bool(unbeaten)
 
     done = assert_done(run("report", "runs=baselines", "columns=[bleu4,cider]", "output=baselines/table.json"))
     [block] = json.loads((folder / "baselines/table.json").read_text())["blocks"]
     rows = {row["model"]: row["figures"] for row in block["rows"]}
     assert list(rows)[:3] == [
-        *("best constant caption", "nearest neighbour's caption", "people, one caption against the others")
+        *("best constant caption", "nearest neighbor's caption", "people, one caption against the others")
     ]
     for label, name in zip(rows, ("constant", "nearest", "human"), strict=False):
         assert rows[label]["cider"]["mean"] == pytest.approx(result["baselines"][name]["cider"])
@@ -267,7 +267,7 @@ def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, check
 @pytest.mark.slow
 def test_attention_is_scored_as_evaluation_scores_it(run: Run, checkpoint: Path, folder: Path):
     done = assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "metrics=[attention]"))
-    assert [row for row in ("model", "uniform", "centre prior") if f" {row} " not in done.out] == []
+    assert [row for row in ("model", "uniform", "center prior") if f" {row} " not in done.out] == []
     scored = json.loads(checkpoint.with_name("attention-val.json").read_text())
     settings = [f"checkpoint={checkpoint}", "split=val", "decoding.max_length=2", WORDS_ONLY]
     assert_done(run("evaluate", *settings, "output=all.json"))

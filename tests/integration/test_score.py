@@ -159,13 +159,13 @@ JUDGMENTS += "c.jpg\ta.jpg#1\t2\t3\t3\nc.jpg\tb.jpg#1\t1\t1\t1\n"
 
 @pytest.fixture
 def judged(user: Path) -> Path:
-    """A folder with human judgements, two of which are of references of the image."""
+    """A folder with human judgments, two of which are of references of the image."""
     (user / "Flickr8k.token.txt").write_text(TOKENS)
     (user / "judgments.txt").write_text(JUDGMENTS)
     return user
 
 
-def test_metrics_are_measured_by_human_judgements(score: Run, judged: Path):
+def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
     line = ["judgments=judgments.txt", "references=Flickr8k.token.txt", QUICK, "output=tau.json"]
     done = assert_done(score(*line))
     result = read(judged, "tau.json")
@@ -208,7 +208,7 @@ def test_metrics_are_measured_by_human_judgements(score: Run, judged: Path):
         ],
     ),
 )
-def test_a_fault_in_judgements_is_reported_in_a_sentence(
+def test_a_fault_in_judgments_is_reported_in_a_sentence(
     score: Run, judged: Path, settings: list[str], words: list[str]
 ):
     (judged / "bad.txt").write_text("a.jpg\tb.jpg#0\t5\t1\t1\n")

@@ -11,9 +11,9 @@ from showattendtell.metrics.attention import (
     GroundedWord,
     WordClasses,
     attention_statistics,
-    centre_prior,
-    centre_prior_of,
-    centres_inside,
+    center_prior,
+    center_prior_of,
+    centers_inside,
     compare_maps,
     coverage,
     score_attention,
@@ -40,7 +40,7 @@ def around(x: float, y: float) -> Box:
 @pytest.mark.parametrize(
     ("row", "column", "x", "y"), [(0, 0, 0.3125, 0.25), (1, 3, 0.6875, 0.75), (0, 2, 0.5625, 0.25)]
 )
-def test_a_hit_is_a_peak_whose_cells_centre_lies_in_the_box(row: int, column: int, x: float, y: float):
+def test_a_hit_is_a_peak_whose_cells_center_lies_in_the_box(row: int, column: int, x: float, y: float):
     assert compare_maps(GroundedWord(peaked(row, column), SEEN, (around(x, y),))).model.hit == 1
 
 
@@ -78,12 +78,12 @@ def test_what_two_boxes_both_cover_counts_once():
 
 def test_a_thing_outside_of_what_is_seen_is_found_by_no_map():
     glance = compare_maps(GroundedWord(peaked(0, 0), SEEN, (Box(0.0, 0.0, 0.2, 1.0),)))
-    assert [glance.model, glance.uniform, glance.centre] == [(0, 0)] * 3
+    assert [glance.model, glance.uniform, glance.center] == [(0, 0)] * 3
 
 
 def test_a_box_around_everything_is_found_by_every_map():
     glance = compare_maps(GroundedWord(peaked(1, 2), SEEN, (WHOLE,)))
-    for find in (glance.model, glance.uniform, glance.centre):
+    for find in (glance.model, glance.uniform, glance.center):
         assert find == (1, pytest.approx(1))
 
 
@@ -95,8 +95,8 @@ def test_the_uniform_map_scores_the_boxes_share_of_what_is_seen():
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(7, 7), (14, 14), (4, 9), (1, 2)])
-def test_the_centre_prior_is_a_gaussian_of_a_quarter_of_the_side(rows: int, columns: int):
-    prior = centre_prior(rows, columns)
+def test_the_center_prior_is_a_gaussian_of_a_quarter_of_the_side(rows: int, columns: int):
+    prior = center_prior(rows, columns)
     assert prior.sum() == pytest.approx(1)
     y, x = (np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5
     density = np.exp(-(y[:, None] ** 2 + x**2) / (2 * 0.25**2))
@@ -104,8 +104,8 @@ def test_the_centre_prior_is_a_gaussian_of_a_quarter_of_the_side(rows: int, colu
 
 
 @pytest.mark.parametrize(("rows", "columns", "peaks"), [(7, 7, 1), (14, 14, 4), (16, 7, 2), (10, 6, 4)])
-def test_the_middle_cells_of_the_centre_prior_tie_exactly(rows: int, columns: int, peaks: int):
-    prior = centre_prior(rows, columns)
+def test_the_middle_cells_of_the_center_prior_tie_exactly(rows: int, columns: int, peaks: int):
+    prior = center_prior(rows, columns)
     assert (prior == prior.max()).sum() == peaks
     np.testing.assert_array_equal(prior, prior[::-1, ::-1])
 
@@ -130,11 +130,11 @@ def test_coverage_is_what_a_fine_raster_counts(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cells_inside_are_those_whose_centre_a_box_contains(seed: int):
+def test_cells_inside_are_those_whose_center_a_box_contains(seed: int):
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.uniform(-0.2, 1.2, size=(3, 2, 2)), axis=1)
     boxes = tuple(Box(*corner.ravel()) for corner in corners)
-    inside = centres_inside(GroundedWord(np.ones((6, 9)), WHOLE, boxes))
+    inside = centers_inside(GroundedWord(np.ones((6, 9)), WHOLE, boxes))
     for row, column in np.ndindex(6, 9):
         x, y = (column + 0.5) / 9, (row + 0.5) / 6
         assert inside[row, column] == any(b.left <= x <= b.right and b.top <= y <= b.bottom for b in boxes)
@@ -157,7 +157,7 @@ def test_the_cells_of_a_grid_as_boxes_have_the_scores_of_the_grid(seed: int):
     assert regions.kind == "dog"
     for ours, theirs in zip(regions[1:], grid[1:], strict=True):
         assert ours == pytest.approx(theirs)
-    np.testing.assert_allclose(centre_prior_of(cells(3, 4, WHOLE)), centre_prior(3, 4).ravel())
+    np.testing.assert_allclose(center_prior_of(cells(3, 4, WHOLE)), center_prior(3, 4).ravel())
 
 
 def test_the_weight_of_a_box_is_spread_over_its_area():

@@ -156,7 +156,7 @@ def test_captions_have_the_figures_that_the_commands_write(by_processes: list[di
 
 def test_attention_scores_are_those_of_the_functions(by_processes: list[dict[str, Any]]):
     scores = score_attention([compare_maps(word) for word in grounded()])
-    for name in ("model", "uniform", "centre"):
+    for name in ("model", "uniform", "center"):
         score = getattr(scores, name)
         assert by_processes[0]["pointing"][name].item() == pytest.approx(100 * score.hit_rate)
         assert by_processes[0]["correctness"][name].item() == pytest.approx(100 * score.correctness)

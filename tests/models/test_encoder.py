@@ -74,7 +74,7 @@ def test_a_square_larger_than_what_it_is_cut_from_is_reported():
         small(resize=60)
 
 
-def test_frozen_parameters_get_no_gradient_and_normalisation_stays_as_it_was():
+def test_frozen_parameters_get_no_gradient_and_normalization_stays_as_it_was():
     encoder = small()
     before = state_hash(encoder.state_dict())
     assert not any(module.training for module in encoder.train().modules())
@@ -150,7 +150,7 @@ def test_a_pooling_that_does_not_divide_the_grid_is_reported():
         small(stride=8, pool=3)
 
 
-def test_pixels_of_a_file_are_normalised_before_the_network_sees_them():
+def test_pixels_of_a_file_are_normalized_before_the_network_sees_them():
     encoder = small(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
     seen = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))

@@ -46,7 +46,7 @@ def settings(preset: str) -> dict[str, Any]:
 
 
 def small_encoder(preset: str, network: str | None, crop_mode: CropMode) -> Encoder:
-    """With 3 x 3 or more regions, and random weights. Those of a kernel around its centre are smaller: a region of many
+    """With 3 x 3 or more regions, and random weights. Those of a kernel around its center are smaller: a region of many
     random convolutions reads the whole image."""
     torch.manual_seed(0)
     given = {**settings(preset), "weights": "random", "crop_mode": crop_mode, "size": 96, "resize": 110}
@@ -103,7 +103,7 @@ def test_a_bright_square_changes_the_region_that_lies_on_it(preset: str, network
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_is_normalised_as_its_network_was_trained(preset: str):
+def test_a_preset_is_normalized_as_its_network_was_trained(preset: str):
     """Its weights are published, and it has a comment on what it is and costs."""
     text = (ROOT / f"conf/encoder/{preset}.yaml").read_text()
     given = settings(preset)

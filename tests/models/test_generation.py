@@ -91,7 +91,7 @@ def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Ten
         _, stems = said[:, :-1].unique(dim=0, return_inverse=True)  # in the images' order
         rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
         done = decoder.step(state.select(rows), images[rows], stems, heard[:, step])
-        log_p = done.scores - done.normalisers.unsqueeze(1)
+        log_p = done.scores - done.normalizers.unsqueeze(1)
         output.append((log_p, done.weights, done.gate))
         state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
     log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*output, strict=True))

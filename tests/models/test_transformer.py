@@ -313,7 +313,7 @@ def test_rewards_learn_the_log_p_that_sampling_has():
     ends = tokens == EOS
     after = ends.cumsum(dim=1) > ends.long()
     log_p = log_p.masked_fill(after, 0).sum(dim=1)
-    # sampling subtracts the normaliser of all words, `log_prob` that of those that can be said
+    # sampling subtracts the normalizer of all words, `log_prob` that of those that can be said
     found = log_prob(captioner, regions, tokens.masked_fill(after, PAD))
     assert (found >= log_p - 1e-9).all()
     rows = torch.arange(3).repeat_interleave(5)

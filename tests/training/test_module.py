@@ -1,4 +1,4 @@
-"""What a training step of the LightningModule minimises."""
+"""What a training step of the LightningModule minimizes."""
 
 from pathlib import Path
 

@@ -272,7 +272,7 @@ def test_every_changed_bit_of_a_checkpoint_is_damage_or_harmless(trained: Path, 
 
 
 def test_a_part_that_is_marked_as_a_folder_is_damage(trained: Path, tmp_path: Path):
-    """torch would read uninitialised memory as its content."""
+    """torch would read uninitialized memory as its content."""
     changed = tmp_path / "changed.ckpt"
     content = bytearray((trained / "killed" / LAST).read_bytes())
     attributes = content.rindex(b"PK\x01\x02") + 38  # of the last entry of the central directory

@@ -1,4 +1,4 @@
-"""Pages without faults that axe finds, in light and dark colours, on wide and narrow screens."""
+"""Pages without faults that axe finds, in light and dark colors, on wide and narrow screens."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -362,10 +362,10 @@ def test_a_word_shows_its_map_in_every_model(open_page: Open):
     assert light(tab) is light(tab, 1) is None
 
 
-def test_maps_as_colours_are_brightest_at_the_peak_and_dark_where_the_model_saw_nothing(open_page: Open):
+def test_maps_as_colors_are_brightest_at_the_peak_and_dark_where_the_model_saw_nothing(open_page: Open):
     tab = open_page(one_model())
     word(tab, 0).hover()
-    choose(tab, mode="colour")
+    choose(tab, mode="color")
     seen = pixels(tab)
     assert set(seen[..., 3].ravel()) == {round(255 * 0.6)}
     brightness = seen[..., :3].sum(axis=2)
@@ -467,7 +467,7 @@ def test_a_single_photograph_is_not_sorted(open_page: Open):
     assert tab.locator(".measures").count() == 0
 
 
-def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centred(open_page: Open):
+def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centered(open_page: Open):
     pictures = [photograph(300, 200), photograph(200, 300), photograph(300, 300)]
     entries = [make_entry(f"{n}.jpg", [gated(picture)]) for n, picture in enumerate(pictures)]
     tab = open_page(Page("3 photographs", ["soft"], entries))
@@ -514,7 +514,7 @@ def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Ope
     assert chosen(tab) == ["يجري"]
 
 
-COLOURS = """element => {
+COLORS = """element => {
   const rgb = text => { const canvas = new OffscreenCanvas(1, 1).getContext("2d");
     for (const one of text) { canvas.fillStyle = one; canvas.fillRect(0, 0, 1, 1); }
     return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
@@ -524,9 +524,9 @@ COLOURS = """element => {
 }"""
 
 
-def luminance(colour: list[int]) -> float:
+def luminance(color: list[int]) -> float:
     """Relative luminance as WCAG 2 defines it."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in np.array(colour) / 255]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in np.array(color) / 255]
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
 
@@ -534,7 +534,7 @@ def luminance(colour: list[int]) -> float:
 def test_all_can_be_read_in_light_and_in_dark(open_page: Open, scheme: str):
     tab = open_page(one_model(), color_scheme=scheme)
     word(tab, 1).hover()
-    background = luminance(tab.locator("body").evaluate(COLOURS)[0])
+    background = luminance(tab.locator("body").evaluate(COLORS)[0])
     assert (background > 0.5) == (scheme == "light")
     for text in (
         word(tab, 1),
@@ -543,9 +543,9 @@ def test_all_can_be_read_in_light_and_in_dark(open_page: Open, scheme: str):
         tab.locator(".place").first,
         tab.locator("summary").first,
     ):
-        dark, bright = sorted(map(luminance, text.evaluate(COLOURS)))
+        dark, bright = sorted(map(luminance, text.evaluate(COLORS)))
         assert (bright + 0.05) / (dark + 0.05) >= 4.5
-    shades = [luminance(word(tab, number).evaluate(COLOURS)[0]) for number in (0, 3, 2, 1)]
+    shades = [luminance(word(tab, number).evaluate(COLORS)[0]) for number in (0, 3, 2, 1)]
     assert shades == sorted(shades, reverse=scheme == "light")
     assert len(set(shades)) == 4
 
@@ -563,7 +563,7 @@ def boxes(tab: Any, card: int) -> list[dict[str, float]]:
 
 
 def test_captions_go_from_the_side_where_their_script_begins(open_page: Open):
-    """Hebrew, Arabic and English one below the other; an English word in Hebrew stays between its neighbours."""
+    """Hebrew, Arabic and English one below the other; an English word in Hebrew stays between its neighbors."""
     captions = [
         sentence("ילד", " רץ", " בפארק"),
         sentence("ولد", " يركض", " في", " الحديقة"),

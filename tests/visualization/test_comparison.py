@@ -48,7 +48,7 @@ BASELINES = {
     "human": {"bleu4": 20.0},
     "model_leave_one_out": {"bleu4": 28.0},
 }
-ROWS = ["best constant caption", "nearest neighbour's caption", "human, one caption against the others"]
+ROWS = ["best constant caption", "nearest neighbor's caption", "human, one caption against the others"]
 
 
 def test_baselines_are_rows_before_the_runs(compared: Any):
@@ -62,12 +62,12 @@ def test_baselines_are_rows_before_the_runs(compared: Any):
 
 
 def test_a_run_that_does_not_beat_a_baseline_is_noted(compared: Any, tmp_path: Path):
-    beaten = {"soft": f"{tmp_path.name}/00 does not beat the nearest neighbour's caption in BLEU-4"}
+    beaten = {"soft": f"{tmp_path.name}/00 does not beat the nearest neighbor's caption in BLEU-4"}
     overview = compared(result(baselines=BASELINES, cider=50.0))
     assert overview.notes == tuple(f"Flickr8k: {label}: {note}" for label, note in beaten.items())
     both = compared(result(baselines=BASELINES, cider=10.0)).notes
     assert [note.partition("does not beat ")[2] for note in both] == [
-        *("the best constant caption in CIDEr", "the nearest neighbour's caption in BLEU-4, CIDEr")
+        *("the best constant caption in CIDEr", "the nearest neighbor's caption in BLEU-4, CIDEr")
     ]
     assert compared(result(baselines=BASELINES, cider=50.0, bleu4=40.0)).notes == ()
 
@@ -75,7 +75,7 @@ def test_a_run_that_does_not_beat_a_baseline_is_noted(compared: Any, tmp_path: P
 def test_baselines_that_differ_between_runs_are_named_by_them(compared: Any, tmp_path: Path):
     other = {**BASELINES, "nearest": {"bleu4": 12.0}}
     overview = compared(result(baselines=BASELINES), result(baselines=other, seed=2), columns=("bleu4",))
-    nearest = [f"nearest neighbour's caption, of {tmp_path.name}/{run}" for run in ("00", "01")]
+    nearest = [f"nearest neighbor's caption, of {tmp_path.name}/{run}" for run in ("00", "01")]
     assert labels(overview) == [ROWS[0], *nearest, ROWS[2], "soft"]
 
 

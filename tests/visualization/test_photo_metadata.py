@@ -24,7 +24,7 @@ FIELDS = ("XMP-dc:Description", "XMP-iptcCore:AltTextAccessibility", "IPTC:Capti
 
 
 def photograph(path: Path, **settings: Any) -> Path:
-    """An image of noise with a camera's EXIF data and a colour profile; an MPO has two."""
+    """An image of noise with a camera's EXIF data and a color profile; an MPO has two."""
     image = Image.effect_noise((64, 48), 50).convert("RGB")
     exif = Image.Exif()
     exif[ExifTags.Base.Make], exif[ExifTags.Base.Orientation] = "Camera", 6

@@ -14,7 +14,7 @@ from showattendtell.visualization.tables import (
 ATTENTION_SCORES = AttentionScores(
     model=MapScore(0.75, 0.5, 1200),
     uniform=MapScore(0.25, 0.125, 1200),
-    centre=MapScore(0.5, 0.3, 1200),
+    center=MapScore(0.5, 0.3, 1200),
     by_kind={"people": MapScore(0.8, 0.6, 1000), "animals": MapScore(0.5, 0.0, 200)},
 )
 
@@ -30,7 +30,7 @@ def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.Cap
     assert rows(capsys.readouterr().out) == [
         ["model", "1,200", "75.0", "50.0"],
         ["uniform", "1,200", "25.0", "12.5"],
-        ["centre prior", "1,200", "50.0", "30.0"],
+        ["center prior", "1,200", "50.0", "30.0"],
     ]
 
 
@@ -49,7 +49,7 @@ def test_result_files_have_the_gaze_in_percent():
         "pointing_game_words": 1200,
         "attention_baselines": {
             "uniform": {"pointing_game": 25, "attention_correctness": 12.5},
-            "centre": {"pointing_game": 50, "attention_correctness": 30},
+            "center": {"pointing_game": 50, "attention_correctness": 30},
         },
         "attention_by_kind": {
             "people": {"pointing_game": 80, "attention_correctness": 60, "pointing_game_words": 1000},

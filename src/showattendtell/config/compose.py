@@ -163,7 +163,7 @@ def _mismatch(error: MissingConfigException) -> str | None:
 @cache
 def _groups(folder: str, searchpath: tuple[str, ...], chosen: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the options of the config groups of `chosen` and their nested groups, in `conf/` and the user's own
-    folders, which the argument `searchpath` names. Needs an initialised Hydra."""
+    folders, which the argument `searchpath` names. Needs an initialized Hydra."""
     groups = []
     for group in [group for group in chosen if "/" not in group and group != "hydra"]:
         defaults = _defaults(group, searchpath)

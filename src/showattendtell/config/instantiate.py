@@ -23,7 +23,7 @@ from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
 from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import initialise_as_released
+from showattendtell.models.decoder import initialize_as_released
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset
 
@@ -114,7 +114,7 @@ def build_captioner(
     except ValueError as error:
         raise UserError(str(error)) from None
     if config.get("weight_init") == "released":
-        initialise_as_released(captioner)
+        initialize_as_released(captioner)
     return captioner
 
 

@@ -45,7 +45,7 @@ class TrainConfig:
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions. A model with new weights has the words of
             the training captions, or those of the best.ckpt or bundled model that is given here.
-        init_embeddings: word vectors that initialise the word embeddings: a text file such as GloVe's, a safetensors
+        init_embeddings: word vectors that initialize the word embeddings: a text file such as GloVe's, a safetensors
             matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
             embeddings of its own.
         freeze_embeddings: do not train the word embeddings.
@@ -250,14 +250,14 @@ class ExportConfig:
             Pillow and onnxruntime only.
         package: name of that package and of its command.
         precision: type of the weights of ONNX graphs. float16 halves the files. int8 quarters them, and the activations
-            of the encoder are quantised in the ranges that they have on photographs: those of images=, or 100 of the
+            of the encoder are quantized in the ranges that they have on photographs: those of images=, or 100 of the
             validation split of dataset.root=.
         split: a split of the checkpoint's data set on which the ONNX graphs are scored, next to the model itself.
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
         output: a new folder; export next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
-        pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
+        pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalize either.
         max_length: the longest caption in words, <eos> included.
     """
 
@@ -326,7 +326,7 @@ class ScoreConfig:
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the result file.
-        judgments: instead of hypotheses, a file of human judgements of captions: Flickr8k's ExpertAnnotations.txt or
+        judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
             CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
         images: the folder of the judged images, for clip.
         clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).

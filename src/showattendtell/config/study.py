@@ -206,11 +206,11 @@ def current_trial() -> CurrentTrial:
 def _common_monitor(
     searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any], searchpath: Sequence[str]
 ) -> str:
-    """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
+    """Return the metric that all trials optimize. An experiment, a variant, a reward or the last stage may set it; no
     setting of a part does.
 
     Raises:
-        UserError: if trials optimise different metrics.
+        UserError: if trials optimize different metrics.
     """
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
@@ -242,7 +242,7 @@ def _values(space: BaseDistribution) -> list[str]:
 
 
 def _counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that run or have ended, and were not withdrawn in favour of another worker's trial."""
+    """Return the trials that run or have ended, and were not withdrawn in favor of another worker's trial."""
     return [trial for trial in trials if trial.state != TrialState.FAIL or "error" in trial.user_attrs]
 
 
@@ -264,7 +264,7 @@ class Study:
 
     Raises:
         UserError: if the study was started with another search space or other settings, if the folder has trials that
-            the study does not have, or if trials would optimise different metrics.
+            the study does not have, or if trials would optimize different metrics.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class DamagedError(Exception):
 
 
 Member = tuple[str, int, Callable[[], Any]]
-"""A file in an archive: its normalised path, its size in bytes, and a function that opens it."""
+"""A file in an archive: its normalized path, its size in bytes, and a function that opens it."""
 
 
 def unpack(

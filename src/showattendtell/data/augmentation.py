@@ -25,14 +25,14 @@ class Augmentation:
             mirrored.
         crop: smallest fraction of the photograph's area in a view, at a random position and scaled to the encoder's
             square; 1 is the crop of validation.
-        colour: maximum relative change of each of brightness, contrast and saturation.
+        color: maximum relative change of each of brightness, contrast and saturation.
     """
 
-    def __init__(self, seed: int, flip: Probability = 0.0, crop: Share = 1.0, colour: Fraction = 0.0):
-        self.seed, self.flip, self.crop, self.colour = seed, flip, crop, colour
+    def __init__(self, seed: int, flip: Probability = 0.0, crop: Share = 1.0, color: Fraction = 0.0):
+        self.seed, self.flip, self.crop, self.color = seed, flip, crop, color
 
     def __bool__(self) -> bool:
-        return bool(self.flip or self.crop < 1 or self.colour)
+        return bool(self.flip or self.crop < 1 or self.color)
 
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
         """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
@@ -45,8 +45,8 @@ class Augmentation:
         if mirrored:
             view_pixels = transforms.horizontal_flip(view_pixels)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
-            if self.colour:
-                view_pixels = adjust(view_pixels, rng.uniform(1 - self.colour, 1 + self.colour))
+            if self.color:
+                view_pixels = adjust(view_pixels, rng.uniform(1 - self.color, 1 + self.color))
         return view_pixels
 
     def draw_part(

@@ -67,13 +67,13 @@ class Publication(NamedTuple):
     """The archives of a data set.
 
     root: the folder to unpack into, and dataset.root of training.
-    licence: terms of use.
+    license: terms of use.
     archives: the archives by name.
     request: how to request archives without a URL.
     """
 
     root: Text
-    licence: Text
+    license: Text
     archives: Mapping[str, Archive]
     request: Text | None = None
 
@@ -386,9 +386,9 @@ def _step(archive: Archive, cache: DownloadCache, local_files: Mapping[str, Path
 
 
 def print_plan(plan: Sequence[DownloadStep], publication: Publication) -> None:
-    """Print the licence, and the size and state of each archive."""
+    """Print the license, and the size and state of each archive."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"licence: {publication.licence}", markup=False)
+    console.print(f"license: {publication.license}", markup=False)
     table = Table("archive", "part", Column("size", justify="right"), "", Column("from", overflow="fold"), box=None)
     for step in plan:
         size = decimal(step.num_bytes) if step.num_bytes else "unknown"

@@ -77,7 +77,7 @@ def read_pixels(path: str | Path) -> Tensor:
     Raises:
         UserError: as `open_image`.
     """
-    # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some colour spaces
+    # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some color spaces
     with _opened(path, decoded=True) as image:
         if image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
@@ -266,7 +266,7 @@ class Preprocessing(NamedTuple):
 
     1. Resize the shortest side to `resize` with the aspect ratio kept; both sides if `crop_mode` is `squash`.
     2. Crop the central `crop` x `crop` pixels.
-    3. Compute (value - mean) / std per channel, with values from 0 to 1 (`normalise`).
+    3. Compute (value - mean) / std per channel, with values from 0 to 1 (`normalize`).
     """
 
     resize: ImageLength
@@ -286,8 +286,8 @@ class Preprocessing(NamedTuple):
         resized = transforms.resize(pixels, size, InterpolationMode(self.interpolation), antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])
 
-    def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalise pixels (..., 3, height, width) in uint8; return float32 of the same shape."""
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """Normalize pixels (..., 3, height, width) in uint8; return float32 of the same shape."""
         return transforms.normalize(transforms.to_dtype(pixels, torch.float32, scale=True), self.mean, self.std)
 
     def crop_box(self, width: int, height: int) -> Box:

@@ -1,4 +1,4 @@
-"""Human judgements of captions: Flickr8k-Expert, Flickr8k-CrowdFlower and Composite."""
+"""Human judgments of captions: Flickr8k-Expert, Flickr8k-CrowdFlower and Composite."""
 
 import csv
 import math
@@ -31,7 +31,7 @@ class Judgment(NamedTuple):
 
 
 class JudgmentFile(NamedTuple):
-    """Content of a judgement file: the name of its layout, and its entries in order."""
+    """Content of a judgment file: the name of its layout, and its entries in order."""
 
     layout: str
     judgments: tuple[Judgment, ...]
@@ -55,7 +55,7 @@ class RatedCaptions(NamedTuple):
 
 
 def read_judgments(path: Path) -> JudgmentFile:
-    """Read a judgement file. Its first line decides between Composite and Flickr8k's two layouts.
+    """Read a judgment file. Its first line decides between Composite and Flickr8k's two layouts.
 
     - Flickr8k-Expert (Hodosh et al. 2013, `ExpertAnnotations.txt`): image, caption id, three ratings from 1 to 4.
     - Flickr8k-CrowdFlower (`CrowdFlowerAnnotations.txt`): image, caption id, fraction of yes, number of yes, of no.

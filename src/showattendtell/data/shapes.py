@@ -1,4 +1,4 @@
-"""Built-in data set: generated scenes of coloured shapes, with captions and a box for every noun phrase."""
+"""Built-in data set: generated scenes of colored shapes, with captions and a box for every noun phrase."""
 
 import fcntl
 import hashlib
@@ -45,7 +45,7 @@ CONVERSE = {
 
 
 class SceneObject(NamedTuple):
-    """A shape of a scene: its centre and diameter in pixels."""
+    """A shape of a scene: its center and diameter in pixels."""
 
     shape: str
     color: str
@@ -129,7 +129,7 @@ def _rng(seed: int, split: str, number: int) -> np.random.Generator:
 
 
 def compose_scene(rng: np.random.Generator) -> Scene:
-    """Draw a scene at random: two or three objects of different shape or colour that do not touch, largest first."""
+    """Draw a scene at random: two or three objects of different shape or color that do not touch, largest first."""
     count = int(rng.integers(2, 4))
     objects: list[SceneObject] = []
     while len(objects) < count:

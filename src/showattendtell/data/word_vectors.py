@@ -15,7 +15,7 @@ from torch import Tensor
 from showattendtell.errors import UserError, first_line, printable
 
 WORDLLAMA = "wordllama"
-"""A package whose wheel contains a matrix of token embeddings (Miller 2024, MIT licence)."""
+"""A package whose wheel contains a matrix of token embeddings (Miller 2024, MIT license)."""
 
 TOKENIZER = "tokenizer.json"
 

@@ -387,7 +387,7 @@ class ReaderDataModule(CaptionDataModule):
 
 
 class ShapesDataModule(ReaderDataModule):
-    """The built-in data set: scenes of coloured shapes, drawn at the first use.
+    """The built-in data set: scenes of colored shapes, drawn at the first use.
 
     The default encoder reads scenes of 128 pixels. For `encoder`, `batch_size` and `options` see `ReaderDataModule`.
 

@@ -84,15 +84,15 @@ class NextWords(NamedTuple):
     rows         (b,) their indices among the B captions
     positions    (b,) their positions among all J * W beams
     tokens       (b, t) the captions, `<start>` first
-    scores       (b, V) unnormalised log p of the words: log p = scores - normalisers
-    normalisers  (b,) the constant of each caption
+    scores       (b, V) unnormalized log p of the words: log p = scores - normalizers
+    normalizers  (b,) the constant of each caption
     """
 
     rows: Tensor
     positions: Tensor
     tokens: Tensor
     scores: Tensor
-    normalisers: Tensor
+    normalizers: Tensor
 
 
 def best_candidates(
@@ -126,7 +126,7 @@ def best_candidates(
 
 def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, word_rank_scores: Tensor) -> Candidates:
     """Return a group's captions, each extended by n words (b, n), as (J, C + 1, K * n)."""
-    previous_scores = (beams.scores.flatten()[next_words.positions] - next_words.normalisers).unsqueeze(1)
+    previous_scores = (beams.scores.flatten()[next_words.positions] - next_words.normalizers).unsqueeze(1)
     scores, rank_scores = (previous_scores + part.gather(1, words) for part in (next_words.scores, word_rank_scores))
     rows = next_words.rows.unsqueeze(1).expand_as(words)
 
@@ -276,7 +276,7 @@ class BeamSearch(Decoding):
             steps.append(SearchStep(parents[prefix_index], tokens[:, -1], previous_scores, output.weights, output.gate))
             rows = torch.arange(len(positions), device=positions.device)
             scores = constraints.apply(output.scores, tokens[:, 1:])
-            next_words = NextWords(rows, positions, tokens, scores, output.normalisers)
+            next_words = NextWords(rows, positions, tokens, scores, output.normalizers)
             ended, still_open = choose(beams, next_words, self, constraints)
             finished.add(beams.images, ended.scores, ended.parents, ended.words, length=tokens.shape[1])
             if self.shrink_beam:

@@ -50,7 +50,7 @@ class EnsembleDecoder:
 
     Args:
         weights: of language models, whose decoders are the last ones. Their weighted log p is added to the log p of the
-            captioners (shallow fusion, Gulcehre et al. 2015). The sum is not normalised.
+            captioners (shallow fusion, Gulcehre et al. 2015). The sum is not normalized.
     """
 
     def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision, weights: Sequence[float] = ()):
@@ -75,15 +75,15 @@ class EnsembleDecoder:
         states = EnsembleState(tuple(step.state for step in steps), prefixes.images[prefix_index])
         num_captioners = len(steps) - len(self._weights)
         steps, language_models = steps[:num_captioners], steps[num_captioners:]
-        scores, normalisers = steps[0].scores, steps[0].normalisers
+        scores, normalizers = steps[0].scores, steps[0].normalizers
         if len(steps) > 1:
-            # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalised first
-            scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
-            normalisers = torch.full_like(normalisers, math.log(len(steps)))
+            # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalized first
+            scores = torch.stack([step.scores - step.normalizers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
+            normalizers = torch.full_like(normalizers, math.log(len(steps)))
         for weight, language_model in zip(self._weights, language_models, strict=True):
             scores = scores.add(language_model.scores, alpha=weight)
-            normalisers = normalisers.add(language_model.normalisers, alpha=weight)
-        return steps[0]._replace(scores=scores, normalisers=normalisers), states
+            normalizers = normalizers.add(language_model.normalizers, alpha=weight)
+        return steps[0]._replace(scores=scores, normalizers=normalizers), states
 
 
 class Ensemble:

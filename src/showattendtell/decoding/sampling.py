@@ -55,7 +55,7 @@ class Sampling(Decoding):
         steps: list[tuple[Tensor, ...]] = []
         while len(steps) < self.max_length and len(active):
             output, states = decoder.step(states, torch.arange(len(active), device=tokens.device), tokens[active, -1])
-            log_probs = constraints.apply(output.scores, tokens[active, 1:]) - output.normalisers.unsqueeze(1)
+            log_probs = constraints.apply(output.scores, tokens[active, 1:]) - output.normalizers.unsqueeze(1)
             words = multinomial(self.warp(log_probs).exp())
             parts = (words, log_probs.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
             # the B open captions are decoded; each part (B, ...) is put at their rows among zeros (R, ...)

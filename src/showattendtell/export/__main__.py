@@ -14,7 +14,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.data.images import find_images
     from showattendtell.export import checking, web, wheel
     from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_formats, write_metadata
-    from showattendtell.export.loading import load_models, quantisation_images, read_dataset
+    from showattendtell.export.loading import load_models, quantization_images, read_dataset
     from showattendtell.inference.loading import next_to, note_about
     from showattendtell.inference.pipeline import checkpoint_groups
     from showattendtell.models.kernels.parallel import plain_torch
@@ -28,7 +28,7 @@ def main(config: DictConfig) -> None:
     with plain_torch():
         model, *other_models = load_models(config)
     dataset = read_dataset(config, model)
-    photographs = quantisation_images(config.precision, paths, dataset)
+    photographs = quantization_images(config.precision, paths, dataset)
     with new_folder(output) as folder:
         with plain_torch():
             metadata = write_formats(folder, model.graphs, formats, model.metadata, model.see_all(photographs))

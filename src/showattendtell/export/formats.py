@@ -65,7 +65,7 @@ def _read_onnx(path: Path) -> Run:
 
 
 def _write_program(program: ExportedProgram, graph: Graph) -> bytes:
-    """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialise."""
+    """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialize."""
     for part in program.graph_module.modules():
         if isinstance(part, GraphModule) and part is not program.graph_module:
             for node in part.graph.nodes:
@@ -197,7 +197,7 @@ def write_formats(
 
     Args:
         metadata: has the precision of ONNX graphs.
-        pixels: inputs of `encode` on which int8 graphs are quantised.
+        pixels: inputs of `encode` on which int8 graphs are quantized.
 
     Raises:
         UserError: a format does not support a graph.

@@ -39,7 +39,7 @@ class EncodeGraph(nn.Module):
         self.encoder = encoder
 
     def forward(self, pixels: Tensor) -> Tensor:
-        regions = self.encoder(self.encoder.preprocessing.normalise(pixels))
+        regions = self.encoder(self.encoder.preprocessing.normalize(pixels))
         return self.encoder.locate(regions).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""What is exported: checkpoints with their graphs, and the photographs that they are checked and quantised on."""
+"""What is exported: checkpoints with their graphs, and the photographs that they are checked and quantized on."""
 
 import copy
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset
 
-QUANTISATION_IMAGES = 100
-"""Number of validation images on which activations are quantised."""
+QUANTIZATION_IMAGES = 100
+"""Number of validation images on which activations are quantized."""
 
 
 class ExportModel(NamedTuple):
@@ -68,7 +68,7 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
     module.encoder.check_reads_pixels()
     graphs = graphs_of(module, config.pixels, config.max_length, calibration)
     if config.precision != "float32":
-        del graphs["greedy"]  # its loop is a graph of its own, which is not quantised
+        del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
     if "web" in config.formats and module.captioner.attention.stochastic:
         graphs |= _other_step(module, config)
     weights = weights_file(find_model(checkpoint))
@@ -132,8 +132,8 @@ def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
     return dataset
 
 
-def quantisation_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
-    """Return the photographs on which activations are quantised: those that were found, or validation images.
+def quantization_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
+    """Return the photographs on which activations are quantized: those that were found, or validation images.
 
     Raises:
         UserError: they are needed, and there are neither.
@@ -142,4 +142,4 @@ def quantisation_images(precision: Precision, paths: Sequence[str], dataset: Dat
         return paths
     if dataset is None:
         raise UserError("precision=int8 needs photographs; give them as images=, or the data set as dataset.root=")
-    return [example.path for example in evenly_spaced(dataset.split("val"), QUANTISATION_IMAGES)]
+    return [example.path for example in evenly_spaced(dataset.split("val"), QUANTIZATION_IMAGES)]

@@ -19,22 +19,22 @@ SMALLEST = 1024
 """Weights with fewer elements stay in float32."""
 
 CONVOLUTIONAL = ("Conv", "Add", "Clip", "Relu")
-"""Operators of an encoder whose inputs and outputs are quantised as well."""
+"""Operators of an encoder whose inputs and outputs are quantized as well."""
 
 
 def reduce_precision(content: bytes, graph: str, precision: Precision, pixels: Sequence[ndarray]) -> bytes:
     """Return an ONNX graph with weights in `precision`.
 
     Args:
-        graph: its name. With int8, the activations of `encode` are quantised too, in the ranges that they have on
-            `pixels` (static quantisation); the other graphs quantise theirs at each call (dynamic quantisation).
+        graph: its name. With int8, the activations of `encode` are quantized too, in the ranges that they have on
+            `pixels` (static quantization); the other graphs quantize theirs at each call (dynamic quantization).
         pixels: inputs of `encode`, each (1, 3, S, S).
     """
     if precision == "float16":
         return _halve(content)
     if precision == "int8":
         with TemporaryDirectory() as folder, quietly():
-            return _quantise(content, graph, pixels, Path(folder))
+            return _quantize(content, graph, pixels, Path(folder))
     return content
 
 
@@ -54,7 +54,7 @@ def _halve(content: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _quantise(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Path) -> bytes:
+def _quantize(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Path) -> bytes:
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

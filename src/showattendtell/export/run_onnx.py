@@ -109,10 +109,10 @@ def preprocess(photograph: Image.Image, card: Card) -> ndarray:
         size = [settings["resize"]] * 2
     else:
         shortest = min(picture.size)
-        picture = _centre(picture, *(min(side, settings["longest"] * shortest) for side in picture.size))
+        picture = _center(picture, *(min(side, settings["longest"] * shortest) for side in picture.size))
         size = [settings["resize"] * side // shortest for side in picture.size]
     scaled = picture.resize(size, Image.Resampling[settings["interpolation"].upper()])
-    cropped = _centre(scaled, settings["crop"], settings["crop"])
+    cropped = _center(scaled, settings["crop"], settings["crop"])
     return np.asarray(cropped).transpose(2, 0, 1)[np.newaxis]
 
 
@@ -124,8 +124,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((values * 255 / white).astype(np.uint8))
 
 
-def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Crop the centre of an image; a smaller image is padded with black."""
+def _center(image: Image.Image, width: int, height: int) -> Image.Image:
+    """Crop the center of an image; a smaller image is padded with black."""
     left, top = _before(image.width - width), _before(image.height - height)
     return image.crop((left, top, left + width, top + height))
 
@@ -221,7 +221,7 @@ def assess(
 
 
 def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
-    """Return log p (V,) of a calibrated model: divided by exp(t_0 + t_1 H), H the entropy, and normalised."""
+    """Return log p (V,) of a calibrated model: divided by exp(t_0 + t_1 H), H the entropy, and normalized."""
     if "calibration" not in card:
         return log_probs
     offset, slope = card["calibration"]["temperature"]

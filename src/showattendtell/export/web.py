@@ -133,7 +133,7 @@ def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
 
 
 def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
-    """Extract the files of onnxruntime-web that the page uses, the programs compressed, and add its licence."""
+    """Extract the files of onnxruntime-web that the page uses, the programs compressed, and add its license."""
     import onnxruntime
 
     folder.mkdir()

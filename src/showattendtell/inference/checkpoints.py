@@ -134,7 +134,7 @@ def find_damage(file: Path) -> str:
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
                 return "it is compressed, as torch never writes it"
             if any(part.external_attr & FOLDER for part in parts.infolist()):
-                return "one of its parts is marked as a folder"  # torch would read uninitialised memory
+                return "one of its parts is marked as a folder"  # torch would read uninitialized memory
             damaged = parts.testzip()
         if not damaged:
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)

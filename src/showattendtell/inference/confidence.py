@@ -87,7 +87,7 @@ def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
-    """Return t_0 and t_1 of `Calibration`, (2,), that minimise the log loss of the event that the most probable word is
+    """Return t_0 and t_1 of `Calibration`, (2,), that minimize the log loss of the event that the most probable word is
     the right one.
 
     The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model

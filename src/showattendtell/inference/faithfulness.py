@@ -1,7 +1,7 @@
 """Measurement of the faithfulness of attention: captions are scored again with regions of their images left out.
 
 Leaving out a region is exact. The decoder reads the others as if the encoder had never returned it: attention
-distributes its weight over them, and the initial state is computed from their mean. The encoder has mixed neighbouring
+distributes its weight over them, and the initial state is computed from their mean. The encoder has mixed neighboring
 regions before, so a region also knows of its surroundings. Sizes are those of `showattendtell.types`; R is the number
 of sets of regions that are kept.
 """
@@ -19,7 +19,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import Predictor, read_grids
-from showattendtell.metrics.attention import GroundedWord, centre_prior, centre_prior_of, coverage
+from showattendtell.metrics.attention import GroundedWord, center_prior, center_prior_of, coverage
 from showattendtell.metrics.faithfulness import (
     ATTENTION,
     RANDOM,
@@ -35,9 +35,9 @@ from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.types import Example, RegionBoxes
 from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
-CENTRE, BOX = "centre", "box"
+CENTER, BOX = "center", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
-"""Names of maps: the centre prior, the ground-truth boxes of the word, two attributions by gradients, and the effects
+"""Names of maps: the center prior, the ground-truth boxes of the word, two attributions by gradients, and the effects
 themselves."""
 
 INTEGRATION_STEPS = 8
@@ -132,12 +132,12 @@ def faithfulness_of(
         outputs = captioner(regions.unsqueeze(0), image_index, tokens.unsqueeze(0))
     alpha = outputs.weights[0].double().cpu().numpy()  # (T, L)
     log_p, effects = leave_one_out(captioner, regions, tokens)
-    centre = centre_prior(*module.encoder.grid).flatten() if boxes is None else centre_prior_of(boxes)
+    center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
     grounded = box_maps(module, words, example, boxes)
     candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
     with_curve = int(generator.choice(candidates))
     for i in range(len(words)):
-        maps = {ATTENTION: alpha[i], RANDOM: generator.random(num_regions), CENTRE: centre}
+        maps = {ATTENTION: alpha[i], RANDOM: generator.random(num_regions), CENTER: center}
         if i == with_curve:
             maps |= {EFFECT: effects[i], **gradient_maps(captioner, regions, tokens, i)}
             maps |= {BOX: grounded[i]} if i in grounded else {}

@@ -31,7 +31,7 @@ WORD_WEIGHTS = ("decoder.embedding.weight", "decoder.word_scores.weight", WORD_B
 
 
 class InitialCheckpoint(NamedTuple):
-    """A checkpoint that initialises the weights.
+    """A checkpoint that initializes the weights.
 
     Attributes:
         file: the checkpoint.
@@ -169,7 +169,7 @@ def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | 
 
 
 def load_word_vectors(decoder: Decoder, vocabulary: Vocabulary, source: str) -> int:
-    """Initialise word embeddings with word vectors, and return how many words have one. Other words keep their random
+    """Initialize word embeddings with word vectors, and return how many words have one. Other words keep their random
     embeddings. The vectors are scaled to a mean length of 1, that of random embeddings.
 
     Args:

@@ -69,7 +69,7 @@ class LoadedModel(NamedTuple):
 
 
 class SkipInit(TorchFunctionMode):
-    """Leaves out the initialisation of weights. On the meta device it does nothing but import sympy, for a second."""
+    """Leaves out the initialization of weights. On the meta device it does nothing but import sympy, for a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):

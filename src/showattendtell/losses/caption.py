@@ -23,7 +23,7 @@ class LossOutput(NamedTuple):
     """Loss of a training step.
 
     nll      -log p(y) of the reference captions, the mean over captions; None if it was not computed
-    terms    weighted loss terms by name, each a mean over captions; their sum is minimised
+    terms    weighted loss terms by name, each a mean over captions; their sum is minimized
     metrics  other values for logging, by name
     outputs  the captioner's output from which the loss was computed
     """
@@ -35,7 +35,7 @@ class LossOutput(NamedTuple):
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """Return the sum of the loss terms, which is minimised."""
+    """Return the sum of the loss terms, which is minimized."""
     return torch.stack(list(terms.values())).sum()
 
 

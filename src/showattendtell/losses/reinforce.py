@@ -37,7 +37,7 @@ class BaselineLoss(SoftLoss):
 
 
 class HardLoss(BaselineLoss):
-    """Maximise the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by sampled paths s (Xu et al. 2015, Eq. 10-12).
+    """Maximize the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by sampled paths s (Xu et al. 2015, Eq. 10-12).
 
     The gradient of L_s is an expectation over p(s|a) and is estimated from samples, with the reward r = log p(y|s, a):
 

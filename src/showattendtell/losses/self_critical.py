@@ -34,7 +34,7 @@ class Reward(NamedTuple):
     cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
     bleu4: the weight of BLEU-4 (0 to 1).
     length: subtracted for each word by which the caption is shorter or longer than the mean of its references, against
-        rewards that favour short captions.
+        rewards that favor short captions.
     repetition: subtracted from a caption of repeated pairs of words, in proportion to their share.
     likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
     samples: N, the number of captions sampled per image of a batch.
@@ -58,7 +58,7 @@ class Reward(NamedTuple):
 
 
 class SelfCriticalLoss(nn.Module):
-    """Maximise the expected reward of the model's captions, sum_y p(y|a) r(y), with N samples y_k per image.
+    """Maximize the expected reward of the model's captions, sum_y p(y|a) r(y), with N samples y_k per image.
 
         loss = -1/N sum_k (r(y_k) - b_k) log p(y_k|a)     E[grad loss] = -grad sum_y p(y|a) r(y)
 
@@ -183,7 +183,7 @@ def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: T
     the log p of the locations (K, T, H) that hard attention sampled for them."""
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
     outputs = captioner(regions, image_index, tokens, locations=locations)
-    # words that are never sampled get p = 0, so that p is normalised over those that are
+    # words that are never sampled get p = 0, so that p is normalized over those that are
     log_p = -negative_log_likelihood(
         outputs._replace(output_features=outputs.output_features.without(SUPPRESSED)), tokens
     )

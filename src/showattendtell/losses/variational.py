@@ -35,7 +35,7 @@ class WordMeans(NamedTuple):
 
 
 class VariationalLoss(BaselineLoss):
-    """Maximise the bound sum_t (E_q[log p(y_t | a_z)] - KL(q_t || alpha_t)) <= log p(y) (Deng et al. 2018, Eq. 3).
+    """Maximize the bound sum_t (E_q[log p(y_t | a_z)] - KL(q_t || alpha_t)) <= log p(y) (Deng et al. 2018, Eq. 3).
 
     KL is an exact sum over the regions. The first term depends on the attention's estimator:
 

@@ -39,7 +39,7 @@ class GroundedWord(NamedTuple):
 class AttentionHit(NamedTuple):
     """Scores of one map for one object, or their average.
 
-    hit          fraction of the map's peaks whose region's centre lies in a box (pointing game, Zhang et al. 2016)
+    hit          fraction of the map's peaks whose region's center lies in a box (pointing game, Zhang et al. 2016)
     correctness  fraction of the map's weight inside the boxes (attention correctness, Liu et al. 2017). The weight of a
                  region is spread evenly over its area
     """
@@ -54,13 +54,13 @@ class WordHits(NamedTuple):
     kind     type of the object
     model    the model's map
     uniform  equal weights
-    centre   `centre_prior`
+    center   `center_prior`
     """
 
     kind: str
     model: AttentionHit
     uniform: AttentionHit
-    centre: AttentionHit
+    center: AttentionHit
 
 
 class MapScore(NamedTuple):
@@ -76,7 +76,7 @@ class AttentionScores(NamedTuple):
 
     model: MapScore
     uniform: MapScore
-    centre: MapScore
+    center: MapScore
     by_kind: Mapping[str, MapScore]
 
 
@@ -92,13 +92,13 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
 
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    model, uniform, centre = (mean([getattr(word, name) for word in words]) for name in ("model", "uniform", "centre"))
-    return AttentionScores(model, uniform, centre, by_kind)
+    model, uniform, center = (mean([getattr(word, name) for word in words]) for name in ("model", "uniform", "center"))
+    return AttentionScores(model, uniform, center, by_kind)
 
 
 def compare_maps(word: GroundedWord) -> WordHits:
     """Score the attention map at a word, and the two baselines on the same regions."""
-    inside, covered = centres_inside(word), coverage(word)
+    inside, covered = centers_inside(word), coverage(word)
 
     def score(weights: np.ndarray) -> AttentionHit:
         # The pointing game takes one maximum. Several equal maxima count by the fraction that hits, which is the
@@ -107,43 +107,43 @@ def compare_maps(word: GroundedWord) -> WordHits:
 
     uniform = np.full(word.weights.shape, 1 / word.weights.size)
     if isinstance(word.seen, RegionBoxes):
-        centre = centre_prior_of(word.seen)
+        center = center_prior_of(word.seen)
     else:
         rows, columns = word.weights.shape
-        centre = centre_prior(rows, columns)
-    return WordHits(word.kind, score(word.weights), score(uniform), score(centre))
+        center = center_prior(rows, columns)
+    return WordHits(word.kind, score(word.weights), score(uniform), score(center))
 
 
 SPREAD = 0.25
-"""Standard deviation of the centre prior, in sides of the visible part."""
+"""Standard deviation of the center prior, in sides of the visible part."""
 
 
-def centre_prior(rows: int, columns: int) -> np.ndarray:
-    """Return a Gaussian (rows, columns) around the centre of the visible part, with sum 1.
+def center_prior(rows: int, columns: int) -> np.ndarray:
+    """Return a Gaussian (rows, columns) around the center of the visible part, with sum 1.
 
     It is exactly symmetric, so the central cells of an even grid tie.
     """
-    # cell k of n has its centre at (k + 1/2) / n, which is (2k + 1 - n) / 2n from the middle
+    # cell k of n has its center at (k + 1/2) / n, which is (2k + 1 - n) / 2n from the middle
     down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * SPREAD)) ** 2) / 2) for n in (rows, columns))
     weights = np.outer(down, across)
     return weights / weights.sum()
 
 
-def centre_prior_of(regions: RegionBoxes) -> np.ndarray:
-    """Return a Gaussian of the regions' centres (L,) around the centre of the image, with sum 1."""
-    weights = np.exp(-(((centres(regions) - 0.5) / SPREAD) ** 2).sum(axis=1) / 2)
+def center_prior_of(regions: RegionBoxes) -> np.ndarray:
+    """Return a Gaussian of the regions' centers (L,) around the center of the image, with sum 1."""
+    weights = np.exp(-(((centers(regions) - 0.5) / SPREAD) ** 2).sum(axis=1) / 2)
     return weights / weights.sum()
 
 
-def centres(regions: RegionBoxes) -> np.ndarray:
-    """Return the centres (L, 2) of regions, x and y in fractions of the image."""
+def centers(regions: RegionBoxes) -> np.ndarray:
+    """Return the centers (L, 2) of regions, x and y in fractions of the image."""
     return np.array(regions.boxes).reshape(-1, 2, 2).mean(axis=1)
 
 
-def centres_inside(word: GroundedWord) -> np.ndarray:
-    """Return a mask (rows, columns) or (L,): whether the centre of each region lies in one of the boxes."""
+def centers_inside(word: GroundedWord) -> np.ndarray:
+    """Return a mask (rows, columns) or (L,): whether the center of each region lies in one of the boxes."""
     if isinstance(word.seen, RegionBoxes):
-        (x, y), boxes = centres(word.seen).T, [tuple(box) for box in word.boxes]
+        (x, y), boxes = centers(word.seen).T, [tuple(box) for box in word.boxes]
     else:
         rows, columns = word.weights.shape
         y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5

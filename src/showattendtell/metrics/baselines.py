@@ -29,7 +29,7 @@ class WeightedReferences:
         """Return the caption with the highest mean CIDEr-D over all images, among the captions of all images.
 
         The candidates are ranked by CIDEr without clipping and length penalty, which is a scalar product with the mean
-        of the normalised references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
+        of the normalized references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
         `SHORTLIST` are compared exactly.
         """
         means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Agreement of metrics with human judgements of captions, as Kendall's rank correlation.
+"""Agreement of metrics with human judgments of captions, as Kendall's rank correlation.
 
 With C concordant and D discordant pairs among n pairs of a score and a rating, T_x and T_y pairs that tie only in the
 score and only in the rating, and m the smaller number of different values of both:

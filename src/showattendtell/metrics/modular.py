@@ -442,7 +442,7 @@ class _AttentionScore(_Gathered):
     """Mean score of attention maps at words whose objects have ground-truth boxes, in percent.
 
     `compute` returns the score of the `model`, and of two baselines that ignore the image: `uniform` weights, and a
-    Gaussian around the `centre`.
+    Gaussian around the `center`.
     """
 
     _rate: str  # the field of `MapScore`
@@ -459,7 +459,7 @@ class _AttentionScore(_Gathered):
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
         scores = self._score()
-        baselines = ("model", "uniform", "centre")
+        baselines = ("model", "uniform", "center")
         return _scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
 
     def _score(self) -> AttentionScores:

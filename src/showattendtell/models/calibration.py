@@ -57,6 +57,6 @@ def unit_mean(regions: Tensor) -> Tensor:
 
 
 def scale_by_entropy(log_probs: Tensor, temperature: Tensor) -> Tensor:
-    """Return log p (..., V) divided by exp(t_0 + t_1 H), and normalised; H is the entropy."""
+    """Return log p (..., V) divided by exp(t_0 + t_1 H), and normalized; H is the entropy."""
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1, keepdim=True)
     return (log_probs / torch.exp(temperature[0] + temperature[1] * entropy)).log_softmax(dim=-1)

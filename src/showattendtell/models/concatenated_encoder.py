@@ -65,10 +65,10 @@ class ConcatenatedEncoder(Encoder):
         self.eval()
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode (I, 3, H, W), uint8 from the preprocessing or normalised floats, as (I, L, D), the grid row by row."""
-        normalised = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
-        mean, std = _statistics(self, normalised)
-        values = normalised * std + mean  # from 0 to 1
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row."""
+        normalized = pixels if pixels.is_floating_point() else self.preprocessing.normalize(pixels)
+        mean, std = _statistics(self, normalized)
+        values = normalized * std + mean  # from 0 to 1
         return torch.cat([self._encode(part, values) for part in self.network.values()], dim=2)
 
     def _encode(self, part: Any, values: Tensor) -> Tensor:

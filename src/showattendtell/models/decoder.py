@@ -1,4 +1,4 @@
-"""Base classes of decoders, and the LSTM decoder with its initial state and weight initialisation (Xu et al. 2015, Sec.
+"""Base classes of decoders, and the LSTM decoder with its initial state and weight initialization (Xu et al. 2015, Sec.
 3.1.2).
 
 Sizes are those of `showattendtell.types`.
@@ -22,20 +22,20 @@ weights would saturate every tanh, and the decoder's state would have no effect.
 
 
 def start_small(layer: nn.Linear) -> nn.Linear:
-    """Initialise the weights of a layer that reads regions with N(0, 0.01^2); return the layer."""
+    """Initialize the weights of a layer that reads regions with N(0, 0.01^2); return the layer."""
     nn.init.normal_(layer.weight, std=REGION_STD)
     return layer
 
 
 def orthogonal_blocks(layer: nn.Linear) -> nn.Linear:
-    """Initialise the LSTM's recurrent matrix (4n, n) with an orthogonal block (n, n) per gate; return the layer."""
+    """Initialize the LSTM's recurrent matrix (4n, n) with an orthogonal block (n, n) per gate; return the layer."""
     for block in layer.weight.chunk(4):
         nn.init.orthogonal_(block)
     return layer
 
 
-def initialise_as_released(model: nn.Module) -> None:
-    """Initialise weights as the released code does: square matrices orthogonal, others N(0, 0.01^2), biases 0.
+def initialize_as_released(model: nn.Module) -> None:
+    """Initialize weights as the released code does: square matrices orthogonal, others N(0, 0.01^2), biases 0.
 
     The recurrent matrix (4n, n) is orthogonal block by block.
     """
@@ -229,7 +229,7 @@ class LSTMDecoder(RecurrentDecoder):
         hidden_dim: n, the width of the LSTM state.
         dropout: the dropout probability at each place of `dropout_places`.
         dropout_places: regions: channels of the regions, the same channels in all regions of an image; words: word
-            embeddings; mean: the mean region that initialises the state; start: the hidden layers of the initial
+            embeddings; mean: the mean region that initializes the state; start: the hidden layers of the initial
             state; hidden: h before the deep output; output: the deep output's sum (after its tanh).
         output: the terms of the deep output's sum.
         output_tanh: p(y) = softmax(L_o tanh(...)), as in the released code.
@@ -297,7 +297,7 @@ class LSTMDecoder(RecurrentDecoder):
         """Return the embeddings and their gates; each distinct word is computed once, unless every token has its own
         dropout mask."""
         dropped = self.training and self.word_dropout.p > 0
-        if dropped or tokens.device.type != "cpu":  # `unique` would synchronise a GPU
+        if dropped or tokens.device.type != "cpu":  # `unique` would synchronize a GPU
             return super().embed_words(tokens)
         words, inverse = tokens.unique(return_inverse=True)
         embedded, gates = super().embed_words(words)

@@ -205,9 +205,9 @@ class Encoder(nn.Module):
         return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode (I, 3, H, W), uint8 from the preprocessing or normalised floats, as (I, L, D), the grid row by row."""
-        normalised = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
-        features = self._feature_map(normalised.contiguous(memory_format=torch.channels_last))
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row."""
+        normalized = pixels if pixels.is_floating_point() else self.preprocessing.normalize(pixels)
+        features = self._feature_map(normalized.contiguous(memory_format=torch.channels_last))
         pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features
         return pooled.flatten(2).transpose(1, 2)
 

@@ -17,7 +17,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
-from showattendtell.models.kernels.cross_entropy import normalisers
+from showattendtell.models.kernels.cross_entropy import normalizers
 from showattendtell.models.kernels.mixture import RegionTable, log_of
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
@@ -29,8 +29,8 @@ from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 class StepOutput(NamedTuple):
     """One step of incremental decoding: B captions that continue P prefixes.
 
-    scores       (B, V) unnormalised log p of the next word: log p = scores - normalisers
-    normalisers  (B,) the log-sum-exp of the scores
+    scores       (B, V) unnormalized log p of the next word: log p = scores - normalizers
+    normalizers  (B,) the log-sum-exp of the scores
     state        of the captions, after their last words
     weights      (B, L) alpha
     gate         (B,) beta
@@ -38,7 +38,7 @@ class StepOutput(NamedTuple):
     """
 
     scores: Tensor
-    normalisers: Tensor
+    normalizers: Tensor
     state: DecoderState
     weights: Tensor
     gate: Tensor
@@ -88,7 +88,7 @@ class IncrementalDecoder:
             scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
         elif self._mixture.table is None:
             words = (embedded, word_gates, previous, state.hidden, context, weights)
-            scores = _without_normalisers(self._mixture.score_every_region(images[prefix_index], *words))
+            scores = _without_normalizers(self._mixture.score_every_region(images[prefix_index], *words))
         else:
             features = self.decoder.features_without_region(embedded, state.hidden, context)
             scores = self.score_mixture(features, weights, images[prefix_index])
@@ -107,9 +107,9 @@ class IncrementalDecoder:
         return grid
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores of the next word (B, V) and their normalisers (B,) from the output layer's inputs."""
+        """Return the scores of the next word (B, V) and their normalizers (B,) from the output layer's inputs."""
         scores = self._multiply(features)
-        return scores, normalisers(scores, self.decoder.word_scores.bias)
+        return scores, normalizers(scores, self.decoder.word_scores.bias)
 
     def score_mixture(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return what `score` does for a mixture over the regions.
@@ -121,14 +121,14 @@ class IncrementalDecoder:
         """
         assert self._mixture is not None
         scores = self._multiply(features).add_(self.decoder.word_scores.bias)
-        return _without_normalisers(self._mixture.log_probs(scores, weights, images))
+        return _without_normalizers(self._mixture.log_probs(scores, weights, images))
 
     def _multiply(self, features: Tensor) -> Tensor:
         """Return the scores without their bias, (B, V)."""
         return matmul(features.to(self._words.dtype), self._words).to(self.memory.regions.dtype)
 
 
-def _without_normalisers(log_p: Tensor) -> tuple[Tensor, Tensor]:
+def _without_normalizers(log_p: Tensor) -> tuple[Tensor, Tensor]:
     return log_p, log_p.new_zeros(len(log_p))
 
 

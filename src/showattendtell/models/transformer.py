@@ -82,7 +82,7 @@ class LayerOutput(NamedTuple):
 
 
 class TransformerLayer(nn.Module):
-    """x + self-attention, then x + cross-attention, then x + feed-forward network, each of the normalised x (pre-norm).
+    """x + self-attention, then x + cross-attention, then x + feed-forward network, each of the normalized x (pre-norm).
 
     Args:
         width: n.
@@ -92,7 +92,7 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.heads = heads
         self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
-        # Without biases: those of keys change no weight, and the normalised inputs have one that does the rest.
+        # Without biases: those of keys change no weight, and the normalized inputs have one that does the rest.
         self.self_inputs = Linear(width, 3 * width, bias=False)  # queries, keys and values
         self.self_output = Linear(width, width)
         self.cross_query = Linear(width, width, bias=False)

@@ -31,7 +31,7 @@ from showattendtell.runtime.files import BEST, LAST, PREVIOUS, read_times
 from showattendtell.settings import may_differ
 
 BEGINNING = "init_from.sha256"
-"""File with the SHA-256 of the weights that a second stage was initialised from, or that a mean was averaged from."""
+"""File with the SHA-256 of the weights that a second stage was initialized from, or that a mean was averaged from."""
 
 OTHER_RUNS = ("init_from", "distillation.teacher")
 """Settings with paths to the weights of other runs of the table, whose folder may be moved."""
@@ -53,7 +53,7 @@ class TableRun(NamedTuple):
         arguments: arguments of `train`, without those that set the output folder.
         config: the training configuration that they compose.
         scoring: the required test results of its best checkpoint.
-        dependencies: the runs whose best weights initialise a second stage, are averaged, or are teachers.
+        dependencies: the runs whose best weights initialize a second stage, are averaged, or are teachers.
         is_mean: whether the run averages those weights instead of training.
     """
 

@@ -30,7 +30,7 @@ class RecipeConfig(NamedTuple):
         settings: arguments of train, without the seed.
         paper: the corresponding model in the paper's Table 1, if there is one.
         minutes: approximate training time with one seed on one core; null if it was not measured.
-        init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
+        init_from: the recipe whose best weights of the same seed initialize this training, if it is a second stage.
         average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
         teachers: the recipes whose best models of the same seed form the ensemble that this training learns from.
     """

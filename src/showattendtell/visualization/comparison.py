@@ -65,7 +65,7 @@ ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalt
 CONSTANT, NEAREST, HUMAN, LEAVE_ONE_OUT = "constant", "nearest", "human", "model_leave_one_out"
 BASELINES = {
     CONSTANT: "best constant caption",
-    NEAREST: "nearest neighbour's caption",
+    NEAREST: "nearest neighbor's caption",
     HUMAN: "human, one caption against the others",
     LEAVE_ONE_OUT: "the model against the same captions",
 }

@@ -19,7 +19,7 @@ FONT = "SHOWATTENDTELL_FONT"
 
 
 class FontFinder:
-    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for coloured emoji, are not used.
+    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used.
 
     Args:
         preferred: file or name of a font.

@@ -76,20 +76,20 @@ def fill(template: str, **content: object) -> str:
 def model_card(
     card: Mapping[str, Any],
     name: str = "",
-    licence: str = "",
+    license: str = "",
     results: str | Path | Sequence[str | Path] = (),
     data: str = "",
-    limits: Sequence[str] = (),
+    limitations: Sequence[str] = (),
 ) -> str:
     """Return the model card of a model as Markdown.
 
     Args:
         card: metadata of the model's checkpoint.
         name: of the model; by default the data set that it was trained on and its attention.
-        licence: of the weights, by its name on the hub.
+        license: of the weights, by its name on the hub.
         results: result files of `evaluate`, whose scores are shown.
         data: a sentence on who made the data, and under which terms.
-        limits: limitations of this model, in addition to those of all models of its kind.
+        limitations: of this model, in addition to those of all models of its kind.
     """
     files = [results] if isinstance(results, str | Path) else results
     choices = card["choices"]
@@ -97,9 +97,9 @@ def model_card(
         "model_card.md",
         card=card,
         name=name or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
-        licence=licence or "unknown",
+        license=license or "unknown",
         data=data,
-        limits=limits,
+        limitations=limitations,
         scores=[_scores(json.loads(Path(file).read_text(encoding="utf-8"))) for file in files],
         words=len(card["vocabulary"]) - 4,
         sees=_seen(card["encoder"]),

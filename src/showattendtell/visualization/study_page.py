@@ -31,7 +31,7 @@ FEWEST_TRIALS = 10
 """Number of completed trials from which on the importance of settings is shown."""
 
 FIGURES = {"bleu4": "BLEU-4 in validation", "cider": "CIDEr in validation", "nll": "-log p per word in validation"}
-"""Metrics that trials can optimise, by their values of `monitor`, and their labels."""
+"""Metrics that trials can optimize, by their values of `monitor`, and their labels."""
 
 
 class StudySummary(NamedTuple):

@@ -124,7 +124,7 @@ def print_comparison(comparison: Comparison, title: str) -> None:
 
 
 def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str) -> None:
-    """Print Kendall's tau-b and tau-c of metrics with human judgements, times 100."""
+    """Print Kendall's tau-b and tau-c of metrics with human judgments, times 100."""
     table = Table("")
     for column in ("tau-b", "tau-c"):
         table.add_column(column, justify="right")
@@ -172,12 +172,12 @@ def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool
     sources = {
         "model": scores.model,
         "uniform": scores.uniform,
-        "centre prior": scores.centre,
+        "center prior": scores.center,
     }
     kinds = {f"model: {kind}": score for kind, score in scores.by_kind.items()} if with_kinds else {}
     for name, score in (sources | kinds).items():
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
-        table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
+        table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "center prior")
     Terminal(highlight=False).print(table)
 
 
@@ -210,7 +210,7 @@ def print_confidence(confident_half: float, all_captions: float, unsure: float) 
 FAITHFULNESS = {
     "attention": "attention",
     "random": "random maps",
-    "centre": "centre prior",
+    "center": "center prior",
     "gradient_input": "gradient x input",
     "integrated_gradients": "integrated gradients",
     "leave_one_out": "the effects themselves",
@@ -288,7 +288,7 @@ def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     return {
         **_rates(scores.model),
         "pointing_game_words": scores.model.num_words,
-        "attention_baselines": {"uniform": _rates(scores.uniform), "centre": _rates(scores.centre)},
+        "attention_baselines": {"uniform": _rates(scores.uniform), "center": _rates(scores.center)},
         "attention_by_kind": by_kind,
     }
 

@@ -71,7 +71,7 @@ def test_coco_is_fetched_once_and_only_the_parts_that_are_required(
     mirror = f"mirror={server.address}/zips"
     captions = download(*SETTINGS, mirror, "parts=[captions]")
     assert captions.status == 0
-    assert "licence: captions: CC BY 4.0" in captions.out
+    assert "license: captions: CC BY 4.0" in captions.out
     assert [name for name, *_ in server.requests] == ["annotations_trainval2017.zip"]
     assert all(name.startswith("annotations/") for name in files_in(tmp_path / "data"))
     done = download(*SETTINGS, mirror)

@@ -149,12 +149,12 @@ def test_the_room_is_that_of_the_files_and_of_one_archive_at_a_time(depot: Downl
     assert required_space(make_plan(publication, depot, None, None), depot) == 2 * 1000
 
 
-def test_licence_sizes_and_places_are_shown(depot: DownloadCache, capsys: pytest.CaptureFixture[str]):
+def test_license_sizes_and_places_are_shown(depot: DownloadCache, capsys: pytest.CaptureFixture[str]):
     write(depot.root / "asked.zip", "content")
     plan, publication = plan_of(depot)
     print_plan(plan, publication)
-    licence, _, *rows = capsys.readouterr().out.splitlines()
-    assert licence == "licence: for research"
+    license, _, *rows = capsys.readouterr().out.splitlines()
+    assert license == "license: for research"
     assert rows[0].split() == ["images.zip", "images", "1.0", "kB", "to", "be", "downloaded", "a.org"]
     assert rows[2].split()[:6] == ["asked.zip", "splits", "7", "bytes", "to", "be"]
 

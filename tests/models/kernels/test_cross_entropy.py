@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.kernels import cross_entropy as module
-from showattendtell.models.kernels.cross_entropy import cross_entropy, normalisers
+from showattendtell.models.kernels.cross_entropy import cross_entropy, normalizers
 from showattendtell.types import OutputFeatures
 
 WORDS, WIDTH, V = 9, 4, 13
@@ -62,7 +62,7 @@ def test_under_autocast_products_are_in_half_the_precision_and_sums_are_not():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("num_words", [1, 5, 64, 129, 10_000])
-def test_normalisers_make_scores_probabilities(num_words: int, dtype: torch.dtype):
+def test_normalizers_make_scores_probabilities(num_words: int, dtype: torch.dtype):
     scores = 4 * torch.randn(20, num_words, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[0] += 500
     scores[1] -= 500
@@ -70,7 +70,7 @@ def test_normalisers_make_scores_probabilities(num_words: int, dtype: torch.dtyp
     scores[3] = 0
     bias = torch.linspace(-3, 2, num_words, dtype=torch.float64)
     given = scores.to(dtype, copy=True)
-    sums = normalisers(given, bias.to(dtype))
+    sums = normalizers(given, bias.to(dtype))
     torch.testing.assert_close(given, (scores + bias).to(dtype))
     torch.testing.assert_close(sums, (scores + bias).logsumexp(dim=1).to(dtype))
 
@@ -81,6 +81,6 @@ def test_as_many_threads_as_torch_has_share_the_captions():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        torch.testing.assert_close(normalisers(scores, bias), expected)
+        torch.testing.assert_close(normalizers(scores, bias), expected)
     finally:
         torch.set_num_threads(threads)

@@ -1,6 +1,6 @@
 """Operations on the scores s (logits) of all words: cross-entropy, log-sum-exp and top-k.
 
-The cross-entropy of the word w is -log p(w) = log Z - s_w with the normaliser log Z = log sum_v e^s_v. No exponential
+The cross-entropy of the word w is -log p(w) = log Z - s_w with the normalizer log Z = log sum_v e^s_v. No exponential
 overflows, because the largest score m is subtracted first: log Z = m + log sum_v e^(s_v - m).
 """
 
@@ -34,7 +34,7 @@ BIAS, ULPS = np.float32(127), np.int32(2**23)
 """The bits of 2^n are (n + 127) 2^23."""
 
 
-def normalisers(scores: Tensor, bias: Tensor) -> Tensor:
+def normalizers(scores: Tensor, bias: Tensor) -> Tensor:
     """Add the bias (V,) to the scores (B, V) in place; return log sum_v e^s_v of each caption, (B,)."""
     if not compilable(scores, bias):
         return scores.add_(bias).logsumexp(dim=1)
@@ -44,7 +44,7 @@ def normalisers(scores: Tensor, bias: Tensor) -> Tensor:
 
 
 def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def]
-    """Compiled loop of `normalisers`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
+    """Compiled loop of `normalizers`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
 
     The library's exp is a call, which keeps compilers from vectorising the loop.
     """
@@ -191,11 +191,11 @@ class _CrossEntropy(torch.autograd.Function):
             torch.div(exp_scores, total[rows], out=scores[rows])  # from here on p
         ctx.save_for_backward(values, matrix, scores, targets)
         ctx.label_smoothing = label_smoothing
-        normaliser = total.log_().add_(largest)  # log Z
-        nll = (normaliser - target_scores).squeeze(1)
+        normalizer = total.log_().add_(largest)  # log Z
+        nll = (normalizer - target_scores).squeeze(1)
         ctx.mark_non_differentiable(nll)
         # (1 - a) (log Z - s_w) + a (log Z - mean_v s_v)
-        loss = nll.clone() if mean is None else torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing)
+        loss = nll.clone() if mean is None else torch.lerp(nll, (normalizer - mean).squeeze(1), label_smoothing)
         return loss, nll
 
     @staticmethod

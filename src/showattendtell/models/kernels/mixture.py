@@ -28,7 +28,7 @@ MAX_SCORES = {"cpu": 2**21, "cuda": 2**26}
 """The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
 
 SMALLEST = 1e-30
-"""If a normaliser relative to the largest e^s e^r is below this, e^s or e^r of likely words have vanished."""
+"""If a normalizer relative to the largest e^s e^r is below this, e^s or e^r of likely words have vanished."""
 
 
 class MixtureFeatures(NamedTuple):
@@ -43,7 +43,7 @@ class MixtureFeatures(NamedTuple):
     num_captions the number B of captions if each has T words, in the order of `Packing.with_padding`; else None
     log_weights  (N, L) log alpha
     compute_inputs  from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
-    suppressed   tokens that have p = 0; the others are normalised without them
+    suppressed   tokens that have p = 0; the others are normalized without them
     """
 
     values: Tensor
@@ -84,7 +84,7 @@ class MixtureFeatures(NamedTuple):
         the groups' images; None if these are all images in order.
 
         The groups are the images. With padding they are the captions, so that no shape depends on data, which would
-        synchronise a GPU.
+        synchronize a GPU.
         """
         device = self.image_index.device
         if self.num_captions is None:
@@ -110,11 +110,11 @@ class MixtureFeatures(NamedTuple):
             parts = self.parts if groups is None else self.parts[groups]
             operands = to_multiply(self.values[order], parts, self.matrix, self.bias)
             with without_autocast(targets.device):
-                by_region, means, normalisers = _Mixture.apply(
+                by_region, means, normalizers = _Mixture.apply(
                     *operands, self.log_weights[order], targets[order], counts, with_mean
                 )
-            # on a GPU, which this question would synchronise, log p is then a lower bound
-            if targets.device.type != "cpu" or not (normalisers <= SMALLEST).any():
+            # on a GPU, which this question would synchronize, log p is then a lower bound
+            if targets.device.type != "cpu" or not (normalizers <= SMALLEST).any():
                 inverse_order = order.argsort()
                 return by_region[inverse_order], means[inverse_order]
         size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
@@ -265,7 +265,7 @@ class _Mixture(torch.autograd.Function):
         counts: list[int],
         with_mean: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log p(v | a_i) (N, L, C), mean_v log p(v) (N,), and the normalisers Z (N, L), at least `SMALLEST`.
+        """Return log p(v | a_i) (N, L, C), mean_v log p(v) (N,), and the normalizers Z (N, L), at least `SMALLEST`.
 
         Args:
             counts: the number of words of each image.
@@ -274,28 +274,28 @@ class _Mixture(torch.autograd.Function):
         dtype = torch.promote_types(logits.dtype, torch.float32)
         largest = logits.amax(dim=1, keepdim=True).to(dtype)
         by_region = log_weights.new_empty(*log_weights.shape, targets.shape[1], dtype=dtype)
-        normalisers, means = torch.empty_like(log_weights, dtype=dtype), by_region.new_zeros(len(values))
+        normalizers, means = torch.empty_like(log_weights, dtype=dtype), by_region.new_zeros(len(values))
         for piece in _pieces(parts, matrix, counts):
             for rows, scores, exp_regions, top in piece:
                 shifted = logits[rows].to(dtype) - largest[rows]  # (k, V)
                 z = linear(shifted.exp().to(exp_regions.dtype), exp_regions).to(dtype).clamp_min_(SMALLEST)  # (k, L)
-                normalisers[rows] = z
+                normalizers[rows] = z
                 words = targets[rows]  # (k, C)
                 added = scores[:, words].to(dtype).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
                 by_region[rows] = shifted.gather(1, words).unsqueeze(1) + added - z.log().unsqueeze(2)
                 if with_mean:
                     u = _over_regions(log_weights[rows].exp() / z, exp_regions)  # (k, V)
                     means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
-        ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalisers, targets)
+        ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalizers, targets)
         ctx.counts, ctx.with_mean = counts, with_mean
-        ctx.mark_non_differentiable(normalisers)
-        return by_region, means, normalisers
+        ctx.mark_non_differentiable(normalizers)
+        return by_region, means, normalizers
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_regions: Tensor, grad_means: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        values, parts, matrix, logits, largest, log_weights, normalisers, targets = ctx.saved_tensors
-        dtype, num_words = normalisers.dtype, len(matrix)
+        values, parts, matrix, logits, largest, log_weights, normalizers, targets = ctx.saved_tensors
+        dtype, num_words = normalizers.dtype, len(matrix)
         summed = grad_regions.sum(dim=2)  # A, (N, L)
         grad_log_weights = torch.zeros_like(log_weights)
         grad_logits, grad_parts = torch.empty_like(logits), torch.empty_like(parts)
@@ -305,7 +305,7 @@ class _Mixture(torch.autograd.Function):
             grad_scores = []  # dr of the piece's images, (L, V) each
             for rows, _, exp_regions, _ in piece:
                 exp_words = torch.exp(logits[rows].to(dtype) - largest[rows])  # S
-                z, words, total = normalisers[rows], targets[rows], summed[rows]
+                z, words, total = normalizers[rows], targets[rows], summed[rows]
                 grad_added = torch.zeros(exp_regions.shape, dtype=dtype, device=z.device)
                 if ctx.with_mean:
                     c = log_weights[rows].exp() / z  # alpha / Z

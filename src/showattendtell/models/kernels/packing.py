@@ -34,7 +34,7 @@ class Packing(NamedTuple):
     @classmethod
     def of(cls, tokens: Tensor) -> "Packing":
         """Pack captions (B, T) that end with `<pad>`. Padding is left out only on the CPU: a shape that depends on data
-        would synchronise a GPU."""
+        would synchronize a GPU."""
         return cls.without_padding(tokens) if tokens.device.type == "cpu" else cls.with_padding(tokens)
 
     @classmethod

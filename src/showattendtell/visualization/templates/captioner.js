@@ -48,10 +48,10 @@ function jpegSize(view) {
 function kernels(length, size, interpolation) {
   const scale = length / size, {support, weight} = FILTERS[interpolation], stretch = Math.max(scale, 1);
   return Array.from({length: size}, (_, pixel) => {
-    const centre = (pixel + 0.5) * scale;
-    const first = Math.max(0, Math.trunc(centre - support * stretch + 0.5));
-    const last = Math.min(length, Math.trunc(centre + support * stretch + 0.5));
-    const weights = Array.from({length: last - first}, (_, n) => weight(Math.abs((n + first - centre + 0.5) / stretch)));
+    const center = (pixel + 0.5) * scale;
+    const first = Math.max(0, Math.trunc(center - support * stretch + 0.5));
+    const last = Math.min(length, Math.trunc(center + support * stretch + 0.5));
+    const weights = Array.from({length: last - first}, (_, n) => weight(Math.abs((n + first - center + 0.5) / stretch)));
     const sum = weights.reduce((a, b) => a + b, 0);
     return {first, weights: Float64Array.from(weights, each => Math.round(each / sum * 2 ** BITS))};
   });
@@ -96,7 +96,7 @@ export function before(rest) {
   return rest % 2 && half % 2 ? half + 1 : half;
 }
 
-/** The part of a photograph that is resized, and its size after that: of very long images the centre. */
+/** The part of a photograph that is resized, and its size after that: of very long images the center. */
 export function plan(width, height, settings) {
   if (settings.crop_mode === "squash") return {left: 0, top: 0, width, height, size: [settings.resize, settings.resize]};
   const shortest = Math.min(width, height), longest = settings.longest * shortest;

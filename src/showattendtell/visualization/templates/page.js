@@ -1,9 +1,9 @@
 const STEP = 900;    // milliseconds for which a word is shown while a caption plays
 const FADE = 220;    // milliseconds from one map to the next
 const BLUR = 0.55;   // width of the smoothing, in regions
-const OPAQUE = 0.6;  // opacity of a coloured map
+const OPAQUE = 0.6;  // opacity of a colored map
 const OUTLINE = "#f7c95c";  // of the box with the largest weight
-const COLOURS = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];  // of equal steps of a map: matplotlib's inferno
+const COLORS = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];  // of equal steps of a map: matplotlib's inferno
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const shown = new WeakMap();    // panel -> the map on it, values of its regions
 const fading = new WeakMap();   // panel -> the animation frame asked for
@@ -32,8 +32,8 @@ const dot = (weights, others) => weights.reduce((sum, weight, place) => sum + we
 /** Red, green, blue and opacity, 0 to 255, over a region whose map has this value. */
 function paint(value) {
   if (view.mode.value === "darken") return [0, 0, 0, 255 * (1 - DARKEST) * (1 - value)];
-  const place = value * (COLOURS.length - 1), step = Math.min(Math.floor(place), COLOURS.length - 2);
-  return [...COLOURS[step].map((one, part) => one + (place - step) * (COLOURS[step + 1][part] - one)), 255 * OPAQUE];
+  const place = value * (COLORS.length - 1), step = Math.min(Math.floor(place), COLORS.length - 2);
+  return [...COLORS[step].map((one, part) => one + (place - step) * (COLORS[step + 1][part] - one)), 255 * OPAQUE];
 }
 
 /** The value of a map at each pixel, smoothed; NaN where the model saw nothing. */

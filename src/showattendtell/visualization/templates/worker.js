@@ -35,7 +35,7 @@ async function open({name, folder, files}, gpu, report) {
   models.set(name, {card, graphs});
 }
 
-/** Decode a photograph of at most `MEGAPIXELS`, upright and without the colour profile, as Pillow does. */
+/** Decode a photograph of at most `MEGAPIXELS`, upright and without the color profile, as Pillow does. */
 async function decode(file) {
   const size = imageSize(new Uint8Array(await file.arrayBuffer()));
   const formats = "a JPEG, PNG, WebP, GIF or BMP file";
