@@ -229,13 +229,13 @@ def load(
         >>> captioner = load()
         >>> output = captioner("docs/figures/skater.jpg")
         >>> output.caption
-        'a man is doing a trick on a ramp'
+        'a skateboarder is doing a trick on a ramp'
         >>> output.maps.shape == (len(output.words), output.photograph.height, output.photograph.width)
         True
-        >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p > -0.1]
-        ['a', 'a', 'a']
+        >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p < -0.1]
+        ['is', 'ramp']
         >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
-        ('a', 'man', 'is')
+        ('a', 'skateboarder', 'is')
 
     Args:
         checkpoint: a `best.ckpt` of training, a folder that `save_pretrained` wrote, the name of a bundled
