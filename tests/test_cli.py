@@ -1,7 +1,6 @@
 """`showattendtell COMMAND`, the console script, and what is inside the wheel that a user installs."""
 
 import importlib.util
-import shlex
 import subprocess
 import sys
 import zipfile
@@ -10,9 +9,7 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
-from showattendtell.cli import COMMANDS, RENAMED_COMMANDS
-from showattendtell.config.command_line import check_command
-from showattendtell.config.entry_point import name_positional
+from showattendtell.cli import COMMANDS
 
 
 def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,15 +41,6 @@ def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: there is no command {typo}; {hint}")
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", RENAMED_COMMANDS)
-def test_a_merged_command_names_the_call_that_does_the_same(name: str, tmp_path: Path):
-    done = showattendtell(tmp_path, name, "checkpoint=best.ckpt")
-    command, *settings = shlex.split(RENAMED_COMMANDS[name])
-    assert done.returncode == 2
-    assert done.stderr == f"error: {name} was merged into {command}: use showattendtell {RENAMED_COMMANDS[name]}\n"
-    assert check_command(command, name_positional(settings, "runs"), complete=False)
 
 
 def test_a_command_behaves_like_its_module(tmp_path: Path):

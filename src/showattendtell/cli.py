@@ -23,14 +23,6 @@ COMMANDS = {
     "demo": "the whole pipeline on a built-in data set, in minutes",
 }
 
-RENAMED_COMMANDS = {
-    "attend": "evaluate 'metrics=[attention]'",
-    "page": "caption split=test",
-    "table": "report runs/",
-    "sweep_report": "report study=runs/NAME-study",
-}
-"""Old name of a command to the call that does the same."""
-
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
@@ -45,10 +37,6 @@ def main() -> None:
     elif name in COMMANDS:
         del sys.argv[1]
         runpy.run_module(f"showattendtell.{name}", run_name="__main__", alter_sys=True)
-    elif name in RENAMED_COMMANDS:
-        new = RENAMED_COMMANDS[name]
-        print(f"error: {name} was merged into {new.split()[0]}: use showattendtell {new}", file=sys.stderr)
-        sys.exit(2)
     else:
         print(f"error: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(2)

@@ -12,7 +12,7 @@ import torch
 from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.collection import find_old_stores, find_stores, merge, print_stores
+from showattendtell.features.collection import find_stores, merge, print_stores
 from showattendtell.features.store import FeatureStore, verify
 
 RunCommand = Callable[..., Any]
@@ -23,13 +23,12 @@ OTHERS = [f"picture {number}.png" for number in range(20)]
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Three stores, one of them unfinished, and a file of former times."""
+    """Three stores, one of them unfinished."""
     folder = tmp_path / "features"
     write(folder / "first" / "tiny-16")
     write(folder / "second" / "tiny-16", plan_of(OTHERS, dataset="second"), Encoding(broken=OTHERS[:1]))
     with suppress(InterruptedError):
         write(folder / "third" / "tiny-16", encode=Encoding(batches=7))
-    (folder / "first" / "tiny-16.safetensors").write_bytes(b"old")
     return folder
 
 
@@ -39,7 +38,6 @@ def test_stores_are_found_with_what_is_in_them(cache: Path):
     assert [len(one.store) if one.store else None for one in found] == [300, 19, None]
     assert [(one.written, one.shards) for one in found] == [(3, 3), (1, 1), (1, 3)]
     assert found[0].num_bytes == sum(file.stat().st_size for file in found[0].path.iterdir())
-    assert find_old_stores(cache) == [cache / "first" / "tiny-16.safetensors"]
 
 
 def test_a_damaged_store_is_found_as_damaged(cache: Path):
@@ -132,12 +130,11 @@ def test_the_command_shows_every_store(cache: Path, features: RunCommand):
     assert "first/tiny-16 300 2 x 3 x 5 float16, 2 views 44.3 kB 3 complete" in lines
     assert "second/tiny-16 19, 1 skipped 2 x 3 x 5 float16, 2 views 3.4 kB 1 complete" in lines
     assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 of 3 shards") for line in lines)
-    assert "tiny-16.safetensors (3 bytes) is of an earlier version" in lines[-1]
 
 
 def test_the_list_shows_the_precision_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture):
     write(tmp_path / "short", plan_of(NAMES[:3], {**SETTINGS, "precision": "bfloat16"}))
-    print_stores(tmp_path, find_stores(tmp_path), [])
+    print_stores(tmp_path, find_stores(tmp_path))
     assert "2 x 3 x 5 float16, 2 views, computed in bfloat16" in capsys.readouterr().out
 
 

@@ -320,16 +320,6 @@ def test_the_size_the_place_and_the_room_are_printed(
     assert re.search(rf"to {tmp_path}/grids \([0-9.]+ .B free\)", printed)
 
 
-def test_a_store_of_former_times_is_reported_and_left_alone(
-    dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
-):
-    former = tmp_path / "grids.safetensors"
-    former.write_bytes(b"old")
-    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    assert f"{former} is of an earlier version and is not read; it may be removed" in capfd.readouterr().err
-    assert former.read_bytes() == b"old"
-
-
 @pytest.mark.parametrize(
     ("settings", "extraction", "name"),
     [
@@ -433,20 +423,10 @@ def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encode
     torch.testing.assert_close(coarse[rows].float(), by_hand, rtol=2e-3, atol=2e-3)
 
 
-def test_stores_of_another_resize_have_their_own_folders_and_one_under_the_former_name_is_used_where_it_fits(
-    tmp_path: Path, dataset: Dataset
-):
+def test_stores_of_another_resize_have_their_own_folders(tmp_path: Path, dataset: Dataset):
     whole, scaled = (Encoder("tf_efficientnet_lite0", "last", "random", size=64, resize=n) for n in (64, None))
-    scaled.load_state_dict(whole.state_dict())
     names = ["tf_efficientnet_lite0-last-64-resize64", "tf_efficientnet_lite0-last-64-resize73"]
-    paths = [feature_path(tmp_path, dataset, one, Extraction()) for one in (whole, scaled)]
-    assert [path.name for path in paths] == names
-    open_features(dataset, whole, paths[0], False)
-    former = paths[0].with_name("tf_efficientnet_lite0-last-64")
-    paths[0].rename(former)
-    assert [feature_path(tmp_path, dataset, one, Extraction()) for one in (whole, scaled)] == [former, paths[1]]
-    store, _ = open_features(dataset, scaled, paths[1], False)
-    assert store.settings["preprocessing"]["resize"] == 73
+    assert [feature_path(tmp_path, dataset, one, Extraction()).name for one in (whole, scaled)] == names
 
 
 def noisy(shard: bytes) -> bytes:

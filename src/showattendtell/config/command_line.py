@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import LAUNCHER, SEARCH, SEARCHPATH, compose, find_searchpath, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
-from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.config.validation import TARGET, join, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -63,7 +62,6 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
     overrides, errors = _parse(parsed.overrides)
-    errors += [(old, f"{old} was renamed to {new}") for old in overrides if (new := renamed_setting(old)) != old]
     for key, override in overrides.items():
         errors += _form_errors(override, parsed.multirun, groups)
         if key in groups and not override.is_delete():
@@ -134,10 +132,7 @@ def _choice_errors(override: Override, default: str | None, groups: Mapping[str,
         is_list = value.startswith("[")  # several options, as in [wandb,tensorboard]
         for option in [each.strip() for each in value.strip("[]").split(",")] if is_list else [value]:
             choice = f"{group}={option}"
-            renamed = "" if option in groups[group] else renamed_experiment(choice)
-            if renamed:
-                yield group, f"{choice} was renamed to {renamed}"
-            elif option not in groups[group] and (option != "null" or default is not None):
+            if option not in groups[group] and (option != "null" or default is not None):
                 yield group, f"there is no {choice}{did_you_mean(option, groups[group])}"
             elif lack := _missing_package(group, option):
                 yield group, lack
@@ -249,8 +244,8 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
     is_removed = _value(line) == "null" and can_be_removed
     if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
         group = key.replace(".", "/")
-        if key in FORMER_GROUPS:
-            return f"{key} is no group: {FORMER_GROUPS[key]}; leave {key}= out, and give settings as {key}.NAME=value"
+        if key == "loss":
+            return "the loss is that of the attention; leave loss= out, and give its settings as loss.NAME=value"
         if key == "dataset" and key not in groups:
             return "the data set is that of the checkpoint; for other photographs, use caption and then score"
         hint = f" and choose it as {group}=NAME" if group in groups else ""

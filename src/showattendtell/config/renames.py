@@ -1,11 +1,6 @@
-"""Old names of settings and classes.
+"""Old names of settings and classes, which are replaced when a checkpoint is loaded."""
 
-A setting that is typed under its old name gets an error with the new one. The old names in checkpoints are replaced
-when they are loaded.
-"""
-
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from showattendtell.config.validation import TARGET
@@ -39,20 +34,6 @@ WEIGHT_INITS = {"project": "default", "released": "released"}
 
 # old name of a node at the top of a configuration to its new place
 MOVED = {"early_stopping": "callbacks.early_stopping"}
-
-# patterns of experiments that are gone, and the arguments that compose the same configuration
-EXPERIMENTS = {
-    "attentions/soft": "experiment=flickr8k_small loss.attention_weight=0.1",
-    "attentions/(additive|dot|hard|none)": r"experiment=flickr8k_small attention=\1",
-    "attentions/(nic|log_bilinear)": r"experiment=flickr8k_small decoder=\1",
-    "flickr8k_compact": "experiment=staged/flickr8k_compact",
-    "paper/(flickr8k|flickr30k|coco)_(additive|dot|none)": r"experiment=paper/\1 attention=\2",
-    "paper/(flickr8k|flickr30k|coco)_(nic|log_bilinear)": r"experiment=paper/\1 decoder=\2",
-    "paper/flickr8k_lstm": "experiment=paper/flickr8k",
-}
-
-# groups that are gone, which leave settings of the same name, and the reason
-FORMER_GROUPS = {"loss": "the loss comes with the attention"}
 
 # old module of a `_target_` to its new one
 MODULES = {
@@ -94,17 +75,6 @@ CHOICES = {"mean_of": "average_of"}
 # keys of a checkpoint under which Lightning keeps the state of the data module and of the callbacks
 STATES = {"CaptionData": "CaptionDataModule"}
 CALLBACKS = {"Dashboards": "DashboardCallback"}
-
-
-def renamed_experiment(argument: str) -> str:
-    """Return the arguments, separated by spaces, that replace an experiment that is gone; empty for other arguments."""
-    matches = ((re.fullmatch(f"experiment={old}", argument), new) for old, new in EXPERIMENTS.items())
-    return next((match.expand(new) for match, new in matches if match), "")
-
-
-def rename_experiments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command line with the present names of experiments."""
-    return [new for old in arguments for new in renamed_experiment(old).split() or [old]]
 
 
 def rename_argument(argument: str) -> str:

@@ -22,7 +22,6 @@ from omegaconf.errors import OmegaConfBaseException
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import FAST_LOADER, compose, config_folder, load_plain, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
-from showattendtell.config.renames import rename_experiments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable
 
@@ -139,7 +138,7 @@ def _check_yaml(text: str) -> None:
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
-    """Return the arguments that a file holds, with the present names of experiments.
+    """Return the arguments that a file holds.
 
     Raises:
         UserError: if they are not a list of texts, or longer than `LIMIT`.
@@ -149,7 +148,7 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
     if sum(map(len, content), len(content)) > LIMIT:
         raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
     check_content(content, file)
-    return rename_experiments(content)
+    return content
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:

@@ -10,7 +10,7 @@ def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
-    from showattendtell.features.collection import find_old_stores, find_stores, merge, print_stores, verify_stores
+    from showattendtell.features.collection import find_stores, merge, print_stores, verify_stores
 
     folder = Path(config.cache).expanduser() / "features"
     if (config.merge is None) != (config.output is None):
@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
         folder = Path(config.output).expanduser()
         merge([Path(source).expanduser() for source in config.merge], folder)
     found = find_stores(folder)
-    print_stores(folder, found, find_old_stores(folder))
+    print_stores(folder, found)
     if config.verify:
         verify_stores(found)
 

@@ -58,11 +58,6 @@ def find_stores(folder: Path) -> list[FoundStore]:
     return stores
 
 
-def find_old_stores(folder: Path) -> list[Path]:
-    """Return the stores of format 1, which were single files."""
-    return sorted(folder.rglob("*.safetensors"))
-
-
 def merge(sources: Sequence[Path], output: Path) -> None:
     """Merge stores with the same encoder and settings into one. Shards are hard links, or copies on another disk.
 
@@ -99,8 +94,8 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     partial.rename(output)
 
 
-def print_stores(folder: Path, found: Sequence[FoundStore], old_stores: Sequence[Path]) -> None:
-    """Print a table of the stores below a folder, and the files of format 1, which are no longer read."""
+def print_stores(folder: Path, found: Sequence[FoundStore]) -> None:
+    """Print a table of the stores below a folder."""
     if found:
         print(f"in {folder}")
         headers = ["store", "images", "grid", "size", "shards", "state"]
@@ -110,8 +105,6 @@ def print_stores(folder: Path, found: Sequence[FoundStore], old_stores: Sequence
     for store in found:
         if store.error:
             print(store.error)
-    for file in old_stores:
-        print(f"{file} ({decimal(file.stat().st_size)}) is of an earlier version and is not read; it may be removed")
 
 
 def _row(folder: Path, found: FoundStore) -> list[str]:

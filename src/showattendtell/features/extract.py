@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,7 @@ from showattendtell.features.store import (
     FeatureStore,
     Settings,
     StorePlan,
-    check_same_settings,
     is_finished,
-    read_manifest,
     shard_size,
     verify_changed,
 )
@@ -69,14 +67,14 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
     """Return the folder of a data set's feature store.
 
     Its name has the encoder's sizes, and for a fine-tuned network a hash of the weights; the store's manifest detects
-    other weights under the same name. Earlier versions omitted the resize: a complete store under such a name is used
-    if its settings match.
+    other weights under the same name.
     """
     if isinstance(encoder, RegionFeatures):
         name = f"{Path(encoder.features).name}-{encoder.max_regions}-{encoder.feature_dim}"
         return folder / dataset.name / f"{encoder.network_name}-{name}"
     preprocessing = encoder.preprocessing
-    suffixes = [
+    parts = [
+        f"{encoder.network_name}-{encoder.stride}-{preprocessing.crop}-resize{preprocessing.resize}",
         "squash" if preprocessing.crop_mode == "squash" else "",
         f"pool{encoder.pool}" if encoder.pool > 1 else "",
         encoder.describe()["weights_sha256"][:12] if encoder.tuned else "",
@@ -84,16 +82,7 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         extraction.dtype if extraction.dtype != "float16" else "",
         f"{extraction.views}views" if extraction.views > 1 else "",
     ]
-    network = f"{encoder.network_name}-{encoder.stride}-{preprocessing.crop}"
-    path, old_path = (
-        folder / dataset.name / "-".join(filter(None, parts))
-        for parts in ([network, f"resize{preprocessing.resize}", *suffixes], [network, *suffixes])
-    )
-    if is_finished(old_path) and not is_finished(path):
-        with suppress(UserError):
-            check_same_settings(old_path, read_manifest(old_path).settings, store_settings(encoder, extraction))
-            return old_path
-    return path
+    return folder / dataset.name / "-".join(filter(None, parts))
 
 
 def open_features(
@@ -189,9 +178,6 @@ def _announce(console: Console, path: Path, plan: StorePlan) -> None:
     existing = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
     free = decimal(shutil.disk_usage(existing).free)
     console.print(f"  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
-    old_file = Path(f"{path}.safetensors")
-    if old_file.is_file():
-        console.print(f"  {old_file} is of an earlier version and is not read; it may be removed", soft_wrap=True)
 
 
 @contextmanager
