@@ -43,7 +43,7 @@ def package_svg() -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {size}" width="900" height="{size}"'
         ' font-family="Helvetica, Arial, sans-serif" font-size="15" fill="#212121" text-anchor="middle" role="img"'
-        ' aria-labeledby="title">',
+        ' aria-labelledby="title">',
         f'  <title id="title">The folders of the package in {len(rows)} rows, from the commands down to errors and'
         " settings. A module imports only its own folder and the rows below it.</title>",
         "  <defs>",
