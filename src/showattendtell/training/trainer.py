@@ -49,9 +49,10 @@ QUIET = (
 
 
 def silence_warnings() -> None:
-    """Silence known-harmless warnings of Lightning and torchmetrics."""
+    """Silence messages and known-harmless warnings of Lightning and torchmetrics, except reports of profilers."""
     for package in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(package).setLevel(logging.WARNING)
+    logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
 
