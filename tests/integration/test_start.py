@@ -59,7 +59,7 @@ def test_captioning_imports_nothing_of_training_and_leaves_the_drawing_to_anothe
 @pytest.mark.slow
 def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
     lines, imported, number = run(LOAD, str(ROOT / "docs/figures/skater.jpg"), folder=tmp_path)
-    assert lines == ["a man"]
+    assert lines == ["a skateboarder"]
     assert imported == "[] True"
     assert number < 2_600
 
