@@ -245,7 +245,7 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
     if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
         group = key.replace(".", "/")
         if key == "loss":
-            return "the loss is that of the attention; leave loss= out, and give its settings as loss.NAME=value"
+            return "the loss comes with the attention; leave loss= out, and give its settings as loss.NAME=value"
         if key == "dataset" and key not in groups:
             return "the data set is that of the checkpoint; for other photographs, use caption and then score"
         hint = f" and choose it as {group}=NAME" if group in groups else ""
