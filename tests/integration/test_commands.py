@@ -221,7 +221,7 @@ def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint
     [block] = json.loads((folder / "baselines/table.json").read_text())["blocks"]
     rows = {row["model"]: row["figures"] for row in block["rows"]}
     assert list(rows)[:3] == [
-        *("best constant caption", "nearest neighbor's caption", "people, one caption against the others")
+        *("best constant caption", "nearest neighbor's caption", "human, one caption against the others")
     ]
     for label, name in zip(rows, ("constant", "nearest", "human"), strict=False):
         assert rows[label]["cider"]["mean"] == pytest.approx(result["baselines"][name]["cider"])

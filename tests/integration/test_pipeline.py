@@ -184,7 +184,7 @@ def test_an_output_is_saved_as_a_picture(
     ("settings", "sentence"),
     [
         ({"beam_sise": 5}, "invalid decoding options.*beam_sise"),
-        ({"beam_size": 4, "groups": 3}, "cannot be divided"),
+        ({"beam_size": 4, "num_beam_groups": 3}, "cannot be divided"),
         ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
         ({"device": "cuda:99"}, "this machine has no device=cuda:99"),
         ({"attention_mode": "argmax"}, "attention.inference_mode"),
