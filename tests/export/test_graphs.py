@@ -169,5 +169,5 @@ def test_a_model_whose_way_depends_on_its_numbers_is_reported():
 
     captioner = small_captioner("dot")
     captioner.attention.__class__ = Moody
-    with pytest.raises(UserError, match=r"torch\.export cannot trace this model's graph step"):
+    with pytest.raises(UserError, match=r"torch\.export cannot trace the graph step of this model"):
         graphs_and_programs(captioner, "step")

@@ -201,7 +201,7 @@ def test_a_saved_model_says_the_same_and_every_command_takes_it(
     quick = ["decoding.max_length=6", "metrics=[bleu]"]
     assert_done(run("evaluate", f"checkpoint={checkpoint}", *quick, "output=first.json"))
     results = folder / "first.json"
-    about = {"name": "A model of a test", "license": "mit", "results": results, "limits": ["It knows shapes."]}
+    about = {"name": "A model of a test", "license": "mit", "results": results, "limitations": ["It knows shapes."]}
     captioner.save_pretrained(folder / "saved", model_card_kwargs=about)
     files = {file.name for file in (folder / "saved").iterdir()}
     assert files == {"config.json", "model.safetensors", "README.md"}
