@@ -49,29 +49,31 @@ def _evaluate(config: DictConfig) -> float:
     clip = load_clip(config.clip) if config.clip else None
     without_captions = list(config.metrics) == ["attention"]
     with process_group():
-        trial = open_evaluation(config, build(config.decoding))
+        run = open_evaluation(config, build(config.decoding))
         for name, check in (("calibration", check_calibrated), ("faithfulness", check_faithfulness)):
             if name in config.metrics:
-                check(trial)
+                check(run)
+        if config.baselines and not without_captions:
+            run.dataset.split("train")  # raises before captions are generated
         kind = "attention" if without_captions else "results"
-        output, is_result = Path(config.output or trial.result_file(kind)), has_fields("checkpoint", "split_sha256")
+        output, is_result = Path(config.output or run.result_file(kind)), has_fields("checkpoint", "split_sha256")
         path = decide_on_first(lambda: writable(output, is_result))
         written = {}
         if not without_captions:
-            fused = trial.models[0].language_models
-            written = generate_captions(trial.predictors, trial.examples, config.seed, trial.mirrors, fused)
+            fused = run.models[0].language_models
+            written = generate_captions(run.predictors, run.examples, config.seed, run.mirrors, fused)
         if rank():
             return 0.0
     if not without_captions:
-        return _score_captions(trial, written, config, clip, path)
-    figures = score_attention(trial)
-    write_json({**figures, **trial.origin()}, path)
+        return _score_captions(run, written, config, clip, path)
+    figures = score_attention(run)
+    write_json({**figures, **run.origin()}, path)
     print(f"written to {path}")
     return float(figures["attention_correctness"])
 
 
 def _score_captions(
-    trial: "EvaluationRun",
+    run: "EvaluationRun",
     written: Mapping[str, Sequence[Sequence[str]]],
     config: DictConfig,
     clip: "Clip | None",
@@ -93,20 +95,20 @@ def _score_captions(
     from showattendtell.visualization.result_files import time_figures, write_json
     from showattendtell.visualization.tables import print_notes, print_scores
 
-    references = references_of(trial.examples)
-    scores = score(trial, written, references, config, clip)
-    objects = score_objects(trial, written, config.metrics)
-    baselines = score_baselines(trial, written, list(references.values()), config) if config.baselines else {}
+    references = references_of(run.examples)
+    scores = score(run, written, references, config, clip)
+    objects = score_objects(run, written, config.metrics)
+    baselines = score_baselines(run, written, list(references.values()), config) if config.baselines else {}
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
-    title = "\n".join([trial.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
+    title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
     print_scores([scores.figures | objects.figures, *baselines.values()], scores.missing | objects.missing, title)
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
-    attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
+    attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
     if "calibration" in config.metrics:
-        attention |= evaluate_confidence(trial, written)
+        attention |= evaluate_confidence(run, written)
     if "faithfulness" in config.metrics:
-        attention |= evaluate_faithfulness(trial, written, config.seed)
+        attention |= evaluate_faithfulness(run, written, config.seed)
 
     write_json(
         {
@@ -116,10 +118,10 @@ def _score_captions(
             "missing": scores.missing | objects.missing,
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
-            **trial.origin(),
-            "tokenizer": trial.scoring_tokenizer(config.get("tokenizer")),
-            "decoding": trial.predictors[0].module.decoding.describe(),
-            "captions": {image: trial.sentence(captions[0]) for image, captions in written.items()},
+            **run.origin(),
+            "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
+            "decoding": run.predictors[0].module.decoding.describe(),
+            "captions": {image: run.sentence(captions[0]) for image, captions in written.items()},
             "references": references,
             "per_image": scores.per_image,
         },

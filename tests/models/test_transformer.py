@@ -256,7 +256,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_captions(seed: int):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beam_size": 3}, {"beam_size": 4, "groups": 2}, {"beam_size": 3, "required": ["dog", "cat"]}]
+    "settings", [{"beam_size": 3}, {"beam_size": 4, "num_beam_groups": 2}, {"beam_size": 3, "required": ["dog", "cat"]}]
 )
 @torch.no_grad()
 def test_images_that_are_searched_together_get_what_each_gets_alone(settings: dict[str, Any]):

@@ -155,7 +155,7 @@ def name_config_folder(arguments: list[str]) -> list[str]:
         return arguments
     if not os.path.isdir(folder):
         raise UserError(
-            f"--config-dir {folder} is no folder; give the folder that has your attention/, experiment/ or such"
+            f"--config-dir {folder} does not exist; give the folder of your config groups, such as attention/"
         )
     if find_searchpath(arguments):
         raise UserError(f"--config-dir and {SEARCHPATH} are both given; name all folders in {SEARCHPATH}")

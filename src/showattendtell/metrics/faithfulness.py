@@ -153,7 +153,7 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
 
 
 @dataclass(frozen=True, eq=False)
-class WordMeans(SufficientStatistics):
+class MeanOverWords(SufficientStatistics):
     """A score that is a mean over words, of which images have different numbers.
 
     name      name of the score
@@ -164,7 +164,7 @@ class WordMeans(SufficientStatistics):
     by_image: Array
 
     @classmethod
-    def of(cls, words: Sequence[WordFaithfulness], map_name: str, field: str, images: Sequence[str]) -> "WordMeans":
+    def of(cls, words: Sequence[WordFaithfulness], map_name: str, field: str, images: Sequence[str]) -> "MeanOverWords":
         """Return the statistics of a field of a map over the words at which it was measured."""
         index, by_image = {image: i for i, image in enumerate(images)}, np.zeros((len(images), 2))
         for word in words:
@@ -185,7 +185,7 @@ def _intervals(
     bootstrap sample (R, I)."""
     intervals = {}
     for field in MapFaithfulness._fields:
-        means = WordMeans.of(words, name, field, images).scores(copies)[field]
+        means = MeanOverWords.of(words, name, field, images).scores(copies)[field]
         if len(means):
             low, high = np.percentile(means, (2.5, 97.5))
             intervals[field] = (float(low), float(high))
@@ -201,11 +201,9 @@ def _compare(
 ) -> dict[str, Difference]:
     """Return the differences of a map's deletion and insertion to those of another map at the same words, from the
     count of each image in each bootstrap sample (R, I)."""
-    sampled = [
-        resample({field: WordMeans.of(words, map_name, field, images) for field in ("deletion", "insertion")}, copies)
-        for map_name in (other, name)
-    ]
-    return compare(*sampled).differences
+    fields, maps = ("deletion", "insertion"), (other, name)
+    means = [{field: MeanOverWords.of(words, map_name, field, images) for field in fields} for map_name in maps]
+    return compare(*(resample(of_map, copies) for of_map in means)).differences
 
 
 def _present(maps: Sequence[MapFaithfulness], field: str) -> Array:

@@ -51,7 +51,7 @@ def load_network(name: str, weights: str, size: int) -> Any:
             raise UserError(
                 f"the weights of {name} could not be downloaded from timm's hub ({type(error).__name__}); connect "
                 "to the network, set encoder.weights to a file, or use an encoder whose weights are installed: "
-                "encoder=efficientnet_lite0"
+                "encoder=efficientnet_lite0 or efficientnet_lite2"
             ) from None
     network = _create(name, size, pretrained=False)
     if weights == "random":
