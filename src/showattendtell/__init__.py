@@ -1,5 +1,6 @@
 """Image captioning with visual attention after Xu et al., "Show, Attend and Tell" (ICML 2015)."""
 
+import atexit
 import gc
 import sys
 from importlib import import_module
@@ -47,4 +48,5 @@ def __getattr__(name: str) -> Any:
         imported = import_module(path)
         if is_new:
             gc.freeze()  # the next collection would scan half a million objects that stay, which takes 0.4 s
+            atexit.register(gc.unfreeze)  # nanobind reports objects that the collection at the end does not find
     return getattr(imported, name)

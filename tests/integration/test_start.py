@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
     assert lines == ["a skateboarder"]
     assert imported == "[] True"
     assert number < 2_600
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="PyTorch for CPUs has no Triton")
+def test_a_script_that_imports_the_training_ends_without_reports_of_leaks(tmp_path: Path):
+    code = "import triton, pytorch_lightning, showattendtell; showattendtell.CaptioningModule"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 OTHERS = [pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS if command not in ("caption", "train")]
