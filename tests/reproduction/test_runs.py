@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from slow_cases import slow_after
 from small_table import TABLE, begin, configured, finish, hash_of, write_results, written
 
+from showattendtell.config.compose import compose
+from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
 from showattendtell.reproduction.runs import (
     BEGINNING,
@@ -64,6 +67,36 @@ def test_a_student_learns_from_the_best_models_of_its_seed(made: Any, tmp_path: 
     assert runs[5].arguments[-1] == f"distillation.teacher=[{','.join(teachers)}]"
     assert not runs[5].can_begin
     assert "teacher" not in runs[0].config.distillation
+
+
+CAPTIONED = TABLE._replace(
+    recipes={
+        **TABLE.recipes,
+        "captioned": RecipeConfig(["dataset=shapes"], init_from="soft", captions_of=["soft", "soft_cider"]),
+        "captioned_average": RecipeConfig(average_of=["captioned", "soft_cider"]),
+    }
+)
+
+
+def test_captions_are_of_all_seeds_of_the_table_whatever_seeds_are_run(tmp_path: Path):
+    runs = make_runs(CAPTIONED, configured("recipes=captioned", "seeds=[2]"), tmp_path)
+    titles = ["soft, seed 2", "soft, seed 1", "soft_cider, seed 1", "soft_cider, seed 2", "captioned, seed 2"]
+    assert [run.title for run in runs] == titles
+    file = str(tmp_path / "captioned/captions-train.json")
+    assert runs[-1].arguments[-1] == f"distillation.captions={file}"
+    assert runs[-1].config.distillation.captions == file
+    models = ["soft/1", "soft/2", "soft_cider/1", "soft_cider/2"]
+    assert runs[-1].writers
+    assert runs[-1].writers.models == tuple(tmp_path / model / "best.ckpt" for model in models)
+    assert [run.title for run in runs[-1].dependencies] == titles[:-1]
+    assert not runs[-1].can_begin
+    assert [run.writers for run in runs[:-1]] == [None] * 4
+
+
+def test_a_mean_of_a_run_with_captions_learns_from_none(tmp_path: Path):
+    runs = make_runs(CAPTIONED, configured("recipes=captioned_average", "seeds=[1]"), tmp_path)
+    assert [run.title for run in runs[-2:]] == ["captioned, seed 1", "captioned_average, seed 1"]
+    assert runs[-1].writers is None
 
 
 def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
@@ -201,8 +234,13 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
         (RecipeConfig(average_of=["soft"]), "average_of with two recipes or more"),
         (
             RecipeConfig(average_of=["soft", "hard"], init_from="soft"),
-            "odd is a weight average, and is not trained; leave init_from and teachers out",
+            "odd is a weight average, and is not trained; leave init_from, teachers and captions_of out",
         ),
+        (
+            RecipeConfig(average_of=["soft", "hard"], captions_of=["soft"]),
+            "odd is a weight average, and is not trained; leave init_from, teachers and captions_of out",
+        ),
+        (RecipeConfig(["dataset=shapes"], captions_of=["odd"]), "odd needs odd, which has no end"),
         (RecipeConfig(average_of=["soft", "odd"]), "odd needs odd, which has no end"),
         (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
     ],
@@ -293,6 +331,7 @@ def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, setting
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
         (["settings=[seed=7]"], r"seed is set by the table; leave it out, and choose seeds by seeds=\[1\]"),
         (["settings=[init_from=a.ckpt]"], "init_from is set by the table; leave it out"),
+        (["settings=[distillation.captions=a.json]"], "distillation.captions is set by the table; leave it out"),
         (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is set by the table"),
     ],
 )
@@ -361,3 +400,17 @@ def test_settings_are_given_as_for_training(argument: str, settings: list[str]):
 
 def test_other_arguments_stay_as_they_are():
     assert quote_settings(["table=shapes", "plan=true"]) == ["table=shapes", "plan=true"]
+
+
+def test_the_documented_table_of_ones_own_has_runs(tmp_path: Path):
+    page = (Path(__file__).parents[2] / "docs/reproduction.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```yaml\n(# my-options/table/mine\.yaml\n.*?)```", page, re.DOTALL)
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/mine.yaml").write_text(example)
+    config, _ = compose("reproduce", [f"hydra.searchpath=[file://{tmp_path}]", "table=mine", "seeds=[1]"])
+    table = build(config.table)
+    assert [run.title for run in make_runs(table, config, tmp_path)] == [
+        "soft, seed 1",
+        "dot, seed 1",
+        "soft_cider, seed 1",
+    ]

@@ -1,5 +1,7 @@
 """Who carries out which runs."""
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -7,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from small_table import TABLE, configured, finish
+from small_table import TABLE, configured, finish, hash_of, written
 
 from showattendtell.errors import UserError
-from showattendtell.reproduction.runs import TableRun
+from showattendtell.reproduction.runs import TableRun, make_runs
+from showattendtell.reproduction.tables import RecipeConfig
 from showattendtell.reproduction.work import CommandRunner, carry_out, score_ensembles
 
 
@@ -61,6 +64,38 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
     commands = RecordedCommands(tmp_path, meanwhile)
     assert carry_out([*firsts, *seconds], tmp_path, commands, configured()) == ["soft, seed 1: it fails"]
     assert commands.run_commands == ["train soft/1", "train soft/2", "train soft_cider/2"]
+
+
+def test_captions_are_written_once_and_again_for_other_models(tmp_path: Path):
+    table = TABLE._replace(
+        recipes={**TABLE.recipes, "captioned": RecipeConfig(["dataset=shapes"], captions_of=["soft"])}
+    )
+    config = configured("recipes=captioned")
+    *writers, first, second = make_runs(table, config, tmp_path)
+    for run in writers:
+        finish(run)
+    file = tmp_path / "captioned/captions-train.json"
+
+    def meanwhile(message: str) -> None:
+        if message.startswith("evaluate"):
+            file.write_text(json.dumps({"checkpoint_sha256": [hash_of(run) for run in writers]}))
+        else:
+            finish(first if message.endswith("/1") else second)
+
+    commands = RecordedCommands(tmp_path, meanwhile)
+    assert carry_out([first, second], tmp_path, commands, config) == []
+    write = "evaluate captioned/captions-train.json"
+    assert commands.run_commands == [write, "train captioned/1", "train captioned/2"]
+
+    shutil.rmtree(second.folder)
+    for run in writers:
+        (run.folder / "best.ckpt").write_text("trained again")
+        for beam in run.scoring.decodings:
+            result = {**written(beam), "checkpoint_sha256": hash_of(run)}
+            run.scoring.result_file(beam).write_text(json.dumps(result))
+    commands = RecordedCommands(tmp_path, meanwhile)
+    assert carry_out([second], tmp_path, commands, config) == []
+    assert commands.run_commands == [write, "train captioned/2"]
 
 
 HOLDS = """

@@ -1,7 +1,7 @@
 """The runs of a table: the training settings of each, and its progress."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from showattendtell.reproduction.tables import (
     ScoringPlan,
     check_table,
     sha256_of,
-    with_beginnings,
+    with_runs_before,
 )
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS, read_times
 from showattendtell.settings import may_differ
@@ -33,13 +33,14 @@ from showattendtell.settings import may_differ
 BEGINNING = "init_from.sha256"
 """File with the SHA-256 of the weights that a second stage was initialized from, or that a mean was averaged from."""
 
-OTHER_RUNS = ("init_from", "distillation.teacher")
+OTHER_RUNS = ("init_from", "distillation.teacher", "distillation.captions")
 """Settings with paths to the weights of other runs of the table, whose folder may be moved."""
 
 OWN = {
     "seed": ", and choose seeds by seeds=[1]",
     "init_from": "",
     "distillation.teacher": "",
+    "distillation.captions": "",
     "resume": "",
     "stages": "",
 }
@@ -55,6 +56,7 @@ class TableRun(NamedTuple):
         scoring: the required test results of its best checkpoint.
         dependencies: the runs whose best weights initialize a second stage, are averaged, or are teachers.
         is_mean: whether the run averages those weights instead of training.
+        writers: the ensemble that captions the training images, if the run learns from its captions.
     """
 
     recipe: str
@@ -65,6 +67,7 @@ class TableRun(NamedTuple):
     scoring: ScoringPlan
     dependencies: "tuple[TableRun, ...]" = ()
     is_mean: bool = False
+    writers: ScoringPlan | None = None
 
     @property
     def title(self) -> str:
@@ -123,8 +126,7 @@ def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
     for name in names:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    recipes = dict.fromkeys(name for one in names for name in with_beginnings(table.recipes, one))
-    runs = _make_runs(table, config, folder, recipes, config.seeds or table.seeds)
+    runs = _make_runs(table, config, folder, with_runs_before(table, names, config.seeds or table.seeds))
     check_settings(runs)
     return runs
 
@@ -146,9 +148,7 @@ def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
     errors = []
     for recipe in table.recipes:
         try:
-            recipe_runs = _make_runs(
-                table, config, folder, dict.fromkeys(with_beginnings(table.recipes, recipe)), seeds
-            )
+            recipe_runs = _make_runs(table, config, folder, with_runs_before(table, [recipe], seeds))
         except UserError as error:
             errors.append(str(error))
         else:
@@ -159,28 +159,31 @@ def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
 
 
 def _make_runs(
-    table: PaperTableConfig, config: DictConfig, folder: Path, recipes: Iterable[str], seeds: Sequence[int]
+    table: PaperTableConfig, config: DictConfig, folder: Path, seeds: Mapping[str, Sequence[int]]
 ) -> list[TableRun]:
     common = [*given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
     runs: dict[tuple[str, int], TableRun] = {}
-    for name in recipes:
+    for name in seeds:
         recipe = table.recipes[name]
         source = recipe
         while source.average_of:  # a mean has the settings of its first part, as in its checkpoint
             source = table.recipes[source.average_of[0]]
         arguments = (*source.settings, *common)
         settings = without_hydra(compose("train", check_command("train", arguments))[0])
-        for seed in seeds:
+        for seed in seeds[name]:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
-            dependencies = tuple(runs[needed, seed] for needed in recipe.needs)
+            dependencies = tuple(runs[needed] for needed in table.runs_before(name, seed))
             run_settings: dict[str, Any] = {"seed": seed}
             if recipe.init_from:
                 run_settings["init_from"] = str(folder / recipe.init_from / str(seed) / BEST)
             if recipe.teachers:
                 teachers = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
                 run_settings["distillation.teacher"] = teachers
+            writers = _writers(table, name, folder)
+            if writers:
+                run_settings["distillation.captions"] = str(captions_file(writers))
             run_config = copy.deepcopy(settings)
             for key, value in run_settings.items():
                 OmegaConf.update(run_config, key, value)
@@ -189,9 +192,22 @@ def _make_runs(
                 for key, value in run_settings.items()
             )
             runs[name, seed] = TableRun(
-                name, seed, at, (*arguments, *run_arguments), run_config, scoring, dependencies, bool(recipe.average_of)
+                *(name, seed, at, (*arguments, *run_arguments), run_config),
+                *(scoring, dependencies, bool(recipe.average_of), writers),
             )
     return list(runs.values())
+
+
+def _writers(table: PaperTableConfig, name: str, folder: Path) -> ScoringPlan | None:
+    """Return the ensemble that captions the training images for a recipe, if there is one."""
+    recipes = table.recipes[name].captions_of
+    models = tuple(folder / recipe / str(seed) / BEST for recipe in recipes for seed in table.seeds)
+    return ScoringPlan(f"captions for {name}", folder / name, models, (), boxed=False) if models else None
+
+
+def captions_file(writers: ScoringPlan) -> Path:
+    """Return the file with the captions of an ensemble for the training images."""
+    return writers.folder / "captions-train.json"
 
 
 def check_settings(runs: Iterable[TableRun]) -> None:

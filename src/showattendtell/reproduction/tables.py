@@ -1,7 +1,7 @@
 """Tables of recipes, the command-line settings of their rows, and which of their test results exist."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -33,6 +33,8 @@ class RecipeConfig(NamedTuple):
         init_from: the recipe whose best weights of the same seed initialize this training, if it is a second stage.
         average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
         teachers: the recipes whose best models of the same seed form the ensemble that this training learns from.
+        captions_of: the recipes whose best models of all seeds of the table form the ensemble that captions the
+            training images; this training learns from these captions.
     """
 
     settings: Sequence[Text] = ()
@@ -41,11 +43,17 @@ class RecipeConfig(NamedTuple):
     init_from: Text | None = None
     average_of: Sequence[Text] = ()
     teachers: Sequence[Text] = ()
+    captions_of: Sequence[Text] = ()
+
+    @property
+    def needs_same_seed(self) -> tuple[str, ...]:
+        """Return the recipes that have to be trained before this one with its seed."""
+        return (*([self.init_from] if self.init_from else []), *self.average_of, *self.teachers)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the recipes that have to be trained before this one."""
-        return (*([self.init_from] if self.init_from else []), *self.average_of, *self.teachers)
+        return (*self.needs_same_seed, *self.captions_of)
 
 
 class PaperTableConfig(NamedTuple):
@@ -74,6 +82,12 @@ class PaperTableConfig(NamedTuple):
     decoding: PositiveInt | Text = 3
     ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})
 
+    def runs_before(self, recipe: str, seed: int) -> list[tuple[str, int]]:
+        """Return the recipes and seeds that have to be trained directly before a run."""
+        config = self.recipes[recipe]
+        writers = ((name, other_seed) for name in config.captions_of for other_seed in self.seeds)
+        return list(dict.fromkeys([*((name, seed) for name in config.needs_same_seed), *writers]))
+
     def members(self, ensemble: str) -> list[str]:
         """Return the recipes whose models form an ensemble."""
         names = self.ensembles[ensemble]
@@ -92,9 +106,10 @@ def check_table(table: PaperTableConfig) -> None:
             raise UserError(
                 f"table={table.name}: {name} needs settings of train, or average_of with two recipes or more"
             )
-        if recipe.average_of and (recipe.init_from or recipe.teachers):
+        if recipe.average_of and (recipe.init_from or recipe.teachers or recipe.captions_of):
             raise UserError(
-                f"table={table.name}: {name} is a weight average, and is not trained; leave init_from and teachers out"
+                f"table={table.name}: {name} is a weight average, and is not trained; leave init_from, teachers and "
+                "captions_of out"
             )
     try:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
@@ -109,10 +124,19 @@ def check_table(table: PaperTableConfig) -> None:
         check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
-def with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
-    for first in recipes[name].needs:
-        yield from with_beginnings(recipes, first)
-    yield name
+def with_runs_before(table: PaperTableConfig, names: Iterable[str], seeds: Sequence[int]) -> dict[str, list[int]]:
+    """Return the recipes `names` and all that have to be trained before them, in that order, with their seeds."""
+    found: dict[str, dict[int, None]] = {}
+
+    def add(name: str, seed: int) -> None:
+        for needed in table.runs_before(name, seed):
+            add(*needed)
+        found.setdefault(name, {})[seed] = None
+
+    for name in names:
+        for seed in seeds:
+            add(name, seed)
+    return {name: list(seeds_of) for name, seeds_of in found.items()}
 
 
 def quote_settings(arguments: Sequence[str]) -> list[str]:
@@ -186,7 +210,7 @@ class ScoringPlan(NamedTuple):
     @property
     def was_scored(self) -> bool:
         """Whether any result belongs to the present weights, which means that training was complete."""
-        return all(model.is_file() for model in self.models) and any(map(self._is_of_these, self.results))
+        return all(model.is_file() for model in self.models) and any(map(self.is_of_these, self.results))
 
     def result_file(self, decoding: int | str) -> Path:
         return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
@@ -197,7 +221,7 @@ class ScoringPlan(NamedTuple):
         A deleted checkpoint is assumed to be the one that was scored.
         """
         file = self.result_file(decoding)
-        if not file.is_file() or not self._is_of_these(file):
+        if not file.is_file() or not self.is_of_these(file):
             return False
         result = _read(file, _stamp(file))
         tokenizer, settings = _settings_of(decoding)
@@ -205,7 +229,8 @@ class ScoringPlan(NamedTuple):
         is_written_so = result["tokenizer"] == tokenizer and all(used[name] == settings.get(name) for name in used)
         return is_written_so and (not self.boxed or BOXED in result)
 
-    def _is_of_these(self, file: Path) -> bool:
+    def is_of_these(self, file: Path) -> bool:
+        """Whether a result file belongs to the present weights. A deleted checkpoint is assumed to be the same."""
         scored = _read(file, _stamp(file))["checkpoint_sha256"]
         hashes = [scored] if isinstance(scored, str) else scored
         return len(hashes) == len(self.models) and all(

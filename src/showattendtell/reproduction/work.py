@@ -18,6 +18,7 @@ from showattendtell.reproduction.outcome import make_table, write
 from showattendtell.reproduction.runs import (
     TableRun,
     budget,
+    captions_file,
     check_settings,
     data_settings,
     expected_seconds,
@@ -140,21 +141,32 @@ def _take(run: TableRun, commands: CommandRunner, config: DictConfig, errors: li
             return False
         if not run.is_finished:
             if not run.scoring.was_scored:
-                _train(run, commands)
+                _train(run, commands, config)
             score(run.scoring, commands, config)
     return True
 
 
-def _train(run: TableRun, commands: CommandRunner) -> None:
+def _train(run: TableRun, commands: CommandRunner, config: DictConfig) -> None:
     """Train or average; complete training ends at once when resumed."""
     if not run.is_begun:
         note_beginning(run)
+    if run.writers:
+        _caption_training_images(run.writers, commands, config)
     if run.is_mean:
         parts = [str(part.folder / BEST) for part in run.dependencies]
         commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
     else:
         resume = ["resume=true"] if run.is_begun else []
         commands.run("train", *run.arguments, f"hydra.run.dir={as_value(str(run.folder))}", *resume)
+
+
+def _caption_training_images(writers: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
+    """Write the captions that a run learns from, unless there are captions of these models."""
+    file = captions_file(writers)
+    with file_lock(file.with_suffix(LOCK)):
+        if not (file.is_file() and writers.is_of_these(file)):
+            settings = ["split=train", "metrics=[bleu]", "decoding.beam_size=5", "decoding.min_length=1"]
+            _evaluate(writers, [*settings, "decoding.allow_unk=false"], file, ["root"], commands, config)
 
 
 def _hold(scoring: ScoringPlan) -> TextIO | None:
@@ -177,23 +189,35 @@ def _noting(errors: list[str], title: str) -> Iterator[None]:
 
 def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
     """Compute the missing test results."""
-    models = [str(file) for file in scoring.models]
-    cache_settings = [setting for setting in given_settings(config) if setting.startswith("cache=")]
+    names = ["root", "entities", "instances"]
     for decoding in scoring.decodings:
         if not scoring.is_scored(decoding):
-            commands.run(
-                "evaluate",
-                f"checkpoint={as_value(models[0] if len(models) == 1 else models)}",
-                setting_of(decoding),
-                f"output={as_value(str(scoring.result_file(decoding)))}",
-                *data_settings(config, ["root", "entities", "instances"]),
-                *cache_settings,
-            )
+            _evaluate(scoring, [setting_of(decoding)], scoring.result_file(decoding), names, commands, config)
             if not scoring.is_scored(decoding):
                 raise UserError(
                     f"{scoring.result_file(decoding)} has no figures of boxes, which dataset.entities and "
                     "dataset.instances give for the test images; leave out the data sets without these files"
                 )
+
+
+def _evaluate(
+    scoring: ScoringPlan,
+    settings: Sequence[str],
+    output: Path,
+    names: list[str],
+    commands: CommandRunner,
+    config: DictConfig,
+) -> None:
+    """Run evaluate with a model or an ensemble, and with the settings `names` of the data set."""
+    models = [str(file) for file in scoring.models]
+    commands.run(
+        "evaluate",
+        f"checkpoint={as_value(models[0] if len(models) == 1 else models)}",
+        *settings,
+        f"output={as_value(str(output))}",
+        *data_settings(config, names),
+        *(setting for setting in given_settings(config) if setting.startswith("cache=")),
+    )
 
 
 def score_ensembles(
