@@ -192,8 +192,15 @@ def _make_runs(
                 for key, value in run_settings.items()
             )
             runs[name, seed] = TableRun(
-                *(name, seed, at, (*arguments, *run_arguments), run_config),
-                *(scoring, dependencies, bool(recipe.average_of), writers),
+                recipe=name,
+                seed=seed,
+                folder=at,
+                arguments=(*arguments, *run_arguments),
+                config=run_config,
+                scoring=scoring,
+                dependencies=dependencies,
+                is_mean=bool(recipe.average_of),
+                writers=writers,
             )
     return list(runs.values())
 
