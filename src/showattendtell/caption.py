@@ -81,6 +81,7 @@ def _caption_photographs(
         caption_all,
         checkpoint_groups,
         load_captioners,
+        model_names,
         settings_checksum,
         warn_of_size,
     )
@@ -96,7 +97,10 @@ def _caption_photographs(
         images_found = images_found.select(describe.pending(images_found.sources))
     folder = Path(config.output) if config.output else next_free(FOLDER)
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
-    pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(images_found.names)]
+    pictures = [
+        [folder / f"{name}.{suffix}" for name in names for suffix in suffixes]
+        for names in picture_names(images_found.names, model_names(config))
+    ]
     if PAGE in formats:
         warn_of_size(len(images_found.sources), "formats=[jsonl,csv] writes none")
     captioners = load_captioners(config) if images_found.sources else []
@@ -123,8 +127,9 @@ def _caption_photographs(
                 for caption in output.captions
             )
             _print_captions(source, list(zip(models, outputs, strict=True)), pictures[i], is_single)
-            for path in pictures[i]:
-                draw(*outputs[0].as_drawn(), path, outputs[0].caption)
+            drawn = (output for output in outputs for _ in suffixes)
+            for output, path in zip(drawn, pictures[i], strict=True):
+                draw(*output.as_drawn(), path, output.caption)
             if outputs[0].unsure:
                 unsure_photographs.append(source)
             if PAGE in formats:
@@ -204,7 +209,8 @@ def _page_and_summary(
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
         paths = [str(path) for path in _files(folder, formats) if path.is_file()]
-        paths += [f"{folder}/*.{suffix}" for suffix in formats if suffix in PICTURES]
+        pictures = folder / "*" if len(models) > 1 else folder
+        paths += [f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES]
         if paths:
             print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
         for line in describe.summary() if describe else []:

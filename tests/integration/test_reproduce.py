@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
 
 pytestmark = pytest.mark.slow
@@ -131,3 +132,32 @@ def test_workers_share_the_runs_and_the_last_one_writes_the_whole_table(start: S
     assert "with another worker" in first + second
     content = json.loads((folder / "runs/shared/shapes.json").read_text())
     assert [len(row["results"]) for row in content["blocks"][0]["rows"]] == [3, 3, 1, 1]
+
+
+OWN_TABLE = """
+_target_: showattendtell.reproduction.tables.PaperTableConfig
+name: mine
+folder: mine
+base: gateless
+pages: [gateless]
+seeds: [1]
+decodings: [1]
+decoding: 1
+recipes:
+  gateless:
+    _target_: showattendtell.reproduction.tables.RecipeConfig
+    settings: [dataset=shapes, attention=gateless]
+"""
+
+
+def test_recipes_of_an_own_table_use_own_options(run: Run, folder: Path):
+    for file, text in {"table/mine": OWN_TABLE, "attention/gateless": "defaults: [soft]\ngate: none\n"}.items():
+        path = folder / f"my options/{file}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    own = ["--config-dir", "my options", "table=mine", f"settings=[{','.join(SETTINGS)}]"]
+    done = assert_done(run("reproduce", *own))
+    assert begun(done.out) == ["prepare", "train", "evaluate", "caption"]
+    settings = yaml.safe_load((folder / "runs/paper-mine/gateless/1/config/config.yaml").read_text())
+    assert settings["attention"]["gate"] == "none"
+    assert "nothing to train" in assert_done(run("reproduce", *own)).out

@@ -91,12 +91,25 @@ def test_pictures_are_written_if_another_photograph_cannot_be_read(tmp_path: Pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "b.png"]
 
 
+def names_of_one_model(files: list[str]) -> list[str]:
+    return [name for (name,) in picture_names(files, ["soft"])]
+
+
 def test_pictures_of_equal_names_do_not_overwrite_each_other():
-    assert picture_names(["photo.jpg", "photo.png", "other.jpg"]) == ["photo", "photo-2", "other"]
+    assert names_of_one_model(["photo.jpg", "photo.png", "other.jpg"]) == ["photo", "photo-2", "other"]
     files = ["photo-2.jpg", "photo.jpg", "photo.png", "photo.png", "photo-2.jpg"]
-    assert picture_names(files) == ["photo-2", "photo", "photo-3", "photo-4", "photo-2-2"]
+    assert names_of_one_model(files) == ["photo-2", "photo", "photo-3", "photo-4", "photo-2-2"]
 
 
 def test_pictures_of_subfolders_keep_their_folder():
     files = ["photo.jpg", "rome/photo.jpg", "rome/photo.png", "v1.0/photo"]
-    assert picture_names(files) == ["photo", "rome/photo", "rome/photo-2", "v1.0/photo"]
+    assert names_of_one_model(files) == ["photo", "rome/photo", "rome/photo-2", "v1.0/photo"]
+
+
+def test_each_model_has_a_folder_of_pictures():
+    models = ["soft/best.ckpt", "a + b", "../v1.0/c", "...", "..", "云"]
+    folders = ["soft-best", "a-+-b", "v1-0-c", "model", "model-2", "云"]
+    assert picture_names(["photo.jpg", "rome/photo.jpg"], models) == [
+        tuple(f"{folder}/photo" for folder in folders),
+        tuple(f"{folder}/rome/photo" for folder in folders),
+    ]

@@ -280,7 +280,7 @@ def read_choices() -> Choices:
 
 def read_searchpath() -> list[str]:
     """Return the argument of this run that names the user's own folders of options, if it is given."""
-    return find_searchpath(HydraConfig.get().overrides.hydra)
+    return find_searchpath(HydraConfig.get().overrides.hydra) if HydraConfig.initialized() else []
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from showattendtell.config.compose import (
     to_plain,
     without_hydra,
 )
-from showattendtell.config.entry_point import as_value
+from showattendtell.config.entry_point import as_value, read_searchpath
 from showattendtell.config.trust import literal, read_settings
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
@@ -161,7 +161,7 @@ def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
 def _make_runs(
     table: PaperTableConfig, config: DictConfig, folder: Path, seeds: Mapping[str, Sequence[int]]
 ) -> list[TableRun]:
-    common = [*given_settings(config), *data_settings(config, ["root"])]
+    common = [*read_searchpath(), *given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
     runs: dict[tuple[str, int], TableRun] = {}
     for name in seeds:

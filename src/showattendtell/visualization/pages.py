@@ -3,6 +3,7 @@ process draws, and as an HTML page; without waiting for matplotlib."""
 
 import base64
 import math
+import re
 import signal
 import unicodedata
 from collections import deque
@@ -164,7 +165,7 @@ def drawing() -> Iterator[Callable[..., None]]:
     for a photograph that cannot be read, the figures of the others are written all the same.
     """
     process = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    process.submit(picture_names, [])  # starts the process before its first figure
+    process.submit(_different, [])  # starts the process before its first figure
     pictures: deque[Future[None]] = deque()
 
     def draw(*arguments: Any) -> None:
@@ -200,10 +201,20 @@ def draw_picture(*arguments: Any) -> None:
     draw(*arguments)
 
 
-def picture_names(images: Sequence[str]) -> list[str]:
-    """Return a name without suffix for the picture of each image: `rome/photo` for `rome/photo.jpg`. A repeated name
-    becomes `photo-2`, or gets the next free number."""
-    bases = [image.removesuffix(PurePath(image).suffix) for image in images]
+def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the names of the pictures of each image without suffixes, one per model: `rome/photo` for
+    `rome/photo.jpg`, and `MODEL/rome/photo` if there are several models. A repeated name becomes `photo-2`, or gets the
+    next free number."""
+    folders = [""]
+    if len(models) > 1:
+        folders = [re.sub(r"[^\w+-]+", "-", model.removesuffix(".ckpt")).strip("-") or "model" for model in models]
+    names = [_different([str(PurePath(folder, image)) for image in images]) for folder in _different(folders)]
+    return list(zip(*names, strict=True))
+
+
+def _different(paths: Sequence[str]) -> list[str]:
+    """Return paths without their suffixes, with numbers at the ends of repeated ones."""
+    bases = [path.removesuffix(PurePath(path).suffix) for path in paths]
     used, names = set(bases), dict[str, None]()  # `names` is an ordered set
     for base in bases:
         numbered = (f"{base}-{number}" for number in count(2))
