@@ -32,9 +32,11 @@ def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpo
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("images_at_a_time", slow_after(1, [3, 6]))
-def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Path, images_at_a_time: int):
-    """10 images make 4 batches, or 2 for 3 processes."""
+@pytest.mark.parametrize(("images_at_a_time", "processes"), slow_after(1, [(6, 4), (6, 3), (3, 3), (10, 3)]))
+def test_validation_by_several_processes_gives_the_figures_of_one(
+    checkpoint: Path, images_at_a_time: int, processes: int
+):
+    """10 images make 4 batches, 2 or 1, also for more processes than batches."""
     restored = load_model(str(checkpoint), "cpu", BeamSearch())
     config, model = restored.config, restored.module
     module = build_module(config, model.encoder, model.vocabulary, {})
@@ -57,7 +59,7 @@ def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Pa
 
     alone = validate(1, "auto")
     assert {"val/bleu4", "val/nll_per_word"} <= alone.keys()
-    assert validate(3, "ddp_fork") == pytest.approx(alone)
+    assert validate(processes, "ddp_fork") == pytest.approx(alone)
 
 
 def test_what_is_drawn_for_an_image_does_not_depend_on_the_process_that_draws(

@@ -50,6 +50,17 @@ def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
             torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
+def test_a_rebuilt_encoder_trains_the_same_layers():
+    encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8, recompute=True)
+    rebuilt = Encoder(**encoder.settings())
+    assert rebuilt.settings() == encoder.settings()
+    trained, retrained = (
+        {name for name, parameter in each.named_parameters() if parameter.requires_grad} for each in (encoder, rebuilt)
+    )
+    assert trained == retrained
+    assert 0 < len(trained) < len(list(encoder.parameters()))
+
+
 NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; choose a smaller stride, or leave it out"
 
 

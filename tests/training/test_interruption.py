@@ -221,11 +221,26 @@ def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_save
     assert all(value.isfinite().all() for value in read(tmp_path / LAST)["state_dict"].values())
 
 
+def test_the_loss_of_a_gpu_is_looked_at_before_the_batches_of_the_next_epoch_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The last step of an epoch without validation."""
+    monkeypatch.setattr("showattendtell.training.interruption._send", lambda loss: (loss, Event([])))
+    poison = Poison(4, float("nan"))
+    config = small_config("checkpoint_interval_minutes=60", "++trainer.check_val_every_n_epoch=2")
+    with pytest.raises(UserError, match="the loss of step 5 is nan"):
+        small_run(config, tmp_path, callbacks=[poison])
+    assert_captions_are_those_of(poison, json.loads((tmp_path / NOT_FINITE).read_text())["captions"])
+
+
 def test_the_captions_that_are_reported_are_those_that_were_trained_on(tmp_path: Path):
     poison = Poison(3, float("nan"))
     with pytest.raises(UserError):
         small_run(small_config(), tmp_path, callbacks=[poison])
-    output = json.loads((tmp_path / NOT_FINITE).read_text())["captions"]
+    assert_captions_are_those_of(poison, json.loads((tmp_path / NOT_FINITE).read_text())["captions"])
+
+
+def assert_captions_are_those_of(poison: Poison, output: list[str]) -> None:
     said = {f"{e.image}#{n}": caption.words for e in examples_of(range(IMAGES)) for n, caption in enumerate(e.captions)}
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
     assert [vocabulary.encode(said[caption]) for caption in output] == [

@@ -235,8 +235,8 @@ class CaptionDataModule(lightning.LightningDataModule):
         size = BatchSize(self._size.captions)
         buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
-        # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images.
-        # That changes no result, because results are collected by image name.
+        # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images,
+        # which the module does not score.
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:

@@ -25,7 +25,7 @@ class ImageCaptioner(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.captioner.parameters()).device
+        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
     @property
     def language(self) -> str | None:

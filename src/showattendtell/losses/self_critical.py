@@ -53,7 +53,7 @@ class Reward(NamedTuple):
     max_length: PositiveInt = 30
 
     @property
-    def is_given(self) -> bool:
+    def is_enabled(self) -> bool:
         return bool(self.cider or self.bleu4)
 
 

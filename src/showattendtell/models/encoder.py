@@ -94,6 +94,7 @@ class Encoder(nn.Module):
         self.network_name, self.stride, self.weights = network, stride, weights
         self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
+        self.frozen_stride, self.recompute = frozen_stride, recompute
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -271,7 +272,9 @@ class Encoder(nn.Module):
             "coordinate_scale": self.coordinate_scale,
             "pool": self.pool,
             "trainable": self.trainable,
+            "frozen_stride": self.frozen_stride,
             "learning_rate": self.learning_rate,
+            "recompute": self.recompute,
         }
 
     def describe(self) -> dict[str, Any]:

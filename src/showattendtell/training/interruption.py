@@ -91,7 +91,8 @@ class FiniteLoss(Callback):
     process: `2-not-finite.json`). Weights that are not finite after a finite loss end the run before they are saved or
     used for captions.
 
-    It does not wait for a GPU: the loss is checked in the next step, and before anything is saved.
+    It does not wait for a GPU: the loss is checked in the next step, at the end of an epoch, and before anything is
+    saved.
     """
 
     def __init__(self) -> None:
@@ -107,6 +108,9 @@ class FiniteLoss(Callback):
             self._pending = _send(outputs["loss"])
             if self._pending[1] is None:
                 self._check(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._check(trainer)  # the next epoch has other batches
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._check_all(trainer, module)

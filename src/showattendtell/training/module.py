@@ -44,7 +44,7 @@ from showattendtell.models.latent_attention import MarginalAttention, Variationa
 from showattendtell.models.region_features import NoEncoder
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
-from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
+from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.settings import describe_call
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
@@ -291,9 +291,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
         loaders: Any = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
         loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
-        # Lightning needs a batch in every process. If a later process has the same images, they are captioned all the
-        # same, so that hard attention draws alike in every process.
-        if rank() + len(loader.dataset) < world_size():
+        # Lightning needs a batch in every process. Those without one caption the first one again, which is not scored.
+        if rank() >= len(loader.dataset):
             return
         captions = [self.vocabulary.decode(caption) for caption in tokens]
         self._bleu.update(captions, batch.references)

@@ -86,7 +86,11 @@ def build_module(
             "decoder.dropout_places"
         )
     reward, self_critical = build(settings["reward"]), None
-    if reward.is_given:
+    if (reward.length or reward.repetition) and not reward.is_enabled:
+        raise UserError(
+            "reward.length and reward.repetition are subtracted from other rewards; set reward.cider or reward.bleu4, too"
+        )
+    if reward.is_enabled:
         if captioner.attention.inference_mode == "argmax":
             raise UserError(
                 "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
@@ -96,7 +100,7 @@ def build_module(
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
         metadata[METADATA_KEY]["rewards"] = self_critical.describe()
     teachers = distillation and _load_teachers(distillation, settings, metadata)
-    if teachers is not None and reward.is_given and not reward.likelihood:
+    if teachers is not None and reward.is_enabled and not reward.likelihood:
         raise UserError(
             "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
             "0, or leave distillation.teacher out of this stage"
