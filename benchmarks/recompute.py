@@ -1,4 +1,4 @@
-"""Peak memory and time of fine-tuning an encoder, with and without activation checkpointing (`encoder.recompute`).
+"""Peak memory and time of fine-tuning an encoder, with and without `encoder.gradient_checkpointing`.
 
 A step has one photograph of 224 x 224 pixels, in float32.
 """
@@ -23,7 +23,7 @@ def make_step(network: str, recompute: bool, side: int) -> Callable[[], None]:
     """Return the forward and backward pass of a photograph."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    encoder = Encoder(network, STRIDE, "random", trainable=True, recompute=recompute)
+    encoder = Encoder(network, STRIDE, "random", trainable=True, gradient_checkpointing=recompute)
     pixels = torch.rand(1, 3, side, side)
 
     def step() -> None:

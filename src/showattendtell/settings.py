@@ -26,7 +26,7 @@ MAY_DIFFER = {
     *("callbacks.gradient_norm", "callbacks.progress_bar", "callbacks.learning_rate_monitor", "callbacks.dashboards"),
     *("callbacks.training_figures", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.step_figures"),
     *("callbacks.trial_pruning", "callbacks.worker_shutdown"),
-    *("trainer.accelerator", "encoder.recompute"),
+    *("trainer.accelerator", "encoder.gradient_checkpointing"),
 }
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""
 

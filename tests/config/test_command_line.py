@@ -249,7 +249,12 @@ def test_a_search_whose_package_is_missing_is_reported(monkeypatch: pytest.Monke
 
 
 def test_a_sweep_with_good_values_is_let_through():
-    line = ["-m", "loss.attention_weight=0,0.5,1", "optimizer=adam,rmsprop", "decoder.tie_embeddings=true,false"]
+    line = [
+        "-m",
+        "loss.doubly_stochastic_weight=0,0.5,1",
+        "optimizer=adam,rmsprop",
+        "decoder.tie_embeddings=true,false",
+    ]
     assert check_command("train", line) == [*line[:-1], "++decoder.tie_embeddings=true,false"]
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.compose import config_folder
 from showattendtell.config.signatures import SignatureError, read_signature
-from showattendtell.features.encoding import Computed, EngineName
+from showattendtell.features.encoding import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -212,7 +212,7 @@ def test_defaults_are_given_as_they_stand_in_the_source(package: str):
 
 def test_a_type_that_another_module_of_the_package_names_is_known():
     parameters = read_signature("showattendtell.features.extract.Extraction").parameters
-    assert (parameters["precision"].annotation, parameters["engine"].annotation) == (Computed, EngineName)
+    assert (parameters["precision"].annotation, parameters["engine"].annotation) == (Precision, EngineName)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("encoder.network", 3, "encoder.network=3 should be a text$"),
         ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
         ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
-        ("loss.attention_weight", -1, "loss.attention_weight=-1 should be greater than or equal to 0"),
+        ("loss.doubly_stochastic_weight", -1, "loss.doubly_stochastic_weight=-1 should be greater than or equal to 0"),
         ("schedule.warmup", 1.5, "schedule.warmup=1.5 should be a valid integer"),
         ("decoding.beam_size", 0, "decoding.beam_size=0 should be greater than 0"),
         ("decoding.max_length", -3, "decoding.max_length=-3 should be greater than 0"),
@@ -136,7 +136,7 @@ def test_all_faults_of_all_nodes_are_reported_at_once():
     config = {
         "checkpoint": "???",
         "decoder": {"_target_": TARGETS["decoder"], "dropout": 2.0, "hidden_dim": -1, "wdth": 3},
-        "loss": {"_target_": TARGETS["loss"], "attention_weight": "???"},
+        "loss": {"_target_": TARGETS["loss"], "doubly_stochastic_weight": "???"},
         "nested": {"decoding": {"_target_": TARGETS["decoding"], "beam_size": 0}},
         "schedule": {"_target_": "showattendtell.training.optimizers.Linear"},
     }
@@ -144,7 +144,7 @@ def test_all_faults_of_all_nodes_are_reported_at_once():
     assert len(output.splitlines()) == 7
     for setting in ("checkpoint", "decoder.dropout=2.0", "decoder.hidden_dim=-1", "decoder.wdth", "Linear"):
         assert setting in output
-    for setting in ("loss.attention_weight is not set", "nested.decoding.beam_size=0"):
+    for setting in ("loss.doubly_stochastic_weight is not set", "nested.decoding.beam_size=0"):
         assert setting in output
 
 

@@ -119,17 +119,19 @@ def decoders_with_half() -> list[LSTMDecoder]:
 
 def test_the_doubly_stochastic_terms_mean_is_over_captions_or_over_locations():
     for variant, divisor in (("paper", len(TOKENS)), ("arctic", REGIONS.shape[1])):
-        config = configured(variant, "loss.attention_weight=1")
+        config = configured(variant, "loss.doubly_stochastic_weight=1")
         result = build(config.loss)(model(variant), REGIONS, OWNERS, TOKENS)
         penalties = doubly_stochastic_penalty(result.outputs.weights, torch.ones_like(TOKENS, dtype=torch.bool))
-        torch.testing.assert_close(result.terms["attention"], penalties.sum() / divisor)
+        torch.testing.assert_close(result.terms["doubly_stochastic"], penalties.sum() / divisor)
 
 
 def test_the_doubly_stochastic_term_moves_hard_attention_or_is_only_reported():
     moved = []
     for variant in ("paper", "arctic"):
-        config = configured(variant, "attention=hard", "loss.attention_weight=1")
-        moved.append(build(config.loss)(model(variant, "attention=hard"), REGIONS, OWNERS, TOKENS).terms["attention"])
+        config = configured(variant, "attention=hard", "loss.doubly_stochastic_weight=1")
+        moved.append(
+            build(config.loss)(model(variant, "attention=hard"), REGIONS, OWNERS, TOKENS).terms["doubly_stochastic"]
+        )
     assert [term.requires_grad for term in moved] == [True, False]
     assert all(term > 0 for term in moved)
 
@@ -167,13 +169,16 @@ def test_at_test_time_hard_attention_looks_at_a_sample_or_at_the_expectation():
     assert hard("paper").inference_mode == "sample"
 
 
-def test_the_temperature_is_a_setting_of_hard_attention_alone():
-    settings = ["attention=hard", "attention.temperature=2"]
-    assert check_command("train", ["variant=arctic", *settings])[1:] == ["attention=hard", "++attention.temperature=2"]
+def test_the_inverse_temperature_is_a_setting_of_hard_attention_alone():
+    settings = ["attention=hard", "attention.inverse_temperature=2"]
+    assert check_command("train", ["variant=arctic", *settings])[1:] == [
+        "attention=hard",
+        "++attention.inverse_temperature=2",
+    ]
     for variant in ("paper", "arctic"):
-        assert hard(variant).temperature == 1
-        with pytest.raises(UserError, match=r"there is no setting attention\.temperature"):
-            check_command("train", [f"variant={variant}", "attention.temperature=2"])
+        assert hard(variant).inverse_temperature == 1
+        with pytest.raises(UserError, match=r"there is no setting attention\.inverse_temperature"):
+            check_command("train", [f"variant={variant}", "attention.inverse_temperature=2"])
 
 
 def test_the_first_weights_are_each_layers_own_or_small_and_orthogonal():

@@ -37,7 +37,7 @@ class Grids(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         return nn.functional.adaptive_avg_pool2d(pixels, (2, L)).flatten(1, 2).transpose(1, 2)
 
-    def locate(self, regions: Tensor) -> Tensor:
+    def prepare_regions(self, regions: Tensor) -> Tensor:
         return 2 * regions
 
 

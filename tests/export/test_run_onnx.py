@@ -43,7 +43,7 @@ REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
 class Grids(nn.Module):
     """In the place of an encoder, where the regions are there already."""
 
-    def locate(self, regions: torch.Tensor) -> torch.Tensor:
+    def prepare_regions(self, regions: torch.Tensor) -> torch.Tensor:
         return regions
 
 

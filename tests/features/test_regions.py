@@ -199,7 +199,7 @@ def test_every_layout_gives_the_same_regions(write: Callable[[Path], Path], read
 
 def test_regions_are_trimmed_to_those_of_the_batch_and_have_places(read: Callable[..., Any], tmp_path: Path):
     stored, encoder = read(write_tsv(tmp_path), coordinate_scale=2.0)
-    located = encoder.locate(stored)
+    located = encoder.prepare_regions(stored)
     assert located.shape == (2, 3, D + 5) == (2, 3, encoder.region_dim)
     features, boxes = some_regions()[42]
     left, top, right, bottom = (boxes / [*SIZE, *SIZE]).T

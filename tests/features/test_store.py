@@ -17,7 +17,7 @@ from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids
 
 from showattendtell.errors import UserError
 from showattendtell.features import store as store_module
-from showattendtell.features.store import FORMAT, NUMBERS, FeatureStore, Precision, check_same_settings
+from showattendtell.features.store import FORMAT, STORAGE_FORMATS, FeatureStore, StoredDtype, check_same_settings
 
 
 @pytest.fixture
@@ -281,11 +281,11 @@ def regions(scale: float = 1.0) -> torch.Tensor:
     return scale * torch.randn(3, 4, 64, generator=generator) * torch.rand(3, 4, 1, generator=generator)
 
 
-def through(dtype: Precision, grids: torch.Tensor) -> torch.Tensor:
+def through(dtype: StoredDtype, grids: torch.Tensor) -> torch.Tensor:
     """Packed and unpacked."""
-    packed = NUMBERS[dtype].pack(grids)
-    assert (packed.nbytes, len(packed)) == (3 * NUMBERS[dtype].record(4, 64).itemsize, 3)
-    return NUMBERS[dtype].unpack(packed)
+    packed = STORAGE_FORMATS[dtype].pack(grids)
+    assert (packed.nbytes, len(packed)) == (3 * STORAGE_FORMATS[dtype].record(4, 64).itemsize, 3)
+    return STORAGE_FORMATS[dtype].unpack(packed)
 
 
 def test_float16_is_torch_s():
@@ -294,11 +294,11 @@ def test_float16_is_torch_s():
 
 def test_int8_by_hand():
     grid = torch.tensor([[[127.0, -127.0, 1.4, 0.6], [0.0, 2.54, -1.27, 0.011]]])
-    packed = NUMBERS["int8"].pack(grid)
+    packed = STORAGE_FORMATS["int8"].pack(grid)
     assert packed["q"].tolist() == [[[127, -127, 1, 1], [0, 127, -64, 1]]]
     assert packed["step"].tolist() == [[1.0, pytest.approx(0.02)]]
     expected = torch.tensor([[[127.0, -127.0, 1.0, 1.0], [0.0, 2.54, -1.28, 0.02]]])
-    torch.testing.assert_close(NUMBERS["int8"].unpack(packed), expected)
+    torch.testing.assert_close(STORAGE_FORMATS["int8"].unpack(packed), expected)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6])
@@ -311,7 +311,7 @@ def test_int8_is_off_by_half_a_step_of_the_region_at_most(scale: float):
 def test_int8_loses_what_rounding_evenly_spread_numbers_loses():
     """The error of rounding to a step is spread evenly over it: its root mean square is step / sqrt(12)."""
     exact = torch.rand(1, 1, 100_000, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    error = (NUMBERS["int8"].unpack(NUMBERS["int8"].pack(exact)) - exact).square().mean().sqrt()
+    error = (STORAGE_FORMATS["int8"].unpack(STORAGE_FORMATS["int8"].pack(exact)) - exact).square().mean().sqrt()
     assert error.item() == pytest.approx(1 / 127 / 12**0.5, rel=0.01)
 
 
@@ -321,14 +321,14 @@ def test_regions_of_zeros_stay_zeros():
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_what_is_not_finite_is_found(dtype: Precision, value: float):
-    numbers, grids = NUMBERS[dtype], regions()
+def test_what_is_not_finite_is_found(dtype: StoredDtype, value: float):
+    numbers, grids = STORAGE_FORMATS[dtype], regions()
     assert numbers.are_finite(numbers.pack(grids))
     grids[1, 2, 3] = value
     assert not numbers.are_finite(numbers.pack(grids))
 
 
 def test_the_largest_float16_is_finite_and_what_rounds_beyond_is_not():
-    numbers = NUMBERS["float16"]
+    numbers = STORAGE_FORMATS["float16"]
     assert numbers.are_finite(np.array([65504, -65504, 6e-8, 0], np.float16))
     assert not numbers.are_finite(numbers.pack(torch.full((1, 1, 1), 1e5)))

@@ -16,7 +16,7 @@ from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import BUNDLED, LoadedModel, note_about
 from showattendtell.inference.pipeline import (
@@ -102,7 +102,7 @@ def test_stored_mirror_images_are_read_as_they_are_given(regions_config: DictCon
     pipeline, generator = mirroring_pipeline(regions_config), torch.Generator().manual_seed(0)
     regions, mirrors = (torch.rand(2, 12, DIM + 4, generator=generator) for _ in range(2))
     pictures = [(name, Image.new("RGB", (8, 8))) for name in "ab"]
-    expected = CaptionerEnsemble([pipeline.models[0].module]).generate([regions, mirrors])
+    expected = ImageCaptionerEnsemble([pipeline.models[0].module]).generate([regions, mirrors])
     written = list(pipeline.caption_stored(pictures, [regions, mirrors]))
     assert [one.captions[0].tokens for one in written] == [captions[0].tokens for captions in expected]
     log_probs = [captions[0].log_probs.numpy() for captions in expected]

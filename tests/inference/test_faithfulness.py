@@ -41,7 +41,7 @@ class Grids(nn.Module):
     grid, region_dim = (3, 3), D
     boxes_of = Encoder.boxes_of
 
-    def locate(self, regions: Tensor) -> Tensor:
+    def prepare_regions(self, regions: Tensor) -> Tensor:
         return regions
 
 

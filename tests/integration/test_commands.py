@@ -387,7 +387,7 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
 ):
     trained = f"runs/pixels-{len(precision)}"
     settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    settings += ["augment=crop_flip", "encoder.recompute=true", *precision]
+    settings += ["augment=crop_flip", "encoder.gradient_checkpointing=true", *precision]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
     assert_done(run("train", *settings))
     assert not (folder / "pixels/features").exists()
@@ -400,10 +400,15 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
 
 @pytest.mark.slow
 def test_a_sweep_leaves_a_run_for_each_value(run: Run, prepared: Any, folder: Path):
-    settings = [*TINY, "trainer.limit_train_batches=1", "hydra.sweep.dir=runs/sweep", "loss.attention_weight=0,1"]
+    settings = [
+        *TINY,
+        "trainer.limit_train_batches=1",
+        "hydra.sweep.dir=runs/sweep",
+        "loss.doubly_stochastic_weight=0,1",
+    ]
     assert_done(run("train", "-m", *settings))
     cards = [torch.load(folder / f"runs/sweep/{n}/best.ckpt", weights_only=True)["showattendtell"] for n in (0, 1)]
-    assert [card["config"]["loss"]["attention_weight"] for card in cards] == [0, 1]
+    assert [card["config"]["loss"]["doubly_stochastic_weight"] for card in cards] == [0, 1]
 
 
 def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, checkpoint: Path, folder: Path):

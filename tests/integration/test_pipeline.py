@@ -62,7 +62,7 @@ def test_log_probabilities_and_maps_are_those_of_the_caption_when_it_is_given(
     tokens = torch.tensor([module.vocabulary.encode(output.words)[: len(output.log_probs)]])
     pixels = module.encoder.preprocessing(output.photograph).unsqueeze(0)
     with torch.no_grad():
-        trace = module.trace(pixels, torch.tensor([0]), tokens)
+        trace = module(pixels, torch.tensor([0]), tokens)
         expected = trace.logits.log_softmax(dim=1).gather(1, tokens.T).squeeze(1)
     np.testing.assert_allclose(output.log_probs, expected, atol=1e-4)
     np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), trace.weights[0], atol=1e-5)
@@ -79,7 +79,7 @@ def test_mirrored_p_of_a_word_is_the_mean_of_what_is_said_of_the_photograph_and_
     tokens = torch.tensor([module.vocabulary.encode(output.words)[: len(output.log_probs)]])
     pixels = module.encoder.preprocessing(output.photograph)
     with torch.no_grad():
-        both = [module.trace(seen.unsqueeze(0), torch.tensor([0]), tokens) for seen in (pixels, pixels.flip(-1))]
+        both = [module(seen.unsqueeze(0), torch.tensor([0]), tokens) for seen in (pixels, pixels.flip(-1))]
         spoken = [trace.logits.softmax(dim=1).gather(1, tokens.T).squeeze(1) for trace in both]
     np.testing.assert_allclose(output.log_probs, torch.stack(spoken).mean(dim=0).log(), atol=1e-4)
     np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), both[0].weights[0], atol=1e-5)

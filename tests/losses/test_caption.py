@@ -190,8 +190,8 @@ def test_padding_changes_neither_term():
     trace, padded = (
         trace_of(*each) for each in (parts, [torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in parts])
     )
-    short = loss_of(trace, tokens, attention_weight=0.5)
-    long = loss_of(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1), attention_weight=0.5)
+    short = loss_of(trace, tokens, doubly_stochastic_weight=0.5)
+    long = loss_of(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1), doubly_stochastic_weight=0.5)
     torch.testing.assert_close(long.terms, short.terms)
 
 
@@ -201,7 +201,7 @@ def test_the_total_is_a_mean_over_captions_of_sums_over_words():
     trace = trace_of(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
     words = negative_log_likelihood(trace, tokens)
     penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
-    together = loss_of(trace, tokens, attention_weight=0.3)
+    together = loss_of(trace, tokens, doubly_stochastic_weight=0.3)
     torch.testing.assert_close(total(together.terms), ((words + 0.3 * penalties) / 2).sum())
     torch.testing.assert_close(together.nll, words.mean())
 
@@ -211,6 +211,8 @@ def test_the_released_codes_mean_of_the_penalty_is_over_locations():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, EOS], [5, EOS]])
     trace = trace_of(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
-    released = loss_of(trace, tokens, attention_weight=0.6, penalty_mean="locations").terms["attention"]
-    paper = loss_of(trace, tokens, attention_weight=0.6 * 2 / 3).terms["attention"]
+    released = loss_of(trace, tokens, doubly_stochastic_weight=0.6, penalty_reduction="locations").terms[
+        "doubly_stochastic"
+    ]
+    paper = loss_of(trace, tokens, doubly_stochastic_weight=0.6 * 2 / 3).terms["doubly_stochastic"]
     torch.testing.assert_close(released, paper)

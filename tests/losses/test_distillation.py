@@ -54,7 +54,7 @@ def plain_divergence(student: Tensor, teachers: list[Tensor], temperature: float
 
 
 def scores_at(model: ImageCaptioner, batch: Batch) -> Tensor:
-    trace = model.trace(batch.images, batch.image_index, batch.tokens)
+    trace = model(batch.images, batch.image_index, batch.tokens)
     return trace.at_steps(trace.logits)
 
 
@@ -82,18 +82,18 @@ def losses(
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("kinds", TEACHERS.values(), ids=TEACHERS)
 def test_the_divergence_from_the_mean_probability_of_the_teachers(kinds: list[str], temperature: float):
-    before, after, divergence, _ = losses(kinds, temperature, attention_weight=0.5)
+    before, after, divergence, _ = losses(kinds, temperature, doubly_stochastic_weight=0.5)
     assert divergence > 0.1
     torch.testing.assert_close(after.metrics["distillation"], divergence.detach())
     torch.testing.assert_close(after.terms["distillation"], 0.3 * temperature**2 * divergence)
     torch.testing.assert_close(after.terms["likelihood"], 0.7 * before.terms["likelihood"])
-    torch.testing.assert_close(after.terms["attention"], before.terms["attention"])
+    torch.testing.assert_close(after.terms["doubly_stochastic"], before.terms["doubly_stochastic"])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_the_gradient_is_that_of_the_plain_formula(temperature: float):
     before, after, divergence, captioner = losses(["soft", "soft"], temperature, label_smoothing=0.1)
-    plain = 0.7 * before.terms["likelihood"] + before.terms["attention"] + 0.3 * temperature**2 * divergence
+    plain = 0.7 * before.terms["likelihood"] + before.terms["doubly_stochastic"] + 0.3 * temperature**2 * divergence
     ours, expected = (
         torch.autograd.grad(loss, list(captioner.parameters()), retain_graph=True)
         for loss in (total(after.terms), plain)

@@ -76,7 +76,7 @@ def estimate(captioner: Captioner, loss: HardLoss, batches: int) -> Estimate:
 
 
 def without_entropy(baseline: float = 0.0, decay: float = 1.0) -> HardLoss:
-    loss = HardLoss(entropy_weight=0.0, decay=decay, reward_weight=1.0)
+    loss = HardLoss(entropy_weight=0.0, baseline_decay=decay, reward_weight=1.0)
     loss.baseline.fill_(baseline)
     return loss.double()
 
@@ -138,7 +138,7 @@ def test_every_remedy_lowers_the_variance():
 
 
 def test_the_baseline_follows_the_mean_reward_and_hangs_outside_training():
-    captioner, loss = tiny(), HardLoss(decay=0.9).double()
+    captioner, loss = tiny(), HardLoss(baseline_decay=0.9).double()
     expected = 0.0
     for _ in range(3):
         nll = loss(captioner, REGIONS, torch.tensor([0]), CAPTION).nll
@@ -199,7 +199,7 @@ def test_padding_changes_nothing():
     for estimator in ("reinforce", "reinforce_arctic", "exact"):
         results = []
         for tokens in (CAPTION[:, :3], torch.tensor([[4, 5, EOS, PAD]])):
-            captioner = tiny(estimator=estimator, temperature=1000.0)  # every draw is the likeliest
+            captioner = tiny(estimator=estimator, inverse_temperature=1000.0)  # every draw is the likeliest
             loss = HardLoss().double()(captioner, REGIONS, torch.tensor([0]), tokens)
             results.append(gradient(total(loss.terms), captioner))
         torch.testing.assert_close(*results)
@@ -207,11 +207,13 @@ def test_padding_changes_nothing():
 
 def test_the_penalty_moves_attention_unless_it_is_only_reported():
     captioner, image_index = tiny(), torch.tensor([0])
-    moved = HardLoss(attention_weight=0.5).double()(captioner, REGIONS, image_index, CAPTION)
-    reported = HardLoss(attention_weight=0.5, penalty_gradient=False).double()(captioner, REGIONS, image_index, CAPTION)
-    assert gradient(moved.terms["attention"], captioner).norm() > 0
-    assert not reported.terms["attention"].requires_grad
-    assert reported.metrics["attention_penalty"] > 0
+    moved = HardLoss(doubly_stochastic_weight=0.5).double()(captioner, REGIONS, image_index, CAPTION)
+    reported = HardLoss(doubly_stochastic_weight=0.5, penalty_gradient=False).double()(
+        captioner, REGIONS, image_index, CAPTION
+    )
+    assert gradient(moved.terms["doubly_stochastic"], captioner).norm() > 0
+    assert not reported.terms["doubly_stochastic"].requires_grad
+    assert reported.metrics["doubly_stochastic"] > 0
 
 
 def test_soft_attention_has_no_draws_to_learn_from():

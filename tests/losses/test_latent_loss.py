@@ -322,7 +322,7 @@ UNBIASED = {
 def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(options: dict[str, object], baseline: float):
     captioner, copies, batches = variational(**options), 200, 30
     expected = exact_gradient()
-    loss = VariationalLoss(decay=1.0).double()
+    loss = VariationalLoss(baseline_decay=1.0).double()
     loss.baseline.fill_(baseline)
     torch.manual_seed(2)
     rows, tokens = torch.zeros(copies, dtype=torch.long), CAPTION.repeat(copies, 1)
@@ -371,7 +371,7 @@ def test_samples_of_q_do_not_move_alpha_or_the_state():
 
 
 def test_the_baseline_follows_the_mean_reward_of_a_word():
-    captioner, loss = variational(), VariationalLoss(decay=0.9).double()
+    captioner, loss = variational(), VariationalLoss(baseline_decay=0.9).double()
     expected = 0.0
     for _ in range(3):
         output = loss(captioner, REGIONS, ONE, CAPTION)

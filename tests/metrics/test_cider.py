@@ -7,7 +7,7 @@ import pytest
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.metrics.cider import CiderD, DocumentFrequencies, bleu4, count_ngrams
+from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4, count_ngrams
 from showattendtell.metrics.diversity import judge_endings
 
 WORDS = ["a", "dog", "cat", "runs", "sits", "on", "the", "grass", "red", "ball", "<eos>"]
@@ -44,7 +44,7 @@ class GivenFrequencies(CiderScorer):
 @pytest.mark.parametrize("seed", range(3))
 def test_cider_is_that_of_pycocoevalcap_with_the_same_document_frequencies(seed: int):
     training, rng = corpus(seed, images=20), random.Random(seed + 100)
-    cider, oracle = CiderD(DocumentFrequencies.of(training)), GivenFrequencies(training)
+    cider, oracle = SentenceCIDErD(DocumentFrequencies.of(training)), GivenFrequencies(training)
     for said in [*training[:10], *corpus(seed + 50, images=10)]:
         caption = rng.choice([invent(rng), rng.choice(said)])
         ours = cider.score(
@@ -75,7 +75,7 @@ def test_document_frequencies_by_hand():
 def test_a_caption_that_breaks_off_before_its_end_is_worth_less():
     """Whatever its last word is."""
     training = [[["a", "dog", "on", "the", "grass", "<eos>"]], [["the", "cat", "sits", "<eos>"]], [["red", "ball"]]]
-    cider = CiderD(DocumentFrequencies.of(training))
+    cider = SentenceCIDErD(DocumentFrequencies.of(training))
     said = [cider.weigh(count_ngrams(training[0][0]))]
     whole = ["a", "dog", "on", "the", "grass", "<eos>"]
     worth = [cider.score(cider.weigh(count_ngrams(caption)), said) for caption in (whole, whole[:-1], whole[:-2])]
@@ -89,7 +89,7 @@ def test_the_hash_depends_on_the_frequencies():
 
 
 def test_an_empty_caption_is_worth_nothing():
-    cider = CiderD(DocumentFrequencies.of(corpus(0, images=5)))
+    cider = SentenceCIDErD(DocumentFrequencies.of(corpus(0, images=5)))
     said = count_ngrams(["a", "dog"])
     assert cider.score(cider.weigh(count_ngrams([])), [cider.weigh(said)]) == 0
     assert bleu4(count_ngrams([]), [said]) < 1e-6

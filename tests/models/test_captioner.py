@@ -60,7 +60,7 @@ def test_all_steps_at_once_give_what_the_equations_give_one_by_one(captioner: Ca
 
 
 def test_gradients_are_those_of_the_equations_written_literally(captioner: Captioner):
-    loss = SoftLoss(attention_weight=0.7)
+    loss = SoftLoss(doubly_stochastic_weight=0.7)
     total(loss(captioner, REGIONS, OWNERS, TOKENS).terms).backward()
     hoisted = {name: parameter.grad.clone() for name, parameter in captioner.named_parameters()}
     captioner.zero_grad()

@@ -58,7 +58,7 @@ def test_it_is_built_again_from_its_settings_and_weights():
     other.load_state_dict(encoder.state_dict())
     assert other.describe() == encoder.describe()
     assert other.region_dim == encoder.dim + 2
-    assert torch.equal(other.locate(other(PHOTOGRAPHS)), encoder.locate(encoder(PHOTOGRAPHS)))
+    assert torch.equal(other.prepare_regions(other(PHOTOGRAPHS)), encoder.prepare_regions(encoder(PHOTOGRAPHS)))
 
 
 @pytest.mark.parametrize(

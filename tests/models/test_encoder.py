@@ -142,7 +142,7 @@ def test_a_pooled_region_is_the_mean_of_its_square():
         for column in range(4):
             square = [regions[:, 2 * row + y, 2 * column + x] for y in (0, 1) for x in (0, 1)]
             torch.testing.assert_close(means[:, row, column], sum(square) / 4)
-    assert pooled.locate(means.flatten(1, 2)).shape == means.flatten(1, 2).shape
+    assert pooled.prepare_regions(means.flatten(1, 2)).shape == means.flatten(1, 2).shape
 
 
 def test_a_pooling_that_does_not_divide_the_grid_is_reported():
@@ -161,9 +161,9 @@ def test_positions_add_each_regions_place_behind_its_channels():
     plain, located = (small(stride=16, coordinate_scale=scale) for scale in (0, 3))
     rows, columns = located.grid
     regions = torch.randn(2, rows * columns, located.dim)
-    assert torch.equal(plain.locate(regions), regions)
+    assert torch.equal(plain.prepare_regions(regions), regions)
     assert (plain.region_dim, located.region_dim) == (plain.dim, located.dim + 2)
-    output = located.locate(regions).unflatten(1, (rows, columns))
+    output = located.prepare_regions(regions).unflatten(1, (rows, columns))
     assert torch.equal(output[..., :-2].flatten(1, 2), regions)
     assert output[0, 0, 0, -2:].tolist() == [-3, -3]
     assert output[1, 0, columns - 1, -2:].tolist() == [3, -3]

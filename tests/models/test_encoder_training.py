@@ -51,7 +51,7 @@ def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
 
 
 def test_a_rebuilt_encoder_trains_the_same_layers():
-    encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8, recompute=True)
+    encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8, gradient_checkpointing=True)
     rebuilt = Encoder(**encoder.settings())
     assert rebuilt.settings() == encoder.settings()
     trained, retrained = (
@@ -125,7 +125,7 @@ def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
 )
 def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: str, stride: int | str, share: float):
     plain, recomputing = (
-        Encoder(network, stride, "random", size=64, trainable=True, recompute=r) for r in (False, True)
+        Encoder(network, stride, "random", size=64, trainable=True, gradient_checkpointing=r) for r in (False, True)
     )
     recomputing.load_state_dict(plain.state_dict())
     assert recomputing.describe() == plain.describe()
@@ -138,10 +138,15 @@ def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: st
 
 
 def test_recomputation_asks_for_a_network_that_is_trained():
-    with pytest.raises(UserError, match="recompute=true is for encoder.trainable=true; set that too, or leave it out"):
-        small(recompute=True)
+    with pytest.raises(
+        UserError, match="gradient_checkpointing=true is for encoder.trainable=true; set that too, or leave it out"
+    ):
+        small(gradient_checkpointing=True)
 
 
 def test_a_network_that_cannot_recompute_is_reported():
-    with pytest.raises(UserError, match="recompute=true: timm has no recomputation for inception_v3; leave it out, or"):
-        Encoder("inception_v3", "last", "random", size=96, trainable=True, recompute=True)
+    with pytest.raises(
+        UserError,
+        match="gradient_checkpointing=true: timm supports no gradient checkpointing for inception_v3; leave it out, or",
+    ):
+        Encoder("inception_v3", "last", "random", size=96, trainable=True, gradient_checkpointing=True)

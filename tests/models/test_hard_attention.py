@@ -81,8 +81,8 @@ def test_the_expectation_is_soft_attention():
     assert glimpse.sample.log_prob.item() == 0
 
 
-def test_the_temperature_multiplies_the_scores():
-    cold, warm = hard(temperature=2.0).eval(), hard().eval()
+def test_the_inverse_temperature_multiplies_the_scores():
+    cold, warm = hard(inverse_temperature=2.0).eval(), hard().eval()
     squared = look(warm).weights.square()
     torch.testing.assert_close(look(cold).weights, squared / squared.sum())
 

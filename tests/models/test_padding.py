@@ -60,7 +60,7 @@ def test_more_padding_changes_neither_the_loss_nor_its_gradients(attention: str,
         captioner, images = with_padding(attention, decoder), [image.double().requires_grad_() for image in alone()]
         regions = torch.stack([F.pad(image, (0, 0, 0, length - len(image))) for image in images])
         torch.manual_seed(1)
-        loss = SoftLoss(attention_weight=0.7, label_smoothing=0.1, penalty_mean="locations")
+        loss = SoftLoss(doubly_stochastic_weight=0.7, label_smoothing=0.1, penalty_reduction="locations")
         terms = total(loss(captioner, regions, OWNERS, TOKENS).terms)
         weights = [parameter for parameter in captioner.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(terms, [*images, *weights], allow_unused=True)

@@ -202,7 +202,7 @@ def test_weights_do_not_change_what_attention_gives():
 def test_gradients_of_the_loss_are_those_of_differences(map: Any):
     captioner = make_captioner(map, layers=2, embedding_dim=3, tie_embeddings=True)
     names = ["decoder.layers.0.self_inputs.weight", "decoder.layers.1.cross_inputs.weight", "decoder.embedding.weight"]
-    loss = SoftLoss(attention_weight=0.5, label_smoothing=0.1)
+    loss = SoftLoss(doubly_stochastic_weight=0.5, label_smoothing=0.1)
 
     def cost(regions: Tensor, *weights: Tensor) -> Tensor:
         given = dict(zip(names, weights, strict=True))

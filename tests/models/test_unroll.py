@@ -68,7 +68,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Parts
 @pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
 def test_annotators_s_captions(attention, decoder, loss, as_on_a_gpu):
     captioner = captioner_of(attention, decoder)
-    of = {"attention_weight": 0.5, "label_smoothing": 0.1}
+    of = {"doubly_stochastic_weight": 0.5, "label_smoothing": 0.1}
 
     def work() -> Parts:
         return with_gradient(total(loss(**of)(captioner, REGIONS, OWNERS, TOKENS).terms), captioner)

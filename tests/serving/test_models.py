@@ -24,8 +24,8 @@ def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[
     }
     model = RegisteredModel("hard", load(checkpoints[1], **SEARCH))
     built: list[Any] = []
-    build = pipeline.CaptionerEnsemble
-    monkeypatch.setattr(pipeline, "CaptionerEnsemble", lambda *given: built.append(given) or build(*given))
+    build = pipeline.ImageCaptionerEnsemble
+    monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
     for seed in (None, 5, 6, None, 5):
         [output] = model.describe([PHOTOGRAPH], CaptionRequest(seed=seed, attention="sample"))
         assert output.tokens == expected[seed].tokens

@@ -59,8 +59,8 @@ def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch_without_a_further_ba
 
 def test_the_norms_of_the_terms_change_nothing_but_the_log(tmp_path: Path):
     """Where likelihood is the only term its norm is that of all gradients."""
-    plain = small_run(small_config("loss.attention_weight=0"), tmp_path / "plain")
-    settings = ["loss.attention_weight=0", "callbacks.gradient_norm.terms=true"]
+    plain = small_run(small_config("loss.doubly_stochastic_weight=0"), tmp_path / "plain")
+    settings = ["loss.doubly_stochastic_weight=0", "callbacks.gradient_norm.terms=true"]
     watched = small_run(small_config(*settings), tmp_path / "terms")
     for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -18,7 +18,7 @@ WHOLE = BatchShard(weight=1.0, num_captions=3)
 @pytest.fixture
 def trained(tmp_path: Path) -> dict[float, CaptioningModule]:
     """Modules with a reward, by the weight of the reference captions."""
-    settings = ("reward=cider", "loss.attention_weight=0.3", "decoder.dropout=0")
+    settings = ("reward=cider", "loss.doubly_stochastic_weight=0.3", "decoder.dropout=0")
     weights = {0.0: "reward.likelihood=0", 0.25: "reward.likelihood=0.25"}
     return {weight: small_run(small_config(*settings, given), tmp_path / given) for weight, given in weights.items()}
 
@@ -35,7 +35,7 @@ def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be
         module.loss.progress = 0.5
     people = mixed.loss(mixed.captioner, BATCH.images, BATCH.image_index, BATCH.tokens)
     step = mixed._step(BATCH, WHOLE, log_nll=False)
-    assert step.terms.keys() == {"likelihood", "attention", "reward"}
+    assert step.terms.keys() == {"likelihood", "doubly_stochastic", "reward"}
     for name, term in people.terms.items():
         torch.testing.assert_close(step.terms[name], 0.25 * term)
     torch.testing.assert_close(total(step.terms), 0.25 * total(people.terms) + step.terms["reward"])

@@ -139,7 +139,7 @@ def test_dashboards_get_all_settings_with_their_defaults(tmp_path: Path):
     assert settings["optimizer"]["lr"] == 0.01
     assert settings["optimizer"]["betas"] == (0.9, 0.999)
     assert "log_every_n_steps" in settings["trainer"]
-    assert settings["loss"].keys() > {"_target_", "attention_weight"}
+    assert settings["loss"].keys() > {"_target_", "doubly_stochastic_weight"}
     assert settings["callbacks"]["early_stopping"]["min_delta"] == 0.0
     assert "params" not in settings["optimizer"]
     assert "source" not in settings["data"]

@@ -30,10 +30,10 @@ CHOICES = {
     "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],
-    "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
+    "padded": ["data.bucketing=padded", "loss.doubly_stochastic_weight=0.3"],
     "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
     "by tokens": ["data.tokens_per_batch=12"],
-    "penalty as released": ["loss.penalty_mean=locations"],
+    "penalty as released": ["loss.penalty_reduction=locations"],
     "hard, rloo": ["attention=hard", "attention.samples=2", "attention.estimator=rloo"],
     "hard, exact": ["attention=hard", "attention.estimator=exact"],
 }

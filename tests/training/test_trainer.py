@@ -124,7 +124,7 @@ def test_settings_with_which_nothing_is_trained_are_reported(setting: str, messa
 
 @pytest.mark.parametrize("setting", ["reward.length=0.1", "reward.repetition=0.1"])
 def test_terms_of_a_reward_need_a_reward(setting: str, tmp_path: Path):
-    with pytest.raises(UserError, match=r"set reward\.cider or reward\.bleu4, too"):
+    with pytest.raises(UserError, match=r"set reward\.cider or reward\.bleu4 as well"):
         small_run(small_config(setting), tmp_path)
 
 

@@ -39,7 +39,10 @@ MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape
 
 FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
 
-HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "recompute", TARGET, "dropout", "dropout_places"}
+HARMLESS = {
+    *("weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing"),
+    *(TARGET, "dropout", "dropout_places"),
+}
 """Model settings that may differ when weights are loaded from another model."""
 
 

@@ -20,7 +20,13 @@ from showattendtell.config.validation import TARGET, format_value, join
 COMMON = {
     "train": (
         *("dataset.root", "seed", "init_from", "resume", "monitor", "cache", "data.batch_size", "vocabulary.size"),
-        *("encoder.trainable", "decoder.hidden_dim", "decoder.dropout", "loss.attention_weight", "optimizer.lr"),
+        *(
+            "encoder.trainable",
+            "decoder.hidden_dim",
+            "decoder.dropout",
+            "loss.doubly_stochastic_weight",
+            "optimizer.lr",
+        ),
         *("trainer.max_epochs", "trainer.precision", "trainer.devices", "callbacks.early_stopping.patience"),
     ),
     "prepare": (

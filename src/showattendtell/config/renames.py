@@ -12,6 +12,7 @@ SETTINGS = {
     "attention.expectation": "attention.expectation_prob",
     "attention.relaxation": "attention.gumbel_tau",
     "attention.switch": "attention.expectation_scope",
+    "attention.temperature": "attention.inverse_temperature",
     "attention.test": "attention.inference_mode",
     "augment.colour": "augment.color",
     "checkpoint_every": "checkpoint_interval_minutes",
@@ -25,7 +26,11 @@ SETTINGS = {
     "decoding.say_unknown": "decoding.allow_unk",
     "decoding.shrinking": "decoding.shrink_beam",
     "encoder.positions": "encoder.coordinate_scale",
+    "encoder.recompute": "encoder.gradient_checkpointing",
     "initial_weights": "init_from",
+    "loss.attention_weight": "loss.doubly_stochastic_weight",
+    "loss.decay": "loss.baseline_decay",
+    "loss.penalty_mean": "loss.penalty_reduction",
     "selection": "monitor",
 }
 

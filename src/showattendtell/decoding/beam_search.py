@@ -142,7 +142,7 @@ def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, wo
     return Candidates(*log_p, *(of_group(part, 0) for part in (rows, words)))
 
 
-class EndedCaptions(NamedTuple):
+class Hypotheses(NamedTuple):
     """Finished captions, (I, G, any number) or another shape; log p = -inf marks an empty entry.
 
     rank_scores  the score by which they are ranked (`BeamSearch.rank_score`)
@@ -158,13 +158,13 @@ class EndedCaptions(NamedTuple):
     parents: Tensor
     words: Tensor
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "EndedCaptions":
-        return EndedCaptions(*map(function, self))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Hypotheses":
+        return Hypotheses(*map(function, self))
 
-    def cat(self, other: "EndedCaptions") -> "EndedCaptions":
-        return EndedCaptions(*(torch.cat(parts, dim=-1) for parts in zip(self, other, strict=True)))
+    def cat(self, other: "Hypotheses") -> "Hypotheses":
+        return Hypotheses(*(torch.cat(parts, dim=-1) for parts in zip(self, other, strict=True)))
 
-    def best(self, k: int) -> "EndedCaptions":
+    def best(self, k: int) -> "Hypotheses":
         """Return the best k; ties keep their order."""
         order = self.rank_scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
         return self.map(lambda part: part.gather(-1, order))
@@ -187,7 +187,7 @@ class SearchStep(NamedTuple):
     gates: Tensor
 
 
-def backtrack(ends: EndedCaptions, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
+def backtrack(ends: Hypotheses, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
     """Reconstruct the captions with these ends (M,), from the last word back to the first along the back-pointers."""
     shape = (len(ends.words), len(steps))
     tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
@@ -266,7 +266,7 @@ class BeamSearch(Decoding):
         constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
         shape = (self.num_beam_groups, len(constraints.required) + 1, self.beam_size // self.num_beam_groups)
         beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
-        finished = FinishedCaptions(self, beams.scores)
+        finished = BeamHypotheses(self, beams.scores)
         while len(beams.images) and len(steps) < self.max_length:
             positions = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
             # captions that continue the same one of the last step share its state: that is their prefix
@@ -287,7 +287,7 @@ class BeamSearch(Decoding):
         return finished.best(beams, steps)
 
 
-class FinishedCaptions:
+class BeamHypotheses:
     """The best finished captions of each image and group so far."""
 
     def __init__(self, search: BeamSearch, like: Tensor):
@@ -296,18 +296,18 @@ class FinishedCaptions:
         num_kept = -(-search.num_captions // search.num_beam_groups)  # per group, rounded up
         scores = like.new_full((len(like), search.num_beam_groups, num_kept), -torch.inf)
         zeros = torch.zeros_like(scores, dtype=torch.long)
-        self._ends = EndedCaptions(scores, scores, zeros, zeros, zeros)
+        self._ends = Hypotheses(scores, scores, zeros, zeros, zeros)
 
     def add(self, images: Tensor, scores: Tensor, parents: Tensor, words: Tensor, length: int) -> None:
         """Add those of the images' captions (J, G, ...) that are better than the ones stored for their group."""
         if not scores.isfinite().any():
             return
         scores, parents, words = scores.flatten(2), parents.flatten(2), words.flatten(2)
-        ends = EndedCaptions(
+        ends = Hypotheses(
             self._search.rank_score(scores, length), scores, torch.full_like(words, length), parents, words
         )
         best = self._ends.map(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
-        self._ends = EndedCaptions(
+        self._ends = Hypotheses(
             *(stored.index_copy(0, images, part) for stored, part in zip(self._ends, best, strict=True))
         )
 
@@ -327,7 +327,7 @@ class FinishedCaptions:
 
     def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
-        open_captions, num_kept = FinishedCaptions(self._search, self._ends.scores), self._ends.words.shape[2]
+        open_captions, num_kept = BeamHypotheses(self._search, self._ends.scores), self._ends.words.shape[2]
         parents, words = (part.view_as(still_open.scores) for part in (still_open.parents, still_open.tokens[:, :, -1]))
         open_captions.add(still_open.images, still_open.scores, parents, words, length=still_open.tokens.shape[2] - 1)
         chosen = self._ends.cat(open_captions._ends)

@@ -198,8 +198,8 @@ class Decoding(ABC):
     prefix: the first words of every caption.
     required: words that every caption contains.
     forbidden: words that no caption contains.
-    language: the language of the captions, for a model of several. `ImageCaptioner` and `CaptionerEnsemble` replace
-        None by the first language of the vocabulary; `generate` alone lets the model choose.
+    language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
+        replace None by the first language of the vocabulary; `generate` alone lets the model choose.
     mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
         weights are those of the original image.
     language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to that

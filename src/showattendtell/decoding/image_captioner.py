@@ -38,18 +38,18 @@ class ImageCaptioner(nn.Module):
 
     def regions(self, images: Tensor) -> Tensor:
         """Return float32 regions, with position channels, from cached grids (I, L, D) or pixels (I, 3, H, W)."""
-        return self.encoder.locate(self.grids(images))
+        return self.encoder.prepare_regions(self.grids(images))
 
-    def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
+    def forward(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         """Return scores and attention of given captions `tokens` (B, T) (teacher forcing)."""
         return self.captioner(self.regions(images), image_index, tokens)
 
     def generate(self, images: Tensor) -> Captions:
         """Generate captions of pixels (I, 3, H, W) or cached grids (I, L, D), best first for each image."""
-        return CaptionerEnsemble([self]).generate([images])
+        return ImageCaptionerEnsemble([self]).generate([images])
 
 
-class CaptionerEnsemble:
+class ImageCaptionerEnsemble:
     """An ensemble of models with the same vocabulary; the first model's decoding is used.
 
     Weights are prepared once: create a new ensemble after the weights change. With `decoding.mirrored` every model also

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from showattendtell.data.languages import in_language
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.export.loading import ExportModel
@@ -74,7 +74,7 @@ def time_captions(caption: CaptionFunction, images: Sequence[ndarray]) -> tuple[
 def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> CaptionFunction:
     """Return the captioning function of the model itself, with its weights prepared once, as graphs have them."""
     decoding = BeamSearch(beam_size=beam, max_length=max_length, allow_unk=False)
-    ensemble = CaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
+    ensemble = ImageCaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
 
     def caption(pixels: ndarray) -> OnnxCaption:
         with torch.no_grad():

@@ -40,7 +40,7 @@ class EncodeGraph(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         regions = self.encoder(self.encoder.preprocessing.normalize(pixels))
-        return self.encoder.locate(regions).contiguous()
+        return self.encoder.prepare_regions(regions).contiguous()
 
 
 class InitGraph(nn.Module):

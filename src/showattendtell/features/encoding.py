@@ -24,14 +24,14 @@ Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
 
 EngineName = Literal["torch", "onnxruntime"]
-Computed = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
 BATCH_SIZES: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
 """Images per forward pass on a CPU. With one thread, torch leaves the 1 x 1 convolutions of fewer than 16 images to a
 library that is slower on some processors. onnxruntime is fastest if the output of a layer fits into the cache."""
 
 
-def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
+def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
     """Return an engine that runs torch on the encoder's device, CPU or GPU.
 
     On a CPU every forward pass has the same number of images; the last one is padded with black images. Otherwise the
@@ -52,7 +52,7 @@ def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
     return run
 
 
-def start_engine(encoder: Encoder, name: EngineName, precision: Computed) -> Engine:
+def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> Engine:
     """Return an inference engine.
 
     Raises:
@@ -104,7 +104,7 @@ class ImageEncoding:
     views: int
     skip_unreadable: bool
     engine: EngineName = "torch"
-    precision: Computed = "float32"
+    precision: Precision = "float32"
     readers: int = 0
 
     def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import Computed, EngineName, ImageEncoding
+from showattendtell.features.encoding import EngineName, ImageEncoding, Precision
 from showattendtell.features.regions import RegionReading, has_changed, open_region_file
 from showattendtell.features.store import (
     DEFAULTS,
@@ -58,7 +58,7 @@ class Extraction(NamedTuple):
     workers: PositiveInt = 1
     executor: Literal["processes", "ray"] = "processes"
     dtype: Literal["float16", "int8"] = "float16"
-    precision: Computed = "float32"
+    precision: Precision = "float32"
     engine: EngineName = "torch"
     views: PositiveInt = 1
 

@@ -35,7 +35,7 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, fadvise, open_folder
 from showattendtell.settings import PositiveInt
 
-Precision = Literal["float16", "int8"]
+StoredDtype = Literal["float16", "int8"]
 
 
 class Float16:
@@ -86,7 +86,7 @@ class Int8(Float16):
         return bool(np.isfinite(packed["step"]).all())
 
 
-NUMBERS: dict[Precision, Float16] = {"float16": Float16(), "int8": Int8()}
+STORAGE_FORMATS: dict[StoredDtype, Float16] = {"float16": Float16(), "int8": Int8()}
 
 
 FORMAT = 2
@@ -135,7 +135,7 @@ class GridSettings(BaseModel):
     grid: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
     dim: PositiveInt
     views: PositiveInt
-    dtype: Precision
+    dtype: StoredDtype
 
 
 def _storable(settings: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def is_finished(path: Path) -> bool:
 def grid_type(settings: Settings) -> np.dtype:
     """Return the data type of one view of an image."""
     rows, columns = settings["grid"]
-    return NUMBERS[settings["dtype"]].record(rows * columns, settings["dim"])
+    return STORAGE_FORMATS[settings["dtype"]].record(rows * columns, settings["dim"])
 
 
 def shard_header(settings: Settings, images: int) -> bytes:
@@ -374,7 +374,7 @@ class FeatureStore:
         self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
-        self._numbers, self._grid = NUMBERS[self.settings["dtype"]], grid_type(self.settings)
+        self._numbers, self._grid = STORAGE_FORMATS[self.settings["dtype"]], grid_type(self.settings)
         self._files: dict[int, int] = {}
         self._rows: dict[str, int] = {}
         records = [read_record(path, i) for i in range(manifest.shards)]
@@ -464,7 +464,7 @@ def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
         UserError: at the first invalid batch.
     """
     manifest = read_manifest(path)
-    numbers, grid = NUMBERS[manifest.settings["dtype"]], grid_type(manifest.settings)
+    numbers, grid = STORAGE_FORMATS[manifest.settings["dtype"]], grid_type(manifest.settings)
     for number in range(manifest.shards) if shards is None else shards:
         record, shard = read_record(path, number), shard_file(path, number)
         with shard.open("rb", buffering=0) as file:

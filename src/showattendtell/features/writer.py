@@ -23,8 +23,8 @@ from showattendtell.features.store import (
     BATCH_SIZE,
     FORMAT,
     MANIFEST,
-    NUMBERS,
     PLAN,
+    STORAGE_FORMATS,
     Encode,
     EncodedBatch,
     FileStamp,
@@ -68,7 +68,7 @@ class Shard:
 
     def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: FileIO):
         self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
-        self._numbers = NUMBERS[plan.settings["dtype"]]
+        self._numbers = STORAGE_FORMATS[plan.settings["dtype"]]
         self._header_bytes = len(shard_header(plan.settings, len(images)))
         self._batch_bytes = BATCH_SIZE * image_bytes(plan.settings)
         self._lines: dict[int, JournalLine] = {}

@@ -112,7 +112,7 @@ def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
 
 def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[Tensor]:
     """Yield the regions (I, L, D) of examples, in batches."""
-    return map(predictor.module.encoder.locate, read_grids(predictor, examples, "reading images"))
+    return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
 @torch.no_grad()
@@ -134,7 +134,7 @@ def word_log_probs(
     starts, console = range(0, len(indices), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
         images, image_index, tokens, *_ = captions[indices[start : start + CAPTIONS_AT_A_TIME]]
-        outputs = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+        outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 

@@ -92,7 +92,7 @@ def measure_faithfulness(
     grids = read_grids(predictor, examples, "leaving out regions")
     encoder = predictor.module.encoder
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
-        [regions], words = encoder.locate(grid.unsqueeze(0)), captions[example.image]
+        [regions], words = encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
         if words and len(regions) > 1:
             boxes = encoder.boxes_of(grid)
             faithfulness.update(faithfulness_of(predictor.module, regions, words, example, generator, boxes))

@@ -23,7 +23,7 @@ from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.datamodules.datasets import View
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, reading_settings, save_model_folder
 from showattendtell.models.calibration import Calibration
@@ -58,7 +58,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._ensemble = CaptionerEnsemble(
+        self._ensemble = ImageCaptionerEnsemble(
             [model.module for model in models], self.calibration, models[0].language_models
         )
 

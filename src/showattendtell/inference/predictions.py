@@ -11,7 +11,7 @@ from torch import Tensor
 
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
 from showattendtell.decoding.decoding import LanguageModel
-from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
     RELATIONS,
     AttentionScores,
@@ -76,7 +76,7 @@ def generate_captions(
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
     sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
-    ensemble, written = CaptionerEnsemble([writer.module for writer in writers], None, language_models), {}
+    ensemble, written = ImageCaptionerEnsemble([writer.module for writer in writers], None, language_models), {}
     device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
     console = Console(stderr=True, quiet=rank() > 0)
     for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
@@ -125,8 +125,8 @@ def maps_at_nouns(
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
-    for together, trace, regions in _trace(module, captions, selected, "attention at nouns", silent):
-        for number, alpha, of_image in zip(together, trace.weights.cpu().numpy(), regions, strict=True):
+    for together, outputs, regions in _outputs_by_batch(module, captions, selected, "attention at nouns", silent):
+        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
             maps, place = module.encoder.arrange(alpha, of_image, seen)
             for phrase in phrases[number]:
@@ -144,8 +144,8 @@ def maps_of_captions(
     captions = (Caption(tuple(words), language=module.language or "") for words in written)
     own = [each._replace(captions=(caption,)) for each, caption in zip(examples, captions, strict=True)]
     dataset, first = CaptionDataset(own, module.vocabulary, images), module.vocabulary.offset
-    for together, trace, regions in _trace(module, dataset, list(range(len(dataset))), "grounding"):
-        for number, alpha, of_image in zip(together, trace.weights.cpu().numpy(), regions, strict=True):
+    for together, outputs, regions in _outputs_by_batch(module, dataset, list(range(len(dataset))), "grounding"):
+        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
             seen = module.encoder.preprocessing.frame(examples[number].path).seen
             yield module.encoder.arrange(alpha[first : first + len(written[number])], of_image, seen)
 
@@ -155,8 +155,10 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
-    for together, trace, _ in _trace(module, captions, shard(list(range(len(captions)))), "attention statistics"):
-        means.update(attention_statistics(trace, captions.tokens.pad(together).to(module.device)))
+    for together, outputs, _ in _outputs_by_batch(
+        module, captions, shard(list(range(len(captions)))), "attention statistics"
+    ):
+        means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
     return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
 
 
@@ -172,8 +174,8 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
     pairs = []  # pairs of a relation word in a reference caption and the predicted one
-    for together, trace, _ in _trace(module, captions, selected, "relation words"):
-        for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
+    for together, outputs, _ in _outputs_by_batch(module, captions, selected, "relation words"):
+        for number, logits in zip(together, outputs.at_steps(outputs.logits), strict=True):  # (T, V)
             choices = logits[:, known].argmax(dim=1).tolist()
             choice_of_token = zip(captions.tokens[number], choices, strict=False)
             pairs += [(words[token], words[known[choice]]) for token, choice in choice_of_token if token in known]
@@ -183,7 +185,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 
 
 @torch.no_grad()
-def _trace(
+def _outputs_by_batch(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
 ) -> Iterator[tuple[list[int], CaptionerOutput, list[Tensor]]]:
     """Yield batches: the indices of captions, the output of the model for them with teacher forcing, and the input
@@ -194,5 +196,5 @@ def _trace(
     for start in track(starts, doing, console=console, transient=True, disable=silent):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         images, image_index, tokens, *_ = captions[together]
-        trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
-        yield together, trace, [images[image] for image in image_index.tolist()]
+        outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
+        yield together, outputs, [images[image] for image in image_index.tolist()]

@@ -47,10 +47,10 @@ class SoftLoss(nn.Module):
     et al. 2017, "Attention correctness in neural image captioning").
 
     Args:
-        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
         label_smoothing: the share of a target word's probability that is spread over all words.
-        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
-            as in the released code.
+        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
+            captions, as in the released code.
         scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
             the caption (Bengio et al. 2015); it increases linearly from 0 during training.
         supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
@@ -67,16 +67,20 @@ class SoftLoss(nn.Module):
 
     def __init__(
         self,
-        attention_weight: NonNegativeFloat = 1.0,
+        doubly_stochastic_weight: NonNegativeFloat = 1.0,
         label_smoothing: Fraction = 0.0,
-        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_reduction: Literal["captions", "locations"] = "captions",
         scheduled_sampling: Probability = 0.0,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
         supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
         super().__init__()
-        self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
+        self.doubly_stochastic_weight, self.label_smoothing, self.penalty_reduction = (
+            doubly_stochastic_weight,
+            label_smoothing,
+            penalty_reduction,
+        )
         self.scheduled_sampling = scheduled_sampling
         self.supervision_weight, self.supervision_schedule = supervision_weight, supervision_schedule
         self.supervision_loss = (
@@ -117,8 +121,8 @@ class SoftLoss(nn.Module):
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
         penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
-        terms = {"likelihood": loss.mean(), "attention": self.attention_weight * penalty}
-        output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, outputs)
+        terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * penalty}
+        output = LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs)
         return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 
     def target_maps(self, targets: AttentionTargets | None, tokens: Tensor) -> Tensor | None:
@@ -156,7 +160,7 @@ class SoftLoss(nn.Module):
     def over_batch(self, penalties: Tensor, num_regions: Tensor | int, num_captions: int) -> Tensor:
         """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight; for
         `num_regions` see `CaptionerOutput`."""
-        if self.penalty_mean == "captions":
+        if self.penalty_reduction == "captions":
             return penalties.mean()
         if isinstance(num_regions, Tensor):
             return num_captions * (penalties / num_regions).mean()

@@ -119,7 +119,7 @@ class DistillationLoss:
     @torch.no_grad()
     def _log_probs(self, batch: Batch) -> Tensor:
         """Return log sum_k q_k of the words at all steps, (B * T, V): log q up to a constant."""
-        outputs = (teacher.trace(batch.images, batch.image_index, batch.tokens) for teacher in self.teachers)
+        outputs = (teacher(batch.images, batch.image_index, batch.tokens) for teacher in self.teachers)
         log_probs = (output.at_steps(_soften(output.logits)).flatten(0, 1) for output in outputs)
         return reduce(torch.logaddexp, log_probs)
 

@@ -20,20 +20,23 @@ from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 class BaselineLoss(SoftLoss):
     """Base class of losses with a moving average of rewards as the baseline of REINFORCE.
 
-    After each batch b <- decay * b + (1 - decay) * mean(r), the mean over all processes; at first b = 0.
+    After each batch b <- d b + (1 - d) mean(r), with d = `baseline_decay` and the mean over all processes; at first
+    b = 0.
     """
 
     baseline: Tensor
 
-    def __init__(self, decay: float, *settings: Any):
-        super().__init__(*settings)
-        self.decay = decay
+    def __init__(self, baseline_decay: float, **settings: Any):
+        super().__init__(**settings)
+        self.baseline_decay = baseline_decay
         self.register_buffer("baseline", torch.tensor(0.0))
 
     def update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
         """Update the baseline in training with the mean reward of a shard of the batch."""
         if self.training:
-            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(shard.weight * mean_reward))
+            self.baseline.mul_(self.baseline_decay).add_(
+                (1 - self.baseline_decay) * mean_over_processes(shard.weight * mean_reward)
+            )
 
 
 class HardLoss(BaselineLoss):
@@ -52,19 +55,19 @@ class HardLoss(BaselineLoss):
         gumbel_st         -r - entropy_weight H[s], differentiated through a relaxation of the samples
 
     In the second terms r, b and r_i are constants: only log p(s|a) and alpha_i are differentiated there. After each
-    batch b <- decay * b + (1 - decay) * mean(r), the mean over all processes.
+    batch b <- baseline_decay * b + (1 - baseline_decay) * mean(r), the mean over all processes.
 
     Args:
-        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
         label_smoothing: the share of a target word's probability that is spread over all words.
-        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
-            as in the released code.
+        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
+            captions, as in the released code.
         scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
             the caption (Bengio et al. 2015); it increases linearly from 0 during training.
         penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
         reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
         entropy_weight: lambda_e, the weight of the entropy bonus.
-        decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
         supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
         supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
         supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
@@ -78,20 +81,28 @@ class HardLoss(BaselineLoss):
 
     def __init__(
         self,
-        attention_weight: NonNegativeFloat = 0.0,
+        doubly_stochastic_weight: NonNegativeFloat = 0.0,
         label_smoothing: Fraction = 0.0,
-        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_reduction: Literal["captions", "locations"] = "captions",
         penalty_gradient: bool = True,
         reward_weight: NonNegativeFloat = 0.03,
         entropy_weight: NonNegativeFloat = 0.002,
-        decay: Probability = 0.9,
+        baseline_decay: Probability = 0.9,
         scheduled_sampling: Probability = 0.0,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
         supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
-        supervision = (supervision_weight, supervision_schedule, supervision_loss)
-        super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
+        super().__init__(
+            baseline_decay,
+            doubly_stochastic_weight=doubly_stochastic_weight,
+            label_smoothing=label_smoothing,
+            penalty_reduction=penalty_reduction,
+            scheduled_sampling=scheduled_sampling,
+            supervision_weight=supervision_weight,
+            supervision_schedule=supervision_schedule,
+            supervision_loss=supervision_loss,
+        )
         self.penalty_gradient = penalty_gradient
         self.reward_weight, self.entropy_weight = reward_weight, entropy_weight
 
@@ -211,12 +222,13 @@ class HardLoss(BaselineLoss):
         """Weight the terms of the loss, each a mean over captions."""
         terms = {
             "likelihood": cross_entropy.loss.mean(),
-            "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
+            "doubly_stochastic": self.doubly_stochastic_weight
+            * (penalty if self.penalty_gradient else penalty.detach()),
             "entropy": -self.entropy_weight * entropy,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        metrics = {"attention_penalty": penalty.detach(), **(metrics or {})}
+        metrics = {"doubly_stochastic": penalty.detach(), **(metrics or {})}
         output = LossOutput(cross_entropy.nll.mean(), terms, metrics, outputs)
         return output if supervision is None else self.supervised(output, supervision)
 

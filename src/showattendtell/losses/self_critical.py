@@ -16,7 +16,7 @@ from showattendtell.decoding.decoding import Constraints, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
-from showattendtell.metrics.cider import CiderD, DocumentFrequencies, bleu4
+from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4
 from showattendtell.metrics.diversity import EndingRates, judge_endings
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
@@ -89,7 +89,7 @@ class SelfCriticalLoss(nn.Module):
         self.frequencies = DocumentFrequencies.of(
             [(*words, *self._end) for words in captions] for captions in references
         )
-        self._cider = CiderD(self.frequencies)
+        self._cider = SentenceCIDErD(self.frequencies)
         self._constraints = Constraints(
             (), (), SUPPRESSED, min_length=0, max_length=reward.max_length, no_repeat_ngram_size=0
         )

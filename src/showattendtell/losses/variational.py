@@ -49,15 +49,15 @@ class VariationalLoss(BaselineLoss):
     `HardLoss`.
 
     Args:
-        attention_weight: lambda, the weight of the doubly stochastic penalty on alpha.
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty on alpha.
         label_smoothing: the share of a target word's probability that is spread over all words.
-        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
-            as in the released code.
+        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
+            captions, as in the released code.
         scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
             the caption (Bengio et al. 2015); it increases linearly from 0 during training.
         kl_weight: the weight of the KL; 1 is the bound itself.
         reward_weight: lambda_r; 1 is the gradient of the bound itself, smaller values reduce its variance.
-        decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
         supervision_weight: mu, the weight of the supervision of alpha by ground-truth boxes.
         supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
         supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
@@ -71,19 +71,27 @@ class VariationalLoss(BaselineLoss):
 
     def __init__(
         self,
-        attention_weight: NonNegativeFloat = 0.0,
+        doubly_stochastic_weight: NonNegativeFloat = 0.0,
         label_smoothing: Fraction = 0.0,
-        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_reduction: Literal["captions", "locations"] = "captions",
         scheduled_sampling: Probability = 0.0,
         kl_weight: NonNegativeFloat = 1.0,
         reward_weight: NonNegativeFloat = 1.0,
-        decay: Probability = 0.9,
+        baseline_decay: Probability = 0.9,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
         supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
-        supervision = (supervision_weight, supervision_schedule, supervision_loss)
-        super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
+        super().__init__(
+            baseline_decay,
+            doubly_stochastic_weight=doubly_stochastic_weight,
+            label_smoothing=label_smoothing,
+            penalty_reduction=penalty_reduction,
+            scheduled_sampling=scheduled_sampling,
+            supervision_weight=supervision_weight,
+            supervision_schedule=supervision_schedule,
+            supervision_loss=supervision_loss,
+        )
         self.kl_weight, self.reward_weight = kl_weight, reward_weight
 
     def forward(
@@ -121,12 +129,12 @@ class VariationalLoss(BaselineLoss):
         terms = {
             "likelihood": means.over_captions(loss),
             "kl": self.kl_weight * means.over_captions(kl),
-            "attention": self.attention_weight * penalty,
+            "doubly_stochastic": self.doubly_stochastic_weight * penalty,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
         bound = means.over_captions(nll + kl.detach())
-        metrics |= {"attention_penalty": penalty.detach(), "kl": means.over_captions(kl.detach())}
+        metrics |= {"doubly_stochastic": penalty.detach(), "kl": means.over_captions(kl.detach())}
         output = LossOutput(bound, terms, metrics, outputs)
         return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 

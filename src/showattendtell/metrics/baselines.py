@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from showattendtell.data.tokenizers import count_ngrams
-from showattendtell.metrics.cider import CiderD, DocumentFrequencies, Ngram, Weighted
+from showattendtell.metrics.cider import DocumentFrequencies, Ngram, SentenceCIDErD, Weighted
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 
 SHORTLIST = 20
@@ -22,7 +22,7 @@ class WeightedReferences:
 
     def __init__(self, references: Sequence[Sequence[Caption]]):
         self.captions = [split_captions(captions, "the references of an image") for captions in references]
-        self._cider = CiderD(DocumentFrequencies.of(self.captions))
+        self._cider = SentenceCIDErD(DocumentFrequencies.of(self.captions))
         self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in captions] for captions in self.captions]
 
     def best_constant(self) -> Words:

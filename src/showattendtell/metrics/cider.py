@@ -82,7 +82,7 @@ class Weighted(NamedTuple):
     pairs: int
 
 
-class CiderD:
+class SentenceCIDErD:
     """CIDEr-D of single captions, 0 to 10."""
 
     def __init__(self, frequencies: DocumentFrequencies):
@@ -107,7 +107,7 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     Args:
         references: reference captions by image, which give the document frequencies.
     """
-    cider = CiderD(DocumentFrequencies.of(references))
+    cider = SentenceCIDErD(DocumentFrequencies.of(references))
 
     def score(caption: Caption, captions: Sequence[Caption]) -> float:
         [hypothesis], split_references = split_captions([caption]), split_captions(captions)

@@ -142,7 +142,7 @@ class ScoredAttention(StepAttention):
         gate: Gate = "scalar",
     ):
         super().__init__()
-        self.temperature = 1.0
+        self.inverse_temperature = 1.0
         self.score = score(region_dim, hidden_dim)
         self.gate = None if gate == "none" else Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
         heads = self.score.heads

@@ -45,9 +45,8 @@ class Encoder(nn.Module):
         frozen_stride: if trainable, freeze the layers up to the deepest grid of this stride, which saves time: 8 halves
             the time of a step of EfficientNet-lite2.
         learning_rate: the learning rate of the encoder if trainable.
-        recompute: if trainable, gradient checkpointing: store few activations and recompute the others in the backward
-            pass. Takes a third to a half of the memory and up to half as much time again; the gradients are the
-            same.
+        gradient_checkpointing: if trainable, store few activations and compute the others again in the backward pass.
+            Takes a third to a half of the memory and up to half as much time again; the gradients are the same.
 
     Raises:
         UserError: timm has no such network, grid or weights, or a setting does not fit the others.
@@ -76,7 +75,7 @@ class Encoder(nn.Module):
         trainable: bool = False,
         frozen_stride: PositiveInt | None = None,
         learning_rate: PositiveFloat = 1e-5,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
     ):
         super().__init__()
         names = timm.list_models(pretrained=True) if "." in network else timm.list_models()
@@ -86,7 +85,7 @@ class Encoder(nn.Module):
             raise UserError(
                 f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
             )
-        for name, value in (("recompute", recompute), ("frozen_stride", frozen_stride)):
+        for name, value in (("gradient_checkpointing", gradient_checkpointing), ("frozen_stride", frozen_stride)):
             if value and not trainable:
                 raise UserError(
                     f"encoder.{name}={str(value).lower()} is for encoder.trainable=true; set that too, or leave it out"
@@ -94,7 +93,7 @@ class Encoder(nn.Module):
         self.network_name, self.stride, self.weights = network, stride, weights
         self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
-        self.frozen_stride, self.recompute = frozen_stride, recompute
+        self.frozen_stride, self.gradient_checkpointing = frozen_stride, gradient_checkpointing
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -117,7 +116,7 @@ class Encoder(nn.Module):
         self._index = None if stride == "last" else self._level(stride, "stride")
         if self._index is not None:  # cut off the layers after the grid
             self.network.prune_intermediate_layers([self._index], prune_head=True)
-        self._by_stages = recompute and self._recompute()
+        self._by_stages = gradient_checkpointing and self._checkpoint_activations()
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
@@ -151,7 +150,7 @@ class Encoder(nn.Module):
                 "it; choose a smaller stride, or leave it out"
             )
 
-    def _recompute(self) -> bool:
+    def _checkpoint_activations(self) -> bool:
         """Turn on timm's gradient checkpointing; return True if `_feature_map` does it instead, as for VGG."""
         if isinstance(self.network, VGG):
             return True
@@ -159,8 +158,8 @@ class Encoder(nn.Module):
             self.network.set_grad_checkpointing()
         except (AssertionError, AttributeError):
             raise UserError(
-                f"encoder.recompute=true: timm has no recomputation for {self.network_name}; leave it out, or take "
-                "another encoder.network"
+                "encoder.gradient_checkpointing=true: timm supports no gradient checkpointing for "
+                f"{self.network_name}; leave it out, or take another encoder.network"
             ) from None
         return False
 
@@ -214,10 +213,10 @@ class Encoder(nn.Module):
 
     @property
     def region_dim(self) -> int:
-        """D of the regions that `locate` returns."""
+        """D of the regions that `prepare_regions` returns."""
         return self.dim + 2 * bool(self.coordinate_scale)
 
-    def locate(self, regions: Tensor) -> Tensor:
+    def prepare_regions(self, regions: Tensor) -> Tensor:
         """Append the coordinates to the regions (I, L, D) if `coordinate_scale` is not 0: (I, L, D + 2)."""
         if not self.coordinate_scale:
             return regions
@@ -230,15 +229,14 @@ class Encoder(nn.Module):
         """Raise `UserError` if the regions of a new photograph cannot be computed."""
 
     def boxes_of(self, regions: Tensor) -> RegionBoxes | None:
-        """Return the boxes of an image's regions (L, D), which `locate` has not changed; None for the regions of a
-        grid."""
+        """Return the boxes of an image's regions (L, D), before `prepare_regions`; None for the regions of a grid."""
         return None
 
     def arrange(self, maps: np.ndarray, regions: Tensor, seen: Box) -> tuple[np.ndarray, Box | RegionBoxes]:
         """Arrange attention maps (T, L) of an image in space.
 
         Args:
-            regions: of the image (L, D), which `locate` has not changed.
+            regions: of the image (L, D), before `prepare_regions`.
             seen: the part of the image that the encoder sees.
 
         Returns:
@@ -274,7 +272,7 @@ class Encoder(nn.Module):
             "trainable": self.trainable,
             "frozen_stride": self.frozen_stride,
             "learning_rate": self.learning_rate,
-            "recompute": self.recompute,
+            "gradient_checkpointing": self.gradient_checkpointing,
         }
 
     def describe(self) -> dict[str, Any]:

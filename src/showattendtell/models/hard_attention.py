@@ -32,7 +32,7 @@ class HardAttention(ScoredAttention):
         expectation_prob: the probability that training uses sum_i alpha_i a_i instead of samples for a caption.
         expectation_scope: make that choice per image or once per batch.
         inference_mode: the context outside training: a sample, the region with the largest weight, or the expectation.
-        temperature: the factor that multiplies the scores (an inverse temperature).
+        inverse_temperature: the factor that multiplies the scores.
         gumbel_tau: the softmax temperature of gumbel_st; smaller means less bias and more variance.
 
     Raises:
@@ -52,7 +52,7 @@ class HardAttention(ScoredAttention):
         expectation_prob: Probability = 0.5,
         expectation_scope: Literal["image", "batch"] = "image",
         inference_mode: InferenceMode = "sample",
-        temperature: PositiveFloat = 1.0,
+        inverse_temperature: PositiveFloat = 1.0,
         gumbel_tau: PositiveFloat = 1.0,
     ):
         super().__init__(region_dim, hidden_dim, score, gate)
@@ -62,7 +62,7 @@ class HardAttention(ScoredAttention):
             raise ValueError(f"estimator=exact tries the regions of one map; got a score with {self.score.heads}")
         self.estimator, self.samples = estimator, samples
         self.expectation_prob, self.expectation_scope = expectation_prob, expectation_scope
-        self.inference_mode, self.temperature, self.gumbel_tau = inference_mode, temperature, gumbel_tau
+        self.inference_mode, self.inverse_temperature, self.gumbel_tau = inference_mode, inverse_temperature, gumbel_tau
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Also choose the images whose captions use the expectation at all steps."""
@@ -82,7 +82,7 @@ class HardAttention(ScoredAttention):
 
     def forward(self, memory: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:
         """Compute one step. Entries of `locations` (B, H) that are at least 0 are used; the others are sampled."""
-        log_weights = (self.temperature * self.scores(memory, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
+        log_weights = (self.inverse_temperature * self.scores(memory, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
         weights = log_weights.exp()
         use_expectation = None if memory.use_expectation is None else memory.use_expectation.unsqueeze(1)
         if self.training and self.estimator == "gumbel_st" and locations is None:

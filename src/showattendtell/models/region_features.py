@@ -118,7 +118,7 @@ class RegionFeatures(EncoderWithoutNetwork):
     def region_dim(self) -> int:
         return self.feature_dim + (BOX + 1) * bool(self.coordinate_scale)
 
-    def locate(self, regions: Tensor) -> Tensor:
+    def prepare_regions(self, regions: Tensor) -> Tensor:
         """Return the features (I, L, D) of stored regions, with the channels of `coordinate_scale`. L is the largest
         number of regions of these images."""
         regions = regions[:, : int(is_region(regions).sum(dim=1).max())]

@@ -211,7 +211,8 @@ class EpochReport(Callback):
         if values.get(MOVEMENT, 1.0) < STILL and getattr(module, "selective", False):
             get_console().print(
                 f"warning: the attention hardly changes between words ({100 * values[MOVEMENT]:.1f} % of its "
-                "weight); a smaller loss.attention_weight, a larger optimizer.lr or another attention/score may help",
+                "weight); a smaller loss.doubly_stochastic_weight, a larger optimizer.lr or another attention/score "
+                "may help",
                 style="yellow",
                 soft_wrap=True,
                 highlight=False,
@@ -372,7 +373,7 @@ def entropy_histogram(module: CaptioningModule, data: CaptionDataModule, indices
     captions = CaptionDataset(examples, module.vocabulary, images)
     batch = captions[list(range(len(captions)))]
     tokens = batch.tokens.to(module.device)
-    outputs = module.trace(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
+    outputs = module(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
     return histogram(entropies(outputs)[tokens != PAD])
 
 

@@ -279,7 +279,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if isinstance(batch, ImageBatch):
             self._score_captions(batch, dataloader_idx)
             return
-        outputs = self.trace(batch.images, batch.image_index, batch.tokens)
+        outputs = self(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
         attention, betas = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)

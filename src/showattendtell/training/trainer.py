@@ -88,7 +88,8 @@ def build_module(
     reward, self_critical = build(settings["reward"]), None
     if (reward.length or reward.repetition) and not reward.is_enabled:
         raise UserError(
-            "reward.length and reward.repetition are subtracted from other rewards; set reward.cider or reward.bleu4, too"
+            "reward.length and reward.repetition are subtracted from other rewards; set reward.cider or reward.bleu4 "
+            "as well"
         )
     if reward.is_enabled:
         if captioner.attention.inference_mode == "argmax":

@@ -30,10 +30,13 @@ Make = Callable[[int, int], Attention]
 KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "soft, a gate a channel": (partial(SoftAttention, gate="channel"), SoftLoss),
-    "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, attention_weight=0.3)),
+    "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, doubly_stochastic_weight=0.3)),
     "marginal": (MarginalAttention, partial(SoftLoss, label_smoothing=0.1)),
     "variational": (partial(VariationalAttention, estimator="exact"), VariationalLoss),
-    "hard": (partial(HardAttention, expectation_prob=0.5), partial(HardLoss, reward_weight=0.1, attention_weight=0.2)),
+    "hard": (
+        partial(HardAttention, expectation_prob=0.5),
+        partial(HardLoss, reward_weight=0.1, doubly_stochastic_weight=0.2),
+    ),
     "hard, gated": (
         partial(HardAttention, gate="scalar", temperature=2.0, expectation_prob=0.0),
         partial(HardLoss, entropy_weight=1.0),

@@ -194,8 +194,8 @@ def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> RecurrenceWe
     biases = [score.query.bias, *([] if gate is None else [gate.bias])]
     no_bias = biases[0].new_zeros(len(matrices[0]))  # word_gates contain the bias of the gates
     state, bias, context = to_multiply(torch.cat(matrices), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
-    # hard attention's temperature multiplies e = u . tanh(...), so it is part of u
-    return RecurrenceWeights(state, bias, context, attention.temperature * score.score.weight.squeeze(0))
+    # hard attention's inverse_temperature multiplies e = u . tanh(...), so it is part of u
+    return RecurrenceWeights(state, bias, context, attention.inverse_temperature * score.score.weight.squeeze(0))
 
 
 class _Recurrence(torch.autograd.Function):
