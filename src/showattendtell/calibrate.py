@@ -24,12 +24,12 @@ def main(config: DictConfig) -> None:
     model = find_model(config.checkpoint)
     if config.output is None and not Path(config.checkpoint).expanduser().exists():
         raise UserError(
-            f"{config.checkpoint} is no file or folder here that can be changed; set output to the folder of a "
+            f"{config.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
             "calibrated copy"
         )
     output = Path(config.output or config.checkpoint).expanduser()
     if output.exists() and output.is_dir() != model.is_dir():
-        raise UserError(f"{output} exists and is no {'folder' if model.is_dir() else 'file'}; set another output")
+        raise UserError(f"{output} exists and is not a {'folder' if model.is_dir() else 'file'}; set another output")
     calibration, scores = fit_on_data_set(load_model(config.checkpoint, config.device, BeamSearch()), config)
     print_calibration(scores.before, scores.after, "at the words of the validation captions")
     with write_errors(output):

@@ -263,7 +263,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
     from showattendtell.inference import pipeline
     from showattendtell.inference.loading import next_to, note_about, reading_settings
-    from showattendtell.inference.predictions import evenly_spaced, references_of
+    from showattendtell.inference.predictions import evenly_spaced, reference_sentences
     from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import next_free, starts_with, writable
@@ -295,7 +295,7 @@ def _caption_split(config: DictConfig) -> None:
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
-    references, entries, errors = references_of(examples), [], list[str]()
+    references, entries, errors = reference_sentences(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
     stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
     for i, outputs in pipeline.caption_all(captioners, [each.path for each in examples], errors, stored):

@@ -39,7 +39,7 @@ def _evaluate(config: DictConfig) -> float:
 
     from showattendtell.config.instantiate import build
     from showattendtell.inference.confidence import check_calibrated
-    from showattendtell.inference.evaluator import open_evaluation, score_attention
+    from showattendtell.inference.evaluator import open_evaluation, score_attention_maps
     from showattendtell.inference.faithfulness import check_faithfulness
     from showattendtell.inference.predictions import generate_captions
     from showattendtell.metrics.clip_score import load_clip
@@ -66,7 +66,7 @@ def _evaluate(config: DictConfig) -> float:
             return 0.0
     if not without_captions:
         return _score_captions(run, written, config, clip, path)
-    figures = score_attention(run)
+    figures = score_attention_maps(run)
     write_json({**figures, **run.origin()}, path)
     print(f"written to {path}")
     return float(figures["attention_correctness"])
@@ -90,12 +90,12 @@ def _score_captions(
     from showattendtell.inference.faithfulness import evaluate_faithfulness
     from showattendtell.inference.loading import find_model
     from showattendtell.inference.objects import score_objects
-    from showattendtell.inference.predictions import references_of
+    from showattendtell.inference.predictions import reference_sentences
     from showattendtell.visualization.comparison import BASELINES, find_unbeaten
     from showattendtell.visualization.result_files import time_figures, write_json
     from showattendtell.visualization.tables import print_notes, print_scores
 
-    references = references_of(run.examples)
+    references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
     objects = score_objects(run, written, config.metrics)
     baselines = score_baselines(run, written, list(references.values()), config) if config.baselines else {}

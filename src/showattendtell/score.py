@@ -91,7 +91,7 @@ def _score_metrics(config: DictConfig) -> None:
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.data.judgments import find_rated, read_judgments
-    from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, references_of
+    from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, match_references
     from showattendtell.metrics.clip_score import load_clip, measure_clip_score
     from showattendtell.metrics.human_judgments import correlate
     from showattendtell.metrics.modular import measure
@@ -106,7 +106,7 @@ def _score_metrics(config: DictConfig) -> None:
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
     files = read_all(find_caption_files(config.references))
-    rated = find_rated(judged, source, references_of(files, config.split), aliases_of(files.values()))
+    rated = find_rated(judged, source, match_references(files, config.split), aliases_of(files.values()))
     corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), tokenizer)
     clip = load_clip(config.clip) if config.clip else None
 

@@ -24,7 +24,7 @@ MAY_DIFFER = {
     *("cache", "dataset.root", "data.num_workers", "features.workers", "features.executor", "logger"),
     "checkpoint_interval_minutes",
     *("callbacks.gradient_norm", "callbacks.progress_bar", "callbacks.learning_rate_monitor", "callbacks.dashboards"),
-    *("callbacks.training_figures", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.step_figures"),
+    *("callbacks.training_metrics", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.step_metrics"),
     *("callbacks.trial_pruning", "callbacks.worker_shutdown"),
     *("trainer.accelerator", "encoder.gradient_checkpointing"),
 }

@@ -49,7 +49,7 @@ WHOLE = Box(0, 0, 1, 1)
 
 
 class RegionBoxes(NamedTuple):
-    """The boxes of an image's regions, where the regions are no grid; like a `Box` in pixels or fractions."""
+    """The boxes of an image's regions, where the regions are not on a grid; like a `Box` in pixels or fractions."""
 
     boxes: tuple[Box, ...]
 

@@ -69,7 +69,7 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("cache=null", "cache=null should be a text$"),
         ("cache=", "cache= should not be empty$"),
         ("~decoder", "decoder"),
-        ("dropout", "^'dropout' is no setting; settings are given as name=value$"),
+        ("dropout", "^'dropout' is not a setting; settings are given as name=value$"),
         ("dataset.root=a=b", "dataset.root=a=b.*quote"),
         ("hydra.nosuch=3", "hydra.nosuch"),
         ("decoder.vocabulary_size=9", "^decoder.vocabulary_size is set by the code; leave it out$"),

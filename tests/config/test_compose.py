@@ -55,12 +55,12 @@ def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: 
     [
         ["seed=7"],
         ["++decoder.dropout=0.25", "data.batch_size=3", "decoder.hidden_dim=${data.batch_size}"],
-        ["attention=hard", "seed=3", "decoder=nic", "++attention.samples=2"],
+        ["attention=hard", "seed=3", "decoder=nic", "++attention.num_samples=2"],
         ["callbacks.early_stopping.patience=2", "++encoder={_target_:my.Encoder,width:3}", "cache='a b=c'"],
         ["+hydra.job.env_set.HERE=1", "++loss.label_smoothing=0.1"],
         ["++trainer.devices=[0,1]", "seed=1", "seed=2"],
         ["~callbacks.early_stopping", "seed=2"],
-        ["reward=cider", "++reward.samples=2"],
+        ["reward=cider", "++reward.num_samples=2"],
     ],
     ids=str,
 )

@@ -46,7 +46,7 @@ def test_the_caption_with_the_largest_expected_bleu_is_chosen(seed: int):
     ensemble, settings = Ensemble([captioner]), {"max_length": LONGEST, "beam_size": 6}
     [beam] = BeamSearch(**settings, num_captions=6).generate(ensemble, [regions], VOCABULARY)
     torch.manual_seed(0)
-    decoding = Consensus(**settings, samples=5000, temperature=1.0, num_captions=6)
+    decoding = Consensus(**settings, num_samples=5000, temperature=1.0, num_captions=6)
     [chosen] = decoding.generate(ensemble, [regions], VOCABULARY)
     assert sorted(caption.tokens for caption in chosen) == sorted(caption.tokens for caption in beam)
     worth = [expected_bleu(caption.tokens) for caption in chosen]
@@ -57,7 +57,7 @@ def test_the_caption_with_the_largest_expected_bleu_is_chosen(seed: int):
 
 def test_rules_hold_for_the_beam_and_for_the_draws():
     ensemble, regions = Ensemble([random_captioner(1)]), [random_regions(1, images=3)]
-    for [caption] in Consensus(samples=5, max_length=6, forbidden=["dog"], min_length=2).generate(
+    for [caption] in Consensus(num_samples=5, max_length=6, forbidden=["dog"], min_length=2).generate(
         ensemble, regions, VOCABULARY
     ):
         assert VOCABULARY.encode(["dog"])[0] not in caption.tokens

@@ -93,7 +93,7 @@ def test_samples_of_shallow_fusion_have_its_normalized_probabilities():
 
 
 @pytest.mark.parametrize(
-    "decoding", [BeamSearch(beam_size=4), BeamSearch(), Consensus(beam_size=4, samples=9)], ids=repr
+    "decoding", [BeamSearch(beam_size=4), BeamSearch(), Consensus(beam_size=4, num_samples=9)], ids=repr
 )
 def test_a_language_model_of_weight_0_changes_no_caption(decoding: Decoding):
     captioners, seen = [random_captioner(6), random_captioner(7)], [random_regions(6, 4), random_regions(7, 4)]

@@ -91,7 +91,7 @@ def test_the_reference_has_every_command_and_option_with_its_settings(site: Path
         page = Links(site / f"reference/choices/{group.replace('/', '-')}.html")
         assert {option.replace("/", "").lower() for option in options} <= page.places
     text = (site / "reference/choices/attention.html").read_text(encoding="utf-8")
-    assert "attention.samples" in text
+    assert "attention.num_samples" in text
     assert "number from 0 to 1" in text
 
 

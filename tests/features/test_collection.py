@@ -62,9 +62,9 @@ def flip_bit(shard: bytes) -> bytes:
     [
         (
             flip_bit,
-            r"damaged \(00001.npy: the grids of photograph 194.jpg to .* 225.jpg are not what was written\)",
+            r"damaged \(00001.npy: the grids of photograph 194.jpg to .* 225.jpg do not match their checksum\)",
         ),
-        (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the head of 00001.npy\)"),
+        (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the header of 00001.npy\)"),
     ],
 )
 def test_a_changed_shard_fails_verification(tmp_path: Path, change: Callable[[bytes], bytes], message: str):

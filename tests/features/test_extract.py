@@ -444,7 +444,7 @@ def test_grids_that_were_changed_are_found_at_the_first_use(
     open_features(few(dataset), encoder, path, skip_unreadable=False)
     shard = path / "00000.npy"
     shard.write_bytes(change(shard.read_bytes()))
-    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png are not what was written\); delete the folder"
+    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png do not match their checksum\); delete the folder"
     with pytest.raises(UserError, match=sentence):
         open_features(few(dataset), encoder, path, skip_unreadable=False)
 

@@ -357,7 +357,7 @@ def test_damaged_hdf5_files_are_reported(read: Callable[..., Any], tmp_path: Pat
     with h5py.File(tmp_path / "link.h5", "w") as file:
         file["42_features"] = h5py.ExternalLink(path.name, "42_features")
         file["42_boxes"] = np.zeros((1, 4))
-    with pytest.raises(UserError, match=r"42_features is no array in this file"):
+    with pytest.raises(UserError, match=r"42_features is not an array in this file"):
         read(tmp_path / "link.h5")
     with h5py.File(tmp_path / "huge.h5", "w") as file:
         file.create_dataset("42_features", (10**9, 2048), "f4", chunks=(1, 2048))

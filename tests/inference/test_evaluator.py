@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from small_models import small_model
 
 from showattendtell.inference.evaluator import EvaluationRun, score
-from showattendtell.inference.predictions import Predictor, references_of
+from showattendtell.inference.predictions import Predictor, reference_sentences
 from showattendtell.types import Caption, Dataset, Example
 
 CAPTIONS = {"a.jpg": [["a", "dog", "runs", "over", "grass"]], "b.jpg": [["a", "green", "dog"]]}
@@ -19,7 +19,7 @@ def figures_of(splits: dict[str, tuple[Example, ...]]) -> dict[str, float]:
     none: Any = None
     dataset = Dataset("made up", splits)
     run = EvaluationRun(["a.ckpt"], [], [], [Predictor(small_model(), none)], [], dataset, "test", none)
-    return score(run, CAPTIONS, references_of(TEST), OmegaConf.create({"metrics": ["bleu"]})).figures
+    return score(run, CAPTIONS, reference_sentences(TEST), OmegaConf.create({"metrics": ["bleu"]})).figures
 
 
 @pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])

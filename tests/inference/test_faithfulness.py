@@ -19,9 +19,9 @@ from showattendtell.inference.faithfulness import (
     check_intervention,
     faithfulness_of,
     gradient_maps,
-    leave_one_out,
     log_probs_with,
     measure_faithfulness,
+    region_effects,
 )
 from showattendtell.inference.predictions import Predictor
 from showattendtell.models.attention import AttentionCache, AttentionOutput, SoftAttention
@@ -53,7 +53,7 @@ def model_of(captioner: Captioner) -> ImageCaptioner:
 @torch.no_grad()
 def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: str, decoder: str):
     captioner = small_captioner(attention, decoder)
-    log_p, effects = leave_one_out(captioner, REGIONS, TOKENS)
+    log_p, effects = region_effects(captioner, REGIONS, TOKENS)
     for region in range(9):
         others = torch.cat([REGIONS[:region], REGIONS[region + 1 :]]).unsqueeze(0)
         trace = captioner(others, torch.tensor([0]), TOKENS.unsqueeze(0))
@@ -83,7 +83,7 @@ def test_every_attention_of_the_registry_is_measured(name: str):
 def test_a_region_that_nothing_reads_has_no_effect():
     """The attention of a decoder without a start from the image, with all weight on the first region."""
     captioner = Captioner(FirstRegion(D, 8), LSTMDecoder(len(VOCABULARY), D, 5, 8, start="learned")).eval()
-    _, effects = leave_one_out(captioner, REGIONS, TOKENS)
+    _, effects = region_effects(captioner, REGIONS, TOKENS)
     np.testing.assert_allclose(effects[:, 1:], 0, atol=1e-6)
 
 

@@ -26,7 +26,7 @@ WITHOUT_WIDTH = [setting for setting in SHORT if not setting.startswith("attenti
 @pytest.fixture(scope="module")
 def hard(run: Run, prepared: Any, folder: Path) -> Path:
     """A checkpoint of hard attention."""
-    settings = ["attention=hard", "attention.estimator=rloo", "attention.samples=2"]
+    settings = ["attention=hard", "attention.estimator=rloo", "attention.num_samples=2"]
     settings += ["callbacks.gradient_norm.terms=true"]
     assert_done(run("train", *SHORT, *settings, "hydra.run.dir=runs/hard"))
     return folder / "runs/hard/best.ckpt"
@@ -74,12 +74,17 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
     slow_after(
         1,
         [
-            ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
+            ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.num_samples=2"],
             ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
-            ["attention=variational", "attention.estimator=rloo", "attention.samples=2", "loss.label_smoothing=0.1"],
+            [
+                "attention=variational",
+                "attention.estimator=rloo",
+                "attention.num_samples=2",
+                "loss.label_smoothing=0.1",
+            ],
             ["attention=hard", "loss.supervision_weight=0.5"],
             ["attention=variational", "attention.estimator=gumbel", "loss.supervision_weight=0.5"],
-            ["attention=marginal", "reward=cider", "reward.samples=2", "reward.likelihood=1"],
+            ["attention=marginal", "reward=cider", "reward.num_samples=2", "reward.likelihood=1"],
             ["attention=marginal", "attention.latent=step", "trainer.precision=bf16-mixed"],
             ["attention=marginal", "decoder=log_bilinear"],
             ["attention=multihead"],
@@ -109,7 +114,7 @@ FAULTS = [
     (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),
     (["decoder=transformer", "attention.map=4"], ["attention.map=4 is not a layer", "has 3"]),
     (["decoder=transformer", "attention.map=lst"], ["attention.map=lst should be"]),
-    (["decoder=transformer", "decoder.heads=5"], ["cannot be divided into decoder.heads=5", "multiple of 5"]),
+    (["decoder=transformer", "decoder.num_heads=5"], ["cannot be divided into decoder.num_heads=5", "multiple of 5"]),
     (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
     (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
     (["attention=marginal", "attention/score=multihead"], ["needs one map"]),
@@ -119,12 +124,12 @@ FAULTS = [
     (["attention=variational", SOFT_LOSS], ["needs HardLoss, variational attention VariationalLoss"]),
     (["attention=variational", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
     (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
-    (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
+    (["attention=multihead", "attention.score.num_heads=7"], ["num_heads=7"]),
     (["attention=adaptive", "attention/score=multihead"], ["one map"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
     (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
     (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
-    (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
+    (["attention=soft", "attention.num_samples=3"], ["there is no setting attention.num_samples"]),
 ]
 OF_COMMAND = [
     (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),

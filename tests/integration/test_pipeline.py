@@ -152,7 +152,7 @@ def test_one_that_cannot_be_read_stops_a_list_and_may_be_passed_over_in_a_stream
     with pytest.raises(UserError, match="broken.jpg cannot be read .it is text"):
         captioner(photographs)
     faults: list[str] = []
-    assert [output.name for output in captioner.stream(photographs, faults=faults)] == [str(scenes[0]), str(scenes[1])]
+    assert [output.name for output in captioner.stream(photographs, errors=faults)] == [str(scenes[0]), str(scenes[1])]
     assert len(faults) == 1
 
 

@@ -66,7 +66,7 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_the_process_that_draws(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """10 images make 4 batches; each of two processes writes every second one, the last ones first."""
-    monkeypatch.setattr(evaluation, "IMAGES_AT_A_TIME", 3)
+    monkeypatch.setattr(evaluation, "IMAGE_BATCH_SIZE", 3)
     restored = load_model(str(checkpoint), "cpu", Sampling(temperature=3.0))
     source, dataset = find_source(restored.config, build(restored.config.dataset), restored.module.encoder, "val")
     examples = dataset.split("val")

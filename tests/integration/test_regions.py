@@ -86,7 +86,7 @@ def test_what_needs_a_grid_is_refused(run: Run, detections: Path, arguments: lis
 
 @pytest.mark.parametrize("kind", [["attention=hard"], ["decoder=transformer"], ["attention=marginal"], ["decoder=nic"]])
 def test_every_kind_of_model_trains_on_regions(run: Run, detections: Path, kind: list[str], folder: Path):
-    heads = ["decoder.heads=2"] if "transformer" in kind[0] else []
+    heads = ["decoder.num_heads=2"] if "transformer" in kind[0] else []
     settings = [one for one in TINY if "attention" not in one or kind[0].startswith("attention")]
     place = f"runs/{kind[0].replace('=', '-')}"
     assert_done(run("train", *settings, *REGIONS, *kind, *heads, f"hydra.run.dir={place}"))

@@ -144,7 +144,7 @@ def test_a_sweep_continues_where_it_was(start: Start, uninterrupted: Path, folde
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
-    [["attention=soft"], ["attention=hard", "attention.samples=2"], ["callbacks=ema", "callbacks.ema.decay=0.9"]],
+    [["attention=soft"], ["attention=hard", "attention.num_samples=2"], ["callbacks=ema", "callbacks.ema.decay=0.9"]],
     ids=str,
 )
 def test_twenty_kills_at_random_change_nothing(start: Start, run: Run, prepared: Any, folder: Path, choice: list[str]):

@@ -83,7 +83,7 @@ def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: P
             (["tabled", "output=table.pdf"], ["table.pdf", ".md or .tex or .json"]),
             (["tabled", "output=in-the-way/table.md"], ["in-the-way/table.md cannot be written"]),
             (["tabled", "columns=[bleu5]"], ["columns=[bleu5]"]),
-            (["in-the-way"], ["in-the-way is no result file of evaluate"]),
+            (["in-the-way"], ["in-the-way is not a result file of evaluate"]),
         ],
     ),
 )

@@ -176,10 +176,10 @@ def test_supervision_has_the_gradient_of_the_plain_formula(attention: str, super
 def supervised_captioner(attention: str) -> Captioner:
     torch.manual_seed(1)
     name, _, estimator = attention.partition(", ")
-    settings = {"estimator": estimator or "reinforce", "samples": 2 if estimator == "rloo" else 1}
+    settings = {"estimator": estimator or "reinforce", "num_samples": 2 if estimator == "rloo" else 1}
     score = MultiheadScore if name == "multihead" else AdditiveScore
     build = {"adaptive": AdaptiveAttention, "hard": partial(HardAttention, **settings)}.get(name, SoftAttention)
-    part = build(3, 8, score=partial(score, width=8) if score is AdditiveScore else partial(score, heads=2))
+    part = build(3, 8, score=partial(score, width=8) if score is AdditiveScore else partial(score, num_heads=2))
     return Captioner(part, LSTMDecoder(7, 3, embedding_dim=5, hidden_dim=8, dropout=0.0)).double().train()
 
 

@@ -121,7 +121,7 @@ def test_a_student_of_hard_attention_learns_with_each_sample():
     teacher = small_model("soft", seed=1)
     batch, dim = batch_of(teacher), teacher.encoder.region_dim
     captioner = small_captioner("soft", region_dim=dim)
-    captioner.attention = HardAttention(dim, 8, score=partial(AdditiveScore, width=5), samples=3)
+    captioner.attention = HardAttention(dim, 8, score=partial(AdditiveScore, width=5), num_samples=3)
     captioner.train()
     output = HardLoss()(captioner, teacher.regions(batch.images), batch.image_index, batch.tokens)
     assert output.outputs

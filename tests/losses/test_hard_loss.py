@@ -83,8 +83,8 @@ def without_entropy(baseline: float = 0.0, decay: float = 1.0) -> HardLoss:
 
 UNBIASED = {
     "reinforce": {},
-    "reinforce, three samples": {"samples": 3},
-    "rloo": {"estimator": "rloo", "samples": 4},
+    "reinforce, three samples": {"num_samples": 3},
+    "rloo": {"estimator": "rloo", "num_samples": 4},
     "exact": {"estimator": "exact"},
 }
 
@@ -130,7 +130,7 @@ def test_a_smaller_relaxation_has_more_variance():
 def test_every_remedy_lowers_the_variance():
     plain = estimate(tiny(), without_entropy(), batches=20).variance
     with_baseline = estimate(tiny(), without_entropy(baseline=bound(tiny()).item()), batches=20).variance
-    leave_one_out = estimate(tiny(estimator="rloo", samples=4), without_entropy(), batches=20).variance
+    leave_one_out = estimate(tiny(estimator="rloo", num_samples=4), without_entropy(), batches=20).variance
     exact = estimate(tiny(estimator="exact"), without_entropy(), batches=20).variance
     assert with_baseline < 0.5 * plain
     assert 4 * leave_one_out < 1.5 * with_baseline, "four samples with each other as baselines"

@@ -312,8 +312,8 @@ def exact_gradient(**options: object) -> Tensor:
 UNBIASED = {
     "exact": {"estimator": "exact"},
     "reinforce": {"estimator": "reinforce"},
-    "reinforce, three samples": {"estimator": "reinforce", "samples": 3},
-    "rloo": {"estimator": "rloo", "samples": 4},
+    "reinforce, three samples": {"estimator": "reinforce", "num_samples": 3},
+    "rloo": {"estimator": "rloo", "num_samples": 4},
 }
 
 
@@ -395,8 +395,8 @@ def test_padding_changes_nothing(estimator: str, latent: str, monkeypatch: pytes
 
 
 def test_settings_that_do_not_go_together_are_reported():
-    with pytest.raises(ValueError, match="needs one map; got a score with 3"):
-        MarginalAttention(D, N, score=partial(MultiheadScore, width=6, heads=3))
+    with pytest.raises(ValueError, match="needs a score with one head, got num_heads=3"):
+        MarginalAttention(D, N, score=partial(MultiheadScore, width=6, num_heads=3))
     with pytest.raises(ValueError, match="samples must be 2 or more, got 1"):
         VariationalAttention(D, N, estimator="rloo")
     with pytest.raises(ValueError, match="add context to decoder.output, or set attention.latent=step"):

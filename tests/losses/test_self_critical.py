@@ -107,7 +107,7 @@ CAPTIONERS = {
 def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     attention: str, settings: dict[str, str], baseline: str
 ):
-    captioner, owner = tiny(attention, **settings), critic(baseline=baseline, samples=30)
+    captioner, owner = tiny(attention, **settings), critic(baseline=baseline, num_samples=30)
     with eval_mode(captioner):
         exact = -gradient(expected_reward(captioner, owner), captioner)
     found = estimate(captioner, owner, batches=90)
@@ -121,7 +121,7 @@ def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
 
 def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
     """What the test above would find if p were not that which the captions were drawn from."""
-    captioner, owner = tiny("soft"), critic(samples=30)
+    captioner, owner = tiny("soft"), critic(num_samples=30)
     with eval_mode(captioner):
         exact = -gradient(expected_reward(captioner, owner), captioner)
     owner._constraints = owner._constraints._replace(suppressed=(PAD, START, SAYABLE[1]))
@@ -132,7 +132,7 @@ def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
 def test_the_parts_of_the_reward_are_weighted_and_distinguished():
     torch.manual_seed(0)
     captioner = tiny("soft")
-    output = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).metrics
+    output = critic(cider=0.5, bleu4=2.0, num_samples=8)(captioner, REGIONS, BATCH).metrics
     assert output["sampled_reward"] == pytest.approx(0.5 * output["sampled_cider"] + 2.0 * output["sampled_bleu4"])
     assert 0 < output["sampled_unended"] < 100
     assert 0 < output["sampled_words"] < LONGEST
@@ -159,6 +159,6 @@ def test_the_captioner_is_in_training_again_afterwards():
 
 
 def test_one_sample_has_no_others_to_be_compared_with():
-    with pytest.raises(UserError, match=r"reward\.samples must be 2 or more, got 1"):
-        critic(samples=1)
-    critic(samples=1, baseline="greedy")
+    with pytest.raises(UserError, match=r"reward\.num_samples must be 2 or more, got 1"):
+        critic(num_samples=1)
+    critic(num_samples=1, baseline="greedy")

@@ -11,11 +11,11 @@ from showattendtell.metrics.attention import (
     GroundedWord,
     WordClasses,
     attention_statistics,
+    box_coverage,
     center_prior,
     center_prior_of,
     centers_inside,
     compare_maps,
-    coverage,
     score_attention,
     score_relations,
 )
@@ -71,9 +71,9 @@ def test_correctness_worked_by_hand():
 def test_what_two_boxes_both_cover_counts_once():
     box, inner = Box(0.1, 0.2, 0.7, 0.9), Box(0.3, 0.3, 0.6, 0.8)
     once, twice, nested = ((box,), (box, box), (inner, box))
-    expected = coverage(GroundedWord(np.ones((3, 5)), WHOLE, once))
+    expected = box_coverage(GroundedWord(np.ones((3, 5)), WHOLE, once))
     for boxes in (twice, nested):
-        np.testing.assert_allclose(coverage(GroundedWord(np.ones((3, 5)), WHOLE, boxes)), expected, atol=1e-12)
+        np.testing.assert_allclose(box_coverage(GroundedWord(np.ones((3, 5)), WHOLE, boxes)), expected, atol=1e-12)
 
 
 def test_a_thing_outside_of_what_is_seen_is_found_by_no_map():
@@ -126,7 +126,7 @@ def test_coverage_is_what_a_fine_raster_counts(seed: int):
         GroundedWord(np.ones((rows, columns)), WHOLE, boxes),
         GroundedWord(np.ones((rows, columns)), seen, moved),
     ):
-        np.testing.assert_allclose(coverage(look), expected, atol=1e-9)
+        np.testing.assert_allclose(box_coverage(look), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -165,7 +165,7 @@ def test_the_weight_of_a_box_is_spread_over_its_area():
     regions = RegionBoxes((Box(0, 0, 0.4, 0.4), Box(0.2, 0.2, 0.6, 0.6), Box(0.8, 0.8, 1, 1)))
     thing = (Box(0, 0, 0.2, 0.4), Box(0.2, 0.2, 0.4, 0.4))
     word = GroundedWord(np.array([0.5, 0.3, 0.2]), regions, thing)
-    np.testing.assert_allclose(coverage(word), [0.75, 0.25, 0])
+    np.testing.assert_allclose(box_coverage(word), [0.75, 0.25, 0])
     assert compare_maps(word).model == pytest.approx((1.0, 0.5 * 0.75 + 0.3 * 0.25))
     missed = compare_maps(word._replace(weights=np.array([0.2, 0.2, 0.6])))
     assert missed.model.hit == 0

@@ -32,7 +32,7 @@ def test_an_empty_bin_counts_for_nothing():
 
 
 def test_probabilities_and_predictions_have_one_length():
-    with pytest.raises(ValueError, match="2 probabilities of 1 predictions"):
+    with pytest.raises(ValueError, match="got 2 probabilities for 1 predictions"):
         reliability([0.5, 0.5], [1])
 
 

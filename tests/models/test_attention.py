@@ -10,7 +10,7 @@ from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore, CosineScore, DotScore, GeneralScore, MultiheadScore
 
 D, N, L = 6, 4, 7
-SCORES = [AdditiveScore, DotScore, GeneralScore, CosineScore, partial(MultiheadScore, width=6, heads=3)]
+SCORES = [AdditiveScore, DotScore, GeneralScore, CosineScore, partial(MultiheadScore, width=6, num_heads=3)]
 ATTENTIONS = [
     *(partial(SoftAttention, score=score, gate=gate) for score in SCORES for gate in ("scalar", "channel", "none")),
     *(partial(HardAttention, score=score, gate="channel", inference_mode="argmax") for score in SCORES),
@@ -108,7 +108,7 @@ def test_the_order_of_the_regions_does_not_matter(make: type[Attention]):
 
 def test_each_head_reads_its_own_part_as_torchs_multi_head_attention_does():
     torch.manual_seed(0)
-    attention = SoftAttention(D, D, score=partial(MultiheadScore, heads=3), gate="none")
+    attention = SoftAttention(D, D, score=partial(MultiheadScore, num_heads=3), gate="none")
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
     torchs = torch.nn.MultiheadAttention(D, num_heads=3, batch_first=True)
@@ -128,7 +128,7 @@ def test_each_head_reads_its_own_part_as_torchs_multi_head_attention_does():
 
 def test_where_heads_do_not_divide_the_channels_the_last_head_gives_fewer():
     torch.manual_seed(0)
-    attention = SoftAttention(7, N, score=partial(MultiheadScore, width=6, heads=3), gate="none")
+    attention = SoftAttention(7, N, score=partial(MultiheadScore, width=6, num_heads=3), gate="none")
     regions, now = torch.randn(2, L, 7), state(2)
     memory = attention.precompute(regions)
     maps = attention.scores(memory, now.hidden).softmax(dim=-1).squeeze(1)  # (B, H, L)
@@ -152,8 +152,8 @@ def test_the_sentinel_is_one_more_region_that_the_softmax_chooses_from():
 
 
 def test_a_sentinel_next_to_several_maps_is_refused():
-    with pytest.raises(ValueError, match="one map; got a score with 3"):
-        AdaptiveAttention(D, N, score=partial(MultiheadScore, width=6, heads=3))
+    with pytest.raises(ValueError, match="needs a score with one head, got num_heads=3"):
+        AdaptiveAttention(D, N, score=partial(MultiheadScore, width=6, num_heads=3))
 
 
 def test_no_attention_gives_the_mean_region_at_every_step():

@@ -30,7 +30,7 @@ ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
     "soft, a gate for each channel": lambda: SoftAttention(5, 4, SCORE, gate="channel"),
     "soft, no gate": lambda: SoftAttention(5, 4, SCORE, gate="none"),
     "dot": lambda: SoftAttention(5, 4, DotScore),
-    "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, heads=2)),
+    "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, num_heads=2)),
     "hard": lambda: HardAttention(5, 4, SCORE, inference_mode="argmax"),
     "marginal": lambda: MarginalAttention(5, 4, SCORE),
     "marginal, dot": lambda: MarginalAttention(5, 4, DotScore),
@@ -51,8 +51,8 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
     "lstm that says what it heard": lambda: LSTMDecoder(9, 5, 3, 4, output=["word"], tie_embeddings=True),
     "nic": lambda: NICDecoder(9, 5, embedding_dim=3, hidden_dim=4),
     "log-bilinear": lambda: LogBilinearDecoder(9, 5, embedding_dim=3, hidden_dim=4),
-    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, layers=3, heads=2),
-    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, layers=2, heads=2, positions="rotary"),
+    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
+    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, num_layers=2, num_heads=2, positions="rotary"),
 }
 MODELS = [("soft", decoder) for decoder in ("lstm", "lstm as released", "lstm that says what it heard")]
 MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft" and "cross" not in attention]

@@ -113,7 +113,7 @@ def test_switched_images_see_the_expectation_and_the_others_one_region():
 
 
 def test_each_head_draws_its_own_location():
-    attention = hard(score=partial(MultiheadScore, width=6, heads=3)).eval()
+    attention = hard(score=partial(MultiheadScore, width=6, num_heads=3)).eval()
     glimpse = look(attention, captions=1000)
     locations = glimpse.sample.locations
     assert locations.shape == (1000, 3)
@@ -138,5 +138,5 @@ def test_leave_one_out_needs_others():
 
 
 def test_trying_every_region_needs_a_single_map():
-    with pytest.raises(ValueError, match="one map; got a score with 3"):
-        HardAttention(D, N, estimator="exact", score=partial(MultiheadScore, width=6, heads=3))
+    with pytest.raises(ValueError, match="needs a score with one head, got num_heads=3"):
+        HardAttention(D, N, estimator="exact", score=partial(MultiheadScore, width=6, num_heads=3))

@@ -53,7 +53,7 @@ SCORES: list[tuple[ScoreFunction, Callable[..., Tensor]]] = [
     (ScaledDotScore(D, N, width=A), scaled_dot),
     (GeneralScore(D, N), general),
     (CosineScore(D, N, width=A, scale=3.0), cosine),
-    (MultiheadScore(D, N, width=A, heads=HEADS), multihead),
+    (MultiheadScore(D, N, width=A, num_heads=HEADS), multihead),
 ]
 
 
@@ -64,7 +64,7 @@ def test_a_score_is_its_equation_for_every_region_and_caption(score: ScoreFuncti
         torch.nn.init.normal_(parameter)
     regions, hidden = torch.randn(2, 5, D), torch.randn(2, 3, N)
     scores = score(score.precompute(regions), hidden)
-    assert scores.shape == (2, 3, score.heads, 5)
+    assert scores.shape == (2, 3, score.num_heads, 5)
     for image in range(2):
         for caption in range(3):
             for region in range(5):
@@ -90,5 +90,5 @@ def test_the_width_is_a_number_or_that_of_the_state_or_of_a_region():
 
 @pytest.mark.parametrize("heads", [4, 5])
 def test_heads_that_do_not_divide_the_width_are_refused(heads: int):
-    with pytest.raises(ValueError, match=f"got heads={heads}"):
-        MultiheadScore(D, N, width=A, heads=heads)
+    with pytest.raises(ValueError, match=f"got num_heads={heads}"):
+        MultiheadScore(D, N, width=A, num_heads=heads)

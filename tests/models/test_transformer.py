@@ -31,7 +31,7 @@ TOKENS = torch.tensor([[4, 5, 6, EOS], [7, EOS, PAD, PAD], [8, 4, EOS, PAD], [5,
 def make_captioner(map: Any = "last", **settings: Any) -> Captioner:
     torch.manual_seed(0)
     decoder = TransformerDecoder(
-        V, D, **{"embedding_dim": N, "hidden_dim": N, "layers": LAYERS, "heads": HEADS} | settings
+        V, D, **{"embedding_dim": N, "hidden_dim": N, "num_layers": LAYERS, "num_heads": HEADS} | settings
     )
     captioner = Captioner(CrossAttention(D, N, map), decoder).double().eval()
     for parameter in captioner.parameters():
@@ -46,7 +46,9 @@ def make_regions(images: int = 2) -> Tensor:
 def random_transformer(seed: int) -> Captioner:
     """One of the vocabulary of `random_models`."""
     torch.manual_seed(seed)
-    decoder = TransformerDecoder(len(VOCABULARY), 5, 3, 4, layers=2, heads=2, positions=["learned", "rotary"][seed % 2])
+    decoder = TransformerDecoder(
+        len(VOCABULARY), 5, 3, 4, num_layers=2, num_heads=2, positions=["learned", "rotary"][seed % 2]
+    )
     captioner = Captioner(CrossAttention(5, 4), decoder)
     for parameter in captioner.parameters():
         nn.init.normal_(parameter, std=1.5)
@@ -200,7 +202,7 @@ def test_weights_do_not_change_what_attention_gives():
 
 @pytest.mark.parametrize("map", slow_after(1, ["last", "rollout"]))
 def test_gradients_of_the_loss_are_those_of_differences(map: Any):
-    captioner = make_captioner(map, layers=2, embedding_dim=3, tie_embeddings=True)
+    captioner = make_captioner(map, num_layers=2, embedding_dim=3, tie_embeddings=True)
     names = ["decoder.layers.0.self_inputs.weight", "decoder.layers.1.cross_inputs.weight", "decoder.embedding.weight"]
     loss = SoftLoss(doubly_stochastic_weight=0.5, label_smoothing=0.1)
 
@@ -301,7 +303,9 @@ def test_samples_come_as_often_as_they_are_likely():
     expected = probabilities(captioner, regions, ended_captions(2))
     for tokens, p in expected.items():
         assert said.count(tokens) / len(said) == pytest.approx(p, abs=4 * (p / len(said)) ** 0.5 + 1e-9)
-    consensus = Consensus(beam_size=4, samples=5, max_length=4).generate(Ensemble([captioner]), [regions], VOCABULARY)
+    consensus = Consensus(beam_size=4, num_samples=5, max_length=4).generate(
+        Ensemble([captioner]), [regions], VOCABULARY
+    )
     assert len(consensus[0]) == 1
 
 
@@ -333,17 +337,17 @@ def test_it_reads_its_own_words_in_scheduled_sampling():
 
 def test_what_does_not_fit_is_reported():
     soft, lstm = SoftAttention(D, N), LSTMDecoder(V, D, hidden_dim=N)
-    transformer = partial(TransformerDecoder, V, D, hidden_dim=N, layers=2)
+    transformer = partial(TransformerDecoder, V, D, hidden_dim=N, num_layers=2)
     with pytest.raises(ValueError, match="no use for SoftAttention; leave attention= out, or use attention=cross"):
         Captioner(soft, transformer())
     with pytest.raises(ValueError, match="LSTMDecoder is another one; use decoder=transformer"):
         Captioner(CrossAttention(D, N), lstm)
     with pytest.raises(ValueError, match="attention.map=3 is not a layer of the decoder, which has 2"):
         Captioner(CrossAttention(D, N, map=3), transformer())
-    with pytest.raises(ValueError, match="hidden_dim=8 cannot be divided into decoder.heads=3 with learned"):
-        transformer(heads=3)
+    with pytest.raises(ValueError, match="hidden_dim=8 cannot be divided into decoder.num_heads=3 with learned"):
+        transformer(num_heads=3)
     with pytest.raises(ValueError, match="with rotary positions; choose a multiple of 16"):
-        transformer(heads=8, positions="rotary")
+        transformer(num_heads=8, positions="rotary")
     captioner = make_captioner(max_length=3)
     with pytest.raises(UserError, match="max_length=3 is too short for captions of 4 words"):
         captioner(make_regions(), OWNERS, TOKENS)

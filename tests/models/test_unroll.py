@@ -39,7 +39,7 @@ MODELS = {
     "none": (MeanAttention, LSTMDecoder, SoftLoss),
     "nic": (MeanAttention, NICDecoder, SoftLoss),
     "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
-    "transformer": (CrossAttention, partial(TransformerDecoder, heads=2), SoftLoss),
+    "transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss),
 }
 
 

@@ -276,7 +276,7 @@ def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Pat
 
 
 def test_a_setting_that_some_recipes_do_not_have_is_no_fault_where_others_are_run(made: Any, tmp_path: Path):
-    setting = "settings=[attention.estimator=rloo,attention.samples=2]"
+    setting = "settings=[attention.estimator=rloo,attention.num_samples=2]"
     [hard] = made("recipes=[hard]", "seeds=[1]", setting)
     finish(hard)
     assert [run.title for run in finished_runs(TABLE, configured(setting), tmp_path)] == ["hard, seed 1"]

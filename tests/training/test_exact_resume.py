@@ -87,13 +87,13 @@ def assert_resumes_from_every_checkpoint(tmp_path: Path, settings: list[str], ev
 
 
 VARIANTS = {
-    "hard": ["attention=hard", "attention.samples=2"],
+    "hard": ["attention=hard", "attention.num_samples=2"],
     "validation within a step": ["trainer.val_check_interval=3", "trainer.accumulate_grad_batches=2"],
     "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
     "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
     "variational": ["attention=variational"],
-    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
+    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"],
     "hard, all regions": ["attention=hard", "attention.estimator=exact"],
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],
     "validation within the epoch": ["trainer.val_check_interval=2"],
@@ -195,7 +195,7 @@ def test_the_log_has_each_epochs_figures_once(tmp_path: Path):
 EXTENDED = {
     "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
     "adam": [],
-    "hard": ["attention=hard", "attention.samples=2"],
+    "hard": ["attention=hard", "attention.num_samples=2"],
     "workers": ["data.num_workers=2"],
     "validation within the epoch": ["trainer.val_check_interval=2"],
 }

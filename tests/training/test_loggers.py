@@ -176,7 +176,7 @@ def test_a_board_that_breaks_is_reported_of_once_and_left_alone(
 def test_a_board_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, never: threading.Event, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(loggers, "SHOWING", 0.01)
+    monkeypatch.setattr(loggers, "LOG_TIMEOUT", 0.01)
     dashboard = Notebook(Page(hangs=never))
     dashboard.open(Path(), {}, set())
     for step in (1, 2, 3):
@@ -368,7 +368,7 @@ def test_a_run_whose_server_does_not_answer_is_kept_offline(
 ):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("showattendtell.training.loggers.ANSWERING", 2.0)
+    monkeypatch.setattr("showattendtell.training.loggers.INIT_TIMEOUT", 2.0)
     board = WandbDashboard("captions", "a")
     board.open(tmp_path, {}, set())
     assert "this run is kept offline" in capsys.readouterr().out

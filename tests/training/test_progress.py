@@ -23,7 +23,7 @@ from showattendtell.runtime.files import LAST
 from showattendtell.training import progress
 from showattendtell.training.callbacks import EpochReport
 from showattendtell.training.loggers import Dashboard
-from showattendtell.training.progress import SENT, ProgressBar, StepFigures
+from showattendtell.training.progress import SENT, ProgressBar, StepMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -181,8 +181,8 @@ def test_without_a_terminal_a_line_comes_at_least_every_ten_seconds(
 ):
     clock, printed = Clock(step), [1000.0]
     monkeypatch.setattr(progress, "time", clock)
-    own = StepFigures._print
-    monkeypatch.setattr(StepFigures, "_print", lambda self, line: printed.append(clock.now) or own(self, line))
+    own = StepMetrics._print
+    monkeypatch.setattr(StepMetrics, "_print", lambda self, line: printed.append(clock.now) or own(self, line))
     small_run(small_config("trainer.max_epochs=4"), tmp_path, callbacks=[Ticks(clock)])
     assert max(after - before for before, after in pairwise(printed)) <= 10
     lines = [line for line in console.getvalue().splitlines() if ": batch" in line or "validation, batch" in line]
@@ -198,14 +198,14 @@ def test_the_speed_counts_images_and_leaves_validation_out(tmp_path: Path, monke
     clock, speeds = Clock(2.0), []
     monkeypatch.setattr(progress, "time", clock)
 
-    measure = StepFigures.on_train_batch_end
+    measure = StepMetrics.on_train_batch_end
 
-    def measure_and_note(self: StepFigures, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+    def measure_and_note(self: StepMetrics, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         measure(self, trainer, module, outputs, batch, index)
         speeds.append((self.images_per_second, len(batch.content.images) / 2))
 
-    monkeypatch.setattr(StepFigures, "on_train_batch_end", measure_and_note)
-    small_run(small_config("callbacks.step_figures.seconds=1e9"), tmp_path, callbacks=[Ticks(clock)])
+    monkeypatch.setattr(StepMetrics, "on_train_batch_end", measure_and_note)
+    small_run(small_config("callbacks.step_metrics.seconds=1e9"), tmp_path, callbacks=[Ticks(clock)])
     assert len(speeds) == 10
     assert all(measured == pytest.approx(expected) for measured, expected in speeds)
 
@@ -237,8 +237,8 @@ def test_the_bar_reads_no_loss_more_often_than_once_a_second(
     """At most once a second, for a GPU is waited for."""
     clock, read = Clock(0.25), []
     monkeypatch.setattr(progress, "time", clock)
-    shown = StepFigures.describe
-    monkeypatch.setattr(StepFigures, "describe", lambda self: read.append(clock.now) or shown(self))
+    shown = StepMetrics.describe
+    monkeypatch.setattr(StepMetrics, "describe", lambda self: read.append(clock.now) or shown(self))
     small_run(small_config("trainer.max_epochs=4"), tmp_path, callbacks=[Ticks(clock)])
     assert len(read) > 3
     assert min(after - before for before, after in pairwise(read)) >= 1
@@ -246,4 +246,4 @@ def test_the_bar_reads_no_loss_more_often_than_once_a_second(
 
 def test_the_parts_stand_in_the_configuration():
     targets = [node["_target_"].rpartition(".")[2] for node in small_config().callbacks.values()]
-    assert {kind.__name__ for kind in (StepFigures, ProgressBar, EpochReport)} <= set(targets)
+    assert {kind.__name__ for kind in (StepMetrics, ProgressBar, EpochReport)} <= set(targets)

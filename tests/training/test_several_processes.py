@@ -24,9 +24,9 @@ SETTINGS = [
     "checkpoint_interval_minutes=60",
 ]
 CHOICES = {
-    "hard": ["attention=hard", "attention.samples=2"],
+    "hard": ["attention=hard", "attention.num_samples=2"],
     "paper": ["data.bucketing=paper"],
-    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
+    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"],
     "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],
@@ -34,7 +34,7 @@ CHOICES = {
     "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
     "by tokens": ["data.tokens_per_batch=12"],
     "penalty as released": ["loss.penalty_reduction=locations"],
-    "hard, rloo": ["attention=hard", "attention.samples=2", "attention.estimator=rloo"],
+    "hard, rloo": ["attention=hard", "attention.num_samples=2", "attention.estimator=rloo"],
     "hard, exact": ["attention=hard", "attention.estimator=exact"],
 }
 
@@ -125,7 +125,7 @@ def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_p
 @pytest.mark.slow
 def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Trained, tmp_path: Path):
     """Whatever each has drawn, all learn from the captions of all."""
-    settings = ["reward=cider", "reward.samples=3", "optimizer.lr=0.01", "data.bucketing=paper"]
+    settings = ["reward=cider", "reward.num_samples=3", "optimizer.lr=0.01", "data.bucketing=paper"]
     first, *others = trained(tmp_path / "three", 3, 4, *settings)
     begun = trained(tmp_path / "slow", 1, 12, *settings, "optimizer.lr=1e-30")[0]["state"]
     assert any(not torch.equal(value, begun[name]) for name, value in first["state"].items())

@@ -96,7 +96,7 @@ def test_rows_of_other_settings_are_not_resumed(tmp_path: Path, written: dict[st
 )
 def test_a_line_that_is_no_row_is_reported(tmp_path: Path, line: str):
     (tmp_path / "captions.jsonl").write_text(f"{json_line(ROW)}{line.rstrip()}\n")
-    with pytest.raises(UserError, match="line 2 of .*captions.jsonl is no row of captions"):
+    with pytest.raises(UserError, match="line 2 of .*captions.jsonl is not a row of captions"):
         resume_rows(tmp_path, ["jsonl"], "0123")
 
 

@@ -48,11 +48,11 @@ def without(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b'{"dataset": "fl', "results-test.json is no result file of evaluate .Invalid JSON: EOF while parsing"),
-        (b"", "results-test.json is no result file of evaluate"),
-        (b"\xff\xfe", "results-test.json is no result file of evaluate"),
-        ([1, 2], r"results-test.json is no result file of evaluate \(Input should be an object\); leave it out$"),
-        ({"images": []}, r"results-test.json is no result file of evaluate \(dataset: Field required\)"),
+        (b'{"dataset": "fl', "results-test.json is not a result file of evaluate .Invalid JSON: EOF while parsing"),
+        (b"", "results-test.json is not a result file of evaluate"),
+        (b"\xff\xfe", "results-test.json is not a result file of evaluate"),
+        ([1, 2], r"results-test.json is not a result file of evaluate \(Input should be an object\); leave it out$"),
+        ({"images": []}, r"results-test.json is not a result file of evaluate \(dataset: Field required\)"),
         (without("config"), "results-test.json is of an older version .*; evaluate again$"),
         ({**result(), "seed": [1, 2]}, "results-test.json does not say for each of its checkpoints"),
     ],

@@ -108,7 +108,7 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[SettingError
         except HydraException as error:
             reason = first_line(error)
             hint = f" ({reason}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-            errors.append((line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
+            errors.append((line, f"'{line}' is not a setting{hint or '; settings are given as name=value'}"))
     return overrides, errors
 
 

@@ -63,7 +63,7 @@ def failure_of(run: JobReturn) -> Any:
 
 
 def parse_overrides(lines: Sequence[str]) -> list[Override]:
-    """Parse arguments that are no flags."""
+    """Parse arguments that are not flags."""
     return OverridesParser.create().parse_overrides(list(lines))
 
 

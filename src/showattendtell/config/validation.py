@@ -22,7 +22,7 @@ TARGET = "_target_"
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
 
-    With `complete=False` a missing setting is no error.
+    With `complete=False` a missing setting is not an error.
     """
     try:
         missing = sorted(OmegaConf.missing_keys(config)) if complete else []

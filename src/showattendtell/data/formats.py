@@ -57,7 +57,7 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
         whose: the publisher, for error messages.
 
     Raises:
-        UserError: the file is no JSON, or has another layout; the message names the first difference.
+        UserError: the file is not JSON, or has another layout; the message names the first difference.
     """
     # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
     text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
     """Convert any failure of reading an image to a `UserError`.
 
-    The message describes a file that is no image, by its content or the file `name`.
+    The message describes a file that is not an image, by its content or the file `name`.
     """
     try:
         yield
@@ -139,7 +139,7 @@ def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
                 reason = "it is a web page, as a failed download leaves it"
             else:
                 is_binary = re.search(rb"[\0-\x08\x0e-\x1f]", head)
-                reason = "it is no image that is known" if is_binary else "it is text"
+                reason = "it is not a known image format" if is_binary else "it is text"
         raise UserError(
             f"image {name} cannot be read ({reason.removesuffix('.')}); repair or replace the file"
         ) from None

@@ -72,7 +72,7 @@ def read_judgments(path: Path) -> JudgmentFile:
         try:
             return JudgmentFile(COMPOSITE, tuple(_read_composite(text, path)))
         except csv.Error as error:
-            raise UserError(f"{path} is no table ({error}); download it again") from None
+            raise UserError(f"{path} is not a table ({error}); download it again") from None
     lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     rows = [(origin, *_split(line, origin)) for origin, line in lines]
     # the fraction of yes follows from the counts, which never holds for three ratings from 1 to 4

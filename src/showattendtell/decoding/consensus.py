@@ -26,12 +26,12 @@ class Consensus(Decoding):
     BLEU-4 is the smoothed sentence-level BLEU-4: counts of n-grams with n >= 2 are increased by 1 (Lin and Och 2004).
 
     beam_size: the beam size, which is the number of captions to choose from.
-    samples: N, the number of sampled captions to compare them with.
+    num_samples: N, the number of sampled captions to compare them with.
     temperature: the sampling temperature; below 1 likely words are sampled more often, above 1 less often.
     """
 
     beam_size: PositiveInt = 20
-    samples: PositiveInt = 50
+    num_samples: PositiveInt = 50
     temperature: PositiveFloat = 0.5
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Consensus(Decoding):
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         shared = {field.name: getattr(self, field.name) for field in fields(Decoding)}
         search = BeamSearch(**{**shared, "num_captions": self.beam_size}, beam_size=self.beam_size)
-        sampling = Sampling(**{**shared, "num_captions": self.samples}, temperature=self.temperature)
+        sampling = Sampling(**{**shared, "num_captions": self.num_samples}, temperature=self.temperature)
         candidates = search.generate(ensemble, regions, vocabulary)
         sampled = sampling.generate(ensemble, regions, vocabulary)
         chosen = []

@@ -23,7 +23,7 @@ from showattendtell.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.export.loading import ExportModel
 from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
 from showattendtell.inference.matching import MatchedCaptions, in_words
-from showattendtell.inference.predictions import references_of
+from showattendtell.inference.predictions import reference_sentences
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import default_scoring_name
 from showattendtell.types import Dataset
@@ -208,7 +208,7 @@ def score_writers(
         pixels = model.see(example.path)
         for name, writer in writers.items():
             sentences[Path(name)].append(sentence_of(writer(pixels), model.metadata))
-    references = references_of(examples)
+    references = reference_sentences(examples)
     matched = MatchedCaptions(list(references), list(references.values()), sentences)
     corpus = in_words(matched, default_scoring_name(model.module.vocabulary.tokenizer))
     print_notes(corpus.notes)

@@ -58,7 +58,7 @@ def read(path: str | Path) -> Image.Image:
     """Read a photograph.
 
     Raises:
-        ValueError: it is no photograph, is damaged, or has more than `MEGAPIXELS` million pixels.
+        ValueError: it is not a photograph, is damaged, or has more than `MEGAPIXELS` million pixels.
     """
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as photograph:

@@ -130,7 +130,7 @@ def verify_stores(found: Sequence[FoundStore]) -> None:
             try:
                 for images in verify(path):
                     progress.advance(bar, images)
-                print(f"{path}: every grid is as it was written, and finite")
+                print(f"{path}: checksums match, and all values are finite")
             except UserError as error:
                 errors.append(str(error))
     if errors:

@@ -64,7 +64,7 @@ class StoredRegions(NamedTuple):
 
 class RegionFile(ABC):
     """Regions of many images, from a file or folder. Reading raises many types of errors if it is damaged; see
-    `report_errors`."""
+    `report_read_errors`."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -185,7 +185,7 @@ def read_array(stream: IO[bytes], name: str) -> NDArray:
     except Exception as error:  # it parses Python, and raises the errors of its tokenizer and parser
         raise ValueError(f"{name} has a damaged header ({type(error).__name__})") from None
     if dtype.kind not in "fiu":
-        raise ValueError(f"{name} has no numbers but {dtype}")
+        raise ValueError(f"{name} has the type {dtype} instead of numbers")
     if math.prod(shape) > LARGEST:
         raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
     size = math.prod(shape) * dtype.itemsize
@@ -241,7 +241,7 @@ class H5Regions(RegionFile):
             )
         rows = json.loads(index.read_text(encoding="utf-8"))
         if not isinstance(rows, dict) or not all(type(row) is int for row in rows.values()):
-            raise _damaged(index, "it is no object of numbers by image id")
+            raise _damaged(index, "it is not an object of numbers by image id")
         return rows
 
     def _dataset(self, name: str) -> Any:
@@ -249,9 +249,9 @@ class H5Regions(RegionFile):
         link = self._file.get(name, getlink=True)
         dataset = self._file[name] if isinstance(link, self._h5py.HardLink) else None
         if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
-            raise ValueError(f"{name} is no array in this file")
+            raise ValueError(f"{name} is not an array in this file")
         if dataset.dtype.kind not in "fiu":
-            raise ValueError(f"{name} has no numbers but {dataset.dtype}")
+            raise ValueError(f"{name} has the type {dataset.dtype} instead of numbers")
         return dataset
 
     def _values(self, dataset: Any, rows: Any) -> NDArray:
@@ -282,7 +282,7 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
     boxes = None if encoder.boxes is None else Path(encoder.boxes).expanduser()
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
-    with report_errors(path):
+    with report_read_errors(path):
         if path.is_dir():
             if any(path.glob("*.tsv*")):
                 return TsvRegions(path)
@@ -301,7 +301,7 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
 
 
 @contextmanager
-def report_errors(path: Path, image: str = "") -> Iterator[None]:
+def report_read_errors(path: Path, image: str = "") -> Iterator[None]:
     """Convert the errors of reading a damaged file to `UserError`."""
     try:
         yield
@@ -343,7 +343,7 @@ class RegionReading:
             skipped: dict[str, str] = {}
             for image in images:
                 try:
-                    with report_errors(self.file.path, image):
+                    with report_read_errors(self.file.path, image):
                         regions_by_image[image] = self._regions(image)
                 except UserError as error:
                     if not self.skip_unreadable:

@@ -337,7 +337,7 @@ Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
 
 
 @contextmanager
-def report_errors(path: Path, plan: StorePlan) -> Iterator[None]:
+def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
     """Convert an error of writing, such as a full disk, to `UserError`."""
     try:
         yield
@@ -470,13 +470,13 @@ def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
         with shard.open("rb", buffering=0) as file:
             fadvise(file.fileno(), "SEQUENTIAL")
             if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
-                raise damaged(path, f"the head of {shard.name}")
+                raise damaged(path, f"the header of {shard.name}")
             for batch, checksum in enumerate(record.checksums):
                 images = record.images[batch * BATCH_SIZE : (batch + 1) * BATCH_SIZE]
                 content = file.read(len(images) * image_bytes(manifest.settings))
                 where = f"{shard.name}: the grids of {images[0]} to {images[-1]}"
                 if zlib.crc32(content) != checksum:
-                    raise damaged(path, f"{where} are not what was written")
+                    raise damaged(path, f"{where} do not match their checksum")
                 if not numbers.are_finite(np.frombuffer(content, grid.base)):
                     raise damaged(path, f"{where} are not finite")
                 yield len(images)

@@ -48,8 +48,8 @@ def in_processes(num_processes: int, write: Callable[[], None]) -> None:
                 processes[end].join()
                 if processes[end].exitcode:
                     raise UserError(
-                        f"a process that encodes images ended with status {processes[end].exitcode}, as for lack "
-                        "of memory; set features.workers lower and run it again: finished work is kept"
+                        f"a process that encodes images ended with status {processes[end].exitcode}, probably out of "
+                        "memory; lower features.workers and run the command again: finished work is kept"
                     )
     finally:
         for process in processes.values():

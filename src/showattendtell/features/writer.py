@@ -38,7 +38,7 @@ from showattendtell.features.store import (
     journal_file,
     read_record,
     record_file,
-    report_errors,
+    report_write_errors,
     shard_bytes,
     shard_file,
     shard_header,
@@ -72,7 +72,7 @@ class Shard:
         self._header_bytes = len(shard_header(plan.settings, len(images)))
         self._batch_bytes = BATCH_SIZE * image_bytes(plan.settings)
         self._lines: dict[int, JournalLine] = {}
-        with report_errors(self._path, self._plan):
+        with report_write_errors(self._path, self._plan):
             self._journal = journal_file(path, number).open("a+b", buffering=0)
             self._read_journal()
 
@@ -113,7 +113,7 @@ class Shard:
             whole=whole,
             stamps=dict(encoded.stamps),
         )
-        with report_errors(self._path, self._plan):
+        with report_write_errors(self._path, self._plan):
             view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
             while view:  # on a nearly full disk, `pwrite` writes a part and fails only at the next call
                 count = os.pwrite(self._file.fileno(), view, offset)
@@ -132,7 +132,7 @@ class Shard:
             whole=sum(line.whole for line in lines),
             stamps={image: stamp for line in lines for image, stamp in line.stamps.items()},
         )
-        with report_errors(self._path, self._plan):
+        with report_write_errors(self._path, self._plan):
             os.fsync(self._file.fileno())
             write_json(record_file(self._path, self._number), record)
             journal_file(self._path, self._number).unlink()
@@ -172,12 +172,12 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     Raises:
         UserError: another process writes a store with other settings there, or the disk is full.
     """
-    with report_errors(path, plan):
+    with report_write_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
     with open_folder(path) as folder:
         while _join(folder, path, plan):
             work()
-            with report_errors(path, plan):
+            with report_write_errors(path, plan):
                 fcntl.flock(folder, fcntl.LOCK_EX)
                 numbers = range(len(plan.shards))
                 if not is_finished(path) and all(record_file(path, number).exists() for number in numbers):
@@ -239,7 +239,7 @@ def count_written(path: Path, plan: StorePlan) -> int:
 
 def _join(folder: int, path: Path, plan: StorePlan) -> bool:
     """Take a shared lock on the folder, which the first process lays out. Return whether work is left."""
-    with report_errors(path, plan):
+    with report_write_errors(path, plan):
         with suppress(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             sizes = {

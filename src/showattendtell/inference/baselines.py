@@ -29,7 +29,7 @@ def score_baselines(
     references: Sequence[list[str]],
     config: Config,
 ) -> dict[str, dict[str, Any]]:
-    """Return the scores of each baseline by the names of result files.
+    """Return the scores of each baseline, by their names in result files.
 
     - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
     - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's

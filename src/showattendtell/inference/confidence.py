@@ -21,7 +21,7 @@ from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import EvaluationRun, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
-from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, Predictor, evenly_spaced, read_grids
+from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 from showattendtell.types import CaptionOutput, Example
@@ -131,9 +131,9 @@ def word_log_probs(
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
     selected = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (max_words or words) // words)))
     indices = [i for i, image in enumerate(captions.image_index) if image in selected]
-    starts, console = range(0, len(indices), CAPTIONS_AT_A_TIME), Console(stderr=True)
+    starts, console = range(0, len(indices), CAPTION_BATCH_SIZE), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
-        images, image_index, tokens, *_ = captions[indices[start : start + CAPTIONS_AT_A_TIME]]
+        images, image_index, tokens, *_ = captions[indices[start : start + CAPTION_BATCH_SIZE]]
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]

@@ -120,8 +120,8 @@ class EvaluationRun(NamedTuple):
 
 
 def draw_into_user_cache(settings: Config, cache: str | None) -> None:
-    """Have scenes of `dataset=shapes` that are not drawn yet drawn into the user's own cache. The checkpoint may come
-    from a stranger and name any folder."""
+    """Set the folder of `dataset=shapes` to the user's own cache unless its images exist: the checkpoint may come from
+    a stranger and name any folder."""
     root = settings.dataset.get("root")
     if settings.dataset[TARGET] == SHAPES and not any(Path(root).expanduser().glob("shapes-*")):
         settings.dataset.root = f"{cache or CACHE}/shapes"
@@ -156,9 +156,9 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     examples = dataset.split(config.split)
     pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
-    writers = [Predictor(module, source(examples)) for module, source in pairs]
+    predictors = [Predictor(module, source(examples)) for module, source in pairs]
     mirrors = [Predictor(module, source(examples, "mirrored")) for module, source in pairs if decoding.mirrored]
-    return EvaluationRun(checkpoints, hashes, models, writers, mirrors, dataset, config.split, sources[0])
+    return EvaluationRun(checkpoints, hashes, models, predictors, mirrors, dataset, config.split, sources[0])
 
 
 class Scores(NamedTuple):
@@ -238,7 +238,7 @@ def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str
     return figures
 
 
-def score_attention(run: EvaluationRun) -> dict[str, Any]:
+def score_attention_maps(run: EvaluationRun) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object.
 
     Raises:

@@ -19,7 +19,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import Predictor, read_grids
-from showattendtell.metrics.attention import GroundedWord, center_prior, center_prior_of, coverage
+from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
 from showattendtell.metrics.faithfulness import (
     ATTENTION,
     RANDOM,
@@ -131,7 +131,7 @@ def faithfulness_of(
         image_index = torch.zeros(1, dtype=torch.long, device=regions.device)
         outputs = captioner(regions.unsqueeze(0), image_index, tokens.unsqueeze(0))
     alpha = outputs.weights[0].double().cpu().numpy()  # (T, L)
-    log_p, effects = leave_one_out(captioner, regions, tokens)
+    log_p, effects = region_effects(captioner, regions, tokens)
     center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
     grounded = box_maps(module, words, example, boxes)
     candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
@@ -177,7 +177,7 @@ def log_probs_with(
     return by_step if word is None else by_step[:, word:]
 
 
-def leave_one_out(captioner: Captioner, regions: Tensor, tokens: Tensor) -> tuple[Array, Array]:
+def region_effects(captioner: Captioner, regions: Tensor, tokens: Tensor) -> tuple[Array, Array]:
     """Return log p of the words (T,), and the effect of each region on each word (T, L)."""
     indices = torch.arange(len(regions), device=regions.device)
     others = indices.expand(len(regions), -1)[~torch.eye(len(regions), dtype=torch.bool, device=regions.device)]
@@ -262,5 +262,5 @@ def box_maps(
         for i, word in enumerate(words):
             if word in by_noun:
                 grounded = GroundedWord(no_weights, seen, by_noun[word])  # type: ignore[arg-type]
-                maps[i] = coverage(grounded).flatten()
+                maps[i] = box_coverage(grounded).flatten()
     return {i: covered for i, covered in maps.items() if covered.any()}

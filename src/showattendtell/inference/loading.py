@@ -131,7 +131,7 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
     for part in ("attention", "decoder"):
         if metadata["config"].get(part, "") is None:  # as `describe_call` returns
             raise UserError(
-                f"{path} does not say how to build its {part}, which is no importable class; move the class into "
+                f"{path} does not say how to build its {part}, which is not an importable class; move the class into "
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
@@ -140,7 +140,7 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
     if metadata["config"].get("cache") == CACHE:
         config.cache = CACHE  # the only resolver that this project writes itself
     if errors := validate(config):
-        raise UserError(f"the configuration in {path} is not this version's: {errors[0]}")
+        raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     if any(value is not None for value in (attention or {}).values()):
         config = with_overrides(config, attention=attention)
         raise_errors(validate(config))

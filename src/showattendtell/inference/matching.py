@@ -91,7 +91,7 @@ def aliases_of(files: Iterable[CaptionFile]) -> dict[str, str]:
     return {alias: image for file in files for alias, image in file.aliases.items()}
 
 
-def references_of(references: Files, split: str | None) -> Sentences:
+def match_references(references: Files, split: str | None) -> Sentences:
     """Return the reference captions of a split by image, from all files together.
 
     Raises:

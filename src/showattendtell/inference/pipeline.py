@@ -35,13 +35,13 @@ from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
-TOGETHER = 8
+BATCH_SIZE = 8
 """Default batch size in photographs."""
 
 BLANK = "␣"
 """The word of a token that adds only a space to the caption."""
 
-PIXELS_TOGETHER = 100_000_000
+MAX_BATCH_PIXELS = 100_000_000
 """A batch of files ends after the photograph that exceeds this number of pixels, which take 300 MB."""
 
 
@@ -101,15 +101,15 @@ class CaptioningPipeline(ModelHubMixin):
         return next(self.stream([photographs]))  # type: ignore[list-item]
 
     def stream(
-        self, photographs: Iterable[Photograph], batch_size: int = TOGETHER, faults: list[str] | None = None
+        self, photographs: Iterable[Photograph], batch_size: int = BATCH_SIZE, errors: list[str] | None = None
     ) -> Iterator[ImageCaptions]:
         """Yield the captions of photographs in order. Only one batch of photographs is in memory at a time.
 
         Args:
-            faults: if given, photographs that cannot be read are skipped, and their errors are added to this list.
+            errors: if given, photographs that cannot be read are skipped, and their errors are added to this list.
 
         Raises:
-            UserError: a photograph cannot be read, and no `faults` are given.
+            UserError: a photograph cannot be read, and no `errors` are given.
         """
         images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
         while batch := list(islice(images, batch_size)):
@@ -118,9 +118,9 @@ class CaptioningPipeline(ModelHubMixin):
                 try:
                     pictures.append((name_of(photograph), as_image(photograph)))
                 except UserError as error:
-                    if faults is None:
+                    if errors is None:
                         raise
-                    faults.append(str(error))
+                    errors.append(str(error))
             if pictures:
                 yield from self._describe(pictures)
 
@@ -186,7 +186,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def _save_pretrained(self, save_directory: Path) -> None:
         if len(self.models) > 1:
-            raise UserError(f"{self.name} are {len(self.models)} models; save each of them on its own")
+            raise UserError(f"{self.name} is an ensemble of {len(self.models)} models; save each of them")
         if not self.models[0].metadata:
             raise UserError(f"{self.name} is a model in memory; save a checkpoint with trainer.save_checkpoint")
         save_model_folder(self.models[0], save_directory)
@@ -347,7 +347,7 @@ def caption_all(
     errors: list[str],
     stored: Sequence[StoredRegions | None] | None = None,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
-    """Caption files and URLs with each pipeline. Yield the position of a place, and its captions by every pipeline.
+    """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
 
     Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
     not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
@@ -358,7 +358,7 @@ def caption_all(
     console = Console(stderr=True)
     is_hidden = not console.is_terminal or len(sources) < 2
     columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    batch_size = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
+    batch_size = BATCH_SIZE if all(captioner.is_deterministic for captioner in captioners) else 1
     with Progress(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
@@ -416,7 +416,7 @@ def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) ->
         except UserError as error:
             errors.append(str(error))
         pixels = sum(one.width * one.height for one in batch.values())
-        if batch and (len(batch) == batch_size or pixels > PIXELS_TOGETHER or i == len(sources) - 1):
+        if batch and (len(batch) == batch_size or pixels > MAX_BATCH_PIXELS or i == len(sources) - 1):
             yield batch
             batch = {}
 

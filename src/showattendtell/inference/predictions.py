@@ -23,8 +23,8 @@ from showattendtell.metrics.attention import (
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
 
-IMAGES_AT_A_TIME = 50
-CAPTIONS_AT_A_TIME = 64
+IMAGE_BATCH_SIZE = 50
+CAPTION_BATCH_SIZE = 64
 
 
 Item = TypeVar("Item")
@@ -51,13 +51,13 @@ def read_grids(predictor: Predictor, examples: Sequence[Example], description: s
         predictor: its images are those of the same examples.
     """
     module, console = predictor.module, Console(stderr=True)
-    images = ImageDataset(examples, predictor.images, IMAGES_AT_A_TIME)
+    images = ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE)
     for number in track(range(len(images)), description, console=console, transient=True):
         yield module.grids(images[number].images.to(module.device))
 
 
 def generate_captions(
-    writers: Sequence[Predictor],
+    predictors: Sequence[Predictor],
     examples: Sequence[Example],
     seed: int,
     mirrors: Sequence[Predictor] = (),
@@ -75,9 +75,10 @@ def generate_captions(
     Returns:
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
-    sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
-    ensemble, written = ImageCaptionerEnsemble([writer.module for writer in writers], None, language_models), {}
-    device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
+    sources = [ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE) for predictor in (*predictors, *mirrors)]
+    ensemble = ImageCaptionerEnsemble([predictor.module for predictor in predictors], None, language_models)
+    written: dict[str, list[list[str]]] = {}
+    device, vocabulary = predictors[0].module.device, predictors[0].module.vocabulary
     console = Console(stderr=True, quiet=rank() > 0)
     for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
         torch.manual_seed(seed + index)
@@ -89,7 +90,7 @@ def generate_captions(
     return {example.image: together[example.image] for example in examples}
 
 
-def references_of(examples: Sequence[Example]) -> dict[str, list[str]]:
+def reference_sentences(examples: Sequence[Example]) -> dict[str, list[str]]:
     """Return the reference captions of each image as sentences, before tokenization if the data set has them."""
     return {
         example.image: [caption.written or " ".join(caption.words) for caption in example.captions]
@@ -192,9 +193,9 @@ def _outputs_by_batch(
     that each was written for: stored regions or pixels."""
     console = Console(stderr=True)
     silent = silent or not console.is_terminal or rank() > 0
-    starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
+    starts = range(0, len(numbers), CAPTION_BATCH_SIZE)
     for start in track(starts, doing, console=console, transient=True, disable=silent):
-        together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
+        together = list(numbers[start : start + CAPTION_BATCH_SIZE])
         images, image_index, tokens, *_ = captions[together]
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         yield together, outputs, [images[image] for image in image_index.tolist()]

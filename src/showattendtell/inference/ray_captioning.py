@@ -20,7 +20,7 @@ from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.visualization.caption_rows import CaptionRow
 from showattendtell.visualization.result_files import write_errors
 
-BATCH = 64
+BATCH_SIZE = 64
 """Photographs that a worker gets at a time. It captions fewer together, see `caption_all`."""
 
 BLOCK = 1024
@@ -116,7 +116,7 @@ def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
         CaptionWorker,
         fn_constructor_args=({**to_plain(config), "images": None}, checksum, os.getcwd()),
-        batch_size=BATCH,
+        batch_size=BATCH_SIZE,
         **options,
     )
     rows.write_parquet(str(output.absolute()), ray_remote_args={"num_cpus": options["num_cpus"]})

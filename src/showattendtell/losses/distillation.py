@@ -48,8 +48,8 @@ class DistillationLoss:
 
     p is the student's distribution, given the sampled locations with hard attention, and q the mean of the teachers'.
     All read the same captions (teacher forcing) and the same views of the images. Other terms of the loss stay as they
-    are. The teachers are in evaluation mode and have no gradients. This is no `nn.Module`, so that they are neither in
-    checkpoints nor put into training mode with the student.
+    are. The teachers are in evaluation mode and have no gradients. This is not an `nn.Module`, so that they are
+    neither in checkpoints nor put into training mode with the student.
 
     Memory: about eight float32 tensors of N x V, whatever the number of teachers; the cross-entropy of the reference
     captions alone keeps one.

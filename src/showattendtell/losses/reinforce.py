@@ -124,13 +124,13 @@ class HardLoss(BaselineLoss):
         if not attention.stochastic:
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
         shard = shard or BatchShard(1.0, len(tokens))
-        num_samples = attention.samples * shard.num_captions
+        num_rows = attention.num_samples * shard.num_captions
         maps = self.target_maps(targets, tokens)
-        maps = None if maps is None else maps.repeat(attention.samples, 1, 1)
+        maps = None if maps is None else maps.repeat(attention.num_samples, 1, 1)
         # N * B captions: the whole batch once per sample
-        image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
+        image_index, tokens = image_index.repeat(attention.num_samples), tokens.repeat(attention.num_samples, 1)
         if attention.estimator == "exact":
-            return self._evaluate_all_regions(captioner, regions, image_index, tokens, num_samples, maps)
+            return self._evaluate_all_regions(captioner, regions, image_index, tokens, num_rows, maps)
         input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
         cross_entropy = caption_cross_entropy(outputs, tokens, self.label_smoothing)
@@ -138,21 +138,21 @@ class HardLoss(BaselineLoss):
         path, entropy = _path_terms(outputs, mask)
         supervision = None if maps is None else self.supervision_loss(outputs.weights, maps)
         penalties = doubly_stochastic_penalty(outputs.weights, mask, outputs.present)
-        penalty = self.over_batch(penalties, outputs.num_regions, num_samples)
+        penalty = self.over_batch(penalties, outputs.num_regions, num_rows)
         if attention.estimator == "gumbel_st":
             return self._loss(outputs, cross_entropy, penalty, entropy.mean(), supervision=supervision)
         released = attention.estimator == "reinforce_arctic"
         reward = -cross_entropy.nll / mask.sum(dim=1) if released else -cross_entropy.nll  # without a gradient
         if attention.estimator == "rloo":
-            by_sample = reward.view(attention.samples, -1)  # (N, B)
-            baselines = (by_sample.sum(dim=0) - by_sample) / (attention.samples - 1)
+            by_sample = reward.view(attention.num_samples, -1)  # (N, B)
+            baselines = (by_sample.sum(dim=0) - by_sample) / (attention.num_samples - 1)
             advantage = (by_sample - baselines).flatten()  # (N * B,)
         else:
             advantage = (reward - self.baseline) / (10 if released else 1)
         metrics = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
         metrics["advantage_std"] = advantage.std(correction=0)
         self.update_baseline(reward.mean(), shard)
-        scale = num_samples if released else 1  # turns means over samples into sums over the batch
+        scale = num_rows if released else 1  # turns means over samples into sums over the batch
         reinforce = -scale * (advantage * path).mean()
         return self._loss(outputs, cross_entropy, penalty, scale * entropy.mean(), reinforce, metrics, supervision)
 

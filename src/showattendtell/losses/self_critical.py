@@ -37,7 +37,7 @@ class Reward(NamedTuple):
         rewards that favor short captions.
     repetition: subtracted from a caption of repeated pairs of words, in proportion to their share.
     likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
-    samples: N, the number of captions sampled per image of a batch.
+    num_samples: N, the number of captions sampled per image of a batch.
     baseline: subtracted from a caption's reward: the mean reward of the image's other samples (others), or the reward
         of the greedy caption (greedy).
     max_length: the maximum sample length in words, <eos> included; a cut caption has no <eos>, which lowers its reward.
@@ -48,7 +48,7 @@ class Reward(NamedTuple):
     length: NonNegativeFloat = 0.0
     repetition: NonNegativeFloat = 0.0
     likelihood: NonNegativeFloat = 0.0
-    samples: PositiveInt = 5
+    num_samples: PositiveInt = 5
     baseline: Literal["others", "greedy"] = "others"
     max_length: PositiveInt = 30
 
@@ -79,10 +79,10 @@ class SelfCriticalLoss(nn.Module):
 
     def __init__(self, reward: Reward, vocabulary: Vocabulary, references: Sequence[Sequence[Words]]):
         super().__init__()
-        if reward.baseline == "others" and reward.samples < 2:
+        if reward.baseline == "others" and reward.num_samples < 2:
             raise UserError(
-                f"reward.baseline=others compares an image's captions; reward.samples must be 2 or more, got "
-                f"{reward.samples}"
+                f"reward.baseline=others compares an image's captions; reward.num_samples must be 2 or more, got "
+                f"{reward.num_samples}"
             )
         self.reward, self.vocabulary = reward, vocabulary
         self._references, self._end = references, (vocabulary.words[EOS],)
@@ -97,7 +97,7 @@ class SelfCriticalLoss(nn.Module):
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
         with eval_mode(captioner):
-            sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
+            sampling = Sampling(num_captions=self.reward.num_samples, max_length=self.reward.max_length)
             tokens, _, _, _, *locations = sampling.sample(Ensemble([captioner]), [regions], self._constraints)
             ends = tokens == EOS
             tokens = tokens.masked_fill(ends.cumsum(dim=1) > ends.long(), PAD)  # all tokens after the first `<eos>`
@@ -107,7 +107,7 @@ class SelfCriticalLoss(nn.Module):
             baseline = self._baseline(captioner, regions, batch.positions, values["reward"])
         advantage = (values["reward"] - baseline).to(log_p)  # (I, N)
         image_weights = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
-        loss = -(image_weights.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
+        loss = -(image_weights.unsqueeze(1) * advantage * log_p).sum() / self.reward.num_samples
         metrics = {f"sampled_{name}": value for name, value in self._metrics(captions, values, image_weights).items()}
         return LossOutput(None, {"reward": loss}, metrics)
 
@@ -156,7 +156,7 @@ class SelfCriticalLoss(nn.Module):
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
         if self.reward.baseline == "others":
-            return (reward.sum(dim=1, keepdim=True) - reward) / (self.reward.samples - 1)
+            return (reward.sum(dim=1, keepdim=True) - reward) / (self.reward.num_samples - 1)
         search = BeamSearch(max_length=self.reward.max_length)
         with torch.no_grad():
             greedy = search.generate(Ensemble([captioner]), [regions], self.vocabulary)

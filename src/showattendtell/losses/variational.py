@@ -163,7 +163,7 @@ class VariationalLoss(BaselineLoss):
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return for each sample the cross-entropy, learned and for logging, and log q of the sample, (N,) each."""
         samples = []
-        for _ in range(attention.samples):
+        for _ in range(attention.num_samples):
             if attention.estimator == "gumbel":
                 maps, log_prob = F.gumbel_softmax(log_q, tau=attention.gumbel_tau), torch.zeros_like(log_q[:, 0])
             else:

@@ -98,7 +98,7 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
 
 def compare_maps(word: GroundedWord) -> WordHits:
     """Score the attention map at a word, and the two baselines on the same regions."""
-    inside, covered = centers_inside(word), coverage(word)
+    inside, covered = centers_inside(word), box_coverage(word)
 
     def score(weights: np.ndarray) -> AttentionHit:
         # The pointing game takes one maximum. Several equal maxima count by the fraction that hits, which is the
@@ -153,7 +153,7 @@ def centers_inside(word: GroundedWord) -> np.ndarray:
     )
 
 
-def coverage(word: GroundedWord) -> np.ndarray:
+def box_coverage(word: GroundedWord) -> np.ndarray:
     """Return the exact fraction (rows, columns) or (L,) of each region's area that the union of the boxes covers."""
     if isinstance(word.seen, RegionBoxes):  # each region is a grid of one cell
         boxes = np.stack([boxes_on_grid(_as_array(word.boxes), region, 1, 1) for region in word.seen.boxes])
@@ -220,24 +220,24 @@ class Relations(NamedTuple):
     """Accuracy on the relation words of the reference captions.
 
     accuracy   fraction of them that the model predicts, 0 to 1
-    commonest  accuracy of always predicting the most frequent one
+    majority  accuracy of always predicting the most frequent one
     num_words  their number
     """
 
     accuracy: float
-    commonest: float
+    majority: float
     num_words: int
 
 
 def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
     """Score pairs of a reference word and the predicted word, both from `RELATIONS`."""
     pairs = list(choices)
-    commonest = max(Counter(reference for reference, _ in pairs).values(), default=0)
+    majority = max(Counter(reference for reference, _ in pairs).values(), default=0)
     num_correct, num_words = sum(reference == predicted for reference, predicted in pairs), max(len(pairs), 1)
-    return Relations(num_correct / num_words, commonest / num_words, len(pairs))
+    return Relations(num_correct / num_words, majority / num_words, len(pairs))
 
 
-STILL = 0.01
+MIN_MOVEMENT = 0.01
 """Movement (see `attention_statistics`) below which maps are reported as constant."""
 
 

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from showattendtell.metrics.bootstrap import Array
 
 BINS = 15
 """Number of bins of equal width between 0 and 1."""
@@ -42,7 +42,7 @@ def reliability(probabilities: ArrayLike, correct: ArrayLike, bins: int = BINS) 
     """
     p, is_correct = np.asarray(probabilities, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if p.shape != is_correct.shape:
-        raise ValueError(f"{len(p)} probabilities of {len(is_correct)} predictions")
+        raise ValueError(f"got {len(p)} probabilities for {len(is_correct)} predictions")
     bin_index = np.clip(np.ceil(p * bins).astype(int) - 1, 0, bins - 1)  # a bin includes its upper edge
     counts, sums, num_correct = (
         np.bincount(bin_index, weights, bins).astype(np.float64) for weights in (np.ones_like(p), p, is_correct)

@@ -10,7 +10,7 @@ from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
 def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None = None) -> dict[str, float]:
-    """Return the diversity of captions by the names of result files, rates in percent.
+    """Return the diversity of captions, by the names in result files; rates are in percent.
 
     Args:
         training: captions that the model was trained on.
@@ -55,8 +55,10 @@ def disagreement(captions: Sequence[Caption]) -> float:
     return sum(pairs) / max(len(pairs), 1)
 
 
-OPEN = {"a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "by", "from", "into", "onto", "over"}
-OPEN |= {"under", "for", "near", "behind", "through", "its", "his", "her", "their", "is", "are", "while", "that", "as"}
+INCOMPLETE_ENDINGS = {
+    *("a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "by", "from", "into", "onto", "over"),
+    *("under", "for", "near", "behind", "through", "its", "his", "her", "their", "is", "are", "while", "that", "as"),
+}
 """Words that require a following word."""
 
 
@@ -77,7 +79,7 @@ def judge_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> EndingR
 def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[int, int, int, int]:
     """Return the numbers of captions, of unended and of dangling ones, and of all words."""
     split = split_captions(captions)
-    dangling = sum(bool(words) and words[-1] in OPEN for words in split)
+    dangling = sum(bool(words) and words[-1] in INCOMPLETE_ENDINGS for words in split)
     return len(split), len(ended) - sum(ended), dangling, sum(map(len, split))
 
 

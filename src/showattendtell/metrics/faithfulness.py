@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from showattendtell.metrics.bootstrap import Difference, SufficientStatistics, compare, draw_copies, resample
-
-Array = NDArray[np.float64]
+from showattendtell.metrics.bootstrap import Array, Difference, SufficientStatistics, compare, draw_copies, resample
 
 DELETED = (0.2, 0.4, 0.6, 0.8)
 """Fractions of the regions that are left out on the deletion and insertion curves."""

@@ -22,7 +22,7 @@ from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Caption
 
 Names = Mapping[Name, str]
-"""The object of each name, by the words of the name; empty for a name such as "train track" that is no object."""
+"""The object of each name, by the words of the name; empty for a name such as "train track" that is not an object."""
 
 WIDER_SYNONYMS = {
     "person": "male female mother father parent son daughter brother sister husband wife grandmother grandfather "
@@ -80,8 +80,8 @@ ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "z
 def coco_names() -> dict[Name, str]:
     """Return the names of COCO's 80 categories, singular and plural.
 
-    As published, "baby" and "adult" before an animal are no person, "passenger" before a train or jet neither, and home
-    plates and train tracks are no objects.
+    As published, "baby" and "adult" before an animal are not persons, nor is "passenger" before a train or jet; home
+    plates and train tracks are not objects.
     """
     names = {name: category for category in CATEGORIES for name in names_of(category)}
     for category, synonyms in WIDER_SYNONYMS.items():
@@ -107,7 +107,7 @@ class Mention(NamedTuple):
 def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
     """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
     mentions = [Mention(word, category) for word, category in find_names(words, names) if category]
-    if any(category == "toilet" for _, category in mentions):  # "the seat of the toilet" is no chair
+    if any(category == "toilet" for _, category in mentions):  # "the seat of the toilet" is not a chair
         return [
             mention
             for mention in mentions

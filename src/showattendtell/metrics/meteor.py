@@ -90,7 +90,7 @@ def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
             try:
                 statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))
             except ValueError:
-                raise MetricError(f"METEOR gave no statistics but {answer!r}") from None
+                raise MetricError(f"METEOR returned {answer!r} instead of {NUM_STATISTICS} statistics") from None
     return MeteorCounts(np.array(statistics))
 
 

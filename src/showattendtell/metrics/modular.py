@@ -102,7 +102,7 @@ class CaptionScore(_Gathered):
             references: the reference captions of each image, at least one.
 
         Raises:
-            ValueError: the numbers of images differ, an image has no reference, or a caption is a string, not a list.
+            ValueError: the numbers of images differ, an image has no reference, or a list of captions is a string.
         """
         self._append(pair_up(hypotheses, references))
 
@@ -337,7 +337,7 @@ class CHAIR(_Gathered):
             objects: annotated objects of each image; none by default.
 
         Raises:
-            ValueError: the numbers of images differ, or a caption is a string instead of a list.
+            ValueError: the numbers of images differ, or a list of captions is a string.
         """
         captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
         reference_captions = [
@@ -484,7 +484,7 @@ class AttentionCorrectness(_AttentionScore):
 class RelationAccuracy(_Gathered):
     """Rate of spatial relation words (left, above, ...) of the reference captions that the model predicts.
 
-    `compute` returns the `accuracy`, and that of always predicting the `commonest` word, in percent.
+    `compute` returns the `accuracy`, and that of always predicting the `majority` word, in percent.
     """
 
     def update(self, choices: Iterable[tuple[str, str]]) -> None:
@@ -499,7 +499,7 @@ class RelationAccuracy(_Gathered):
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without words."""
         relations = score_relations(self._items())
-        return _scalars({"accuracy": 100 * relations.accuracy, "commonest": 100 * relations.commonest})
+        return _scalars({"accuracy": 100 * relations.accuracy, "majority": 100 * relations.majority})
 
 
 class Faithfulness(_Gathered):

@@ -118,7 +118,7 @@ def pair_up(hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption
         references: the reference captions of each image, at least one.
 
     Raises:
-        ValueError: There are no images, an image lacks a caption or a reference, or is a string.
+        ValueError: there are no images, an image lacks a caption or a reference, or its captions are a string.
     """
     captions = split_captions(hypotheses, "the hypotheses")
     if isinstance(references, str):

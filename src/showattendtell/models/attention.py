@@ -145,7 +145,7 @@ class ScoredAttention(StepAttention):
         self.inverse_temperature = 1.0
         self.score = score(region_dim, hidden_dim)
         self.gate = None if gate == "none" else Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
-        heads = self.score.heads
+        heads = self.score.num_heads
         head_dim = -(-region_dim // heads)  # rounded up
         self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
         if self.values is not None:
@@ -212,8 +212,10 @@ class AdaptiveAttention(ScoredAttention):
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
     ):
         super().__init__(region_dim, hidden_dim, score, gate="none")
-        if self.score.heads > 1:
-            raise ValueError(f"the sentinel competes with the regions of one map; got a score with {self.score.heads}")
+        if self.score.num_heads > 1:
+            raise ValueError(
+                f"attention with a sentinel needs a score with one head, got num_heads={self.score.num_heads}"
+            )
         self.sentinel_gate = Linear(hidden_dim, hidden_dim)
         self.sentinel = Linear(hidden_dim, region_dim)
 

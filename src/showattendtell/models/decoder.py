@@ -196,7 +196,7 @@ class RecurrentDecoder(Decoder):
 
     def region_features(self, regions: Tensor) -> Tensor | None:
         """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is the sum of
-        this and `features_without_region`; None if it is no such sum, as of a decoder with layers after the sum."""
+        this and `features_without_region`; None if it is not such a sum, as of a decoder with layers after the sum."""
         return None
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:

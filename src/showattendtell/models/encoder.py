@@ -241,7 +241,7 @@ class Encoder(nn.Module):
 
         Returns:
             The maps (T, rows, columns) and `seen`, for regions of a grid. Otherwise the maps (T, L) of the L regions
-            that are no padding, and their boxes.
+            that are not padding, and their boxes.
         """
         return maps.reshape(len(maps), *self.grid), seen
 

@@ -141,8 +141,6 @@ class CacheRows:
     def grid(self, images: Tensor) -> tuple[CaptionGrid, Tensor | None]:
         """Lay out captions as a grid with a row per row of the cache.
 
-        Once half of the images are finished, the cache should be copied without them.
-
         Args:
             images: the image of each caption, ascending.
 
@@ -152,9 +150,8 @@ class CacheRows:
         #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
         unique_images, counts = images.unique_consecutive(return_counts=True)
         kept_rows = None
-        if 2 * len(unique_images) <= len(
-            self._images
-        ):  # copying the cache pays off once half of its images are finished
+        # copying the cache pays off once half of its images are finished
+        if 2 * len(unique_images) <= len(self._images):
             kept_rows = torch.searchsorted(self._images, unique_images)
             self._images = unique_images
         cache_rows = torch.searchsorted(self._images, unique_images)
@@ -170,7 +167,7 @@ class MixtureScorer:
 
     Args:
         memory: with a row per image.
-        table: of the regions; None if the output layer's input is no sum with a term of the region.
+        table: of the regions; None if the output layer's input is not a sum with a term of the region.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class HardAttention(ScoredAttention):
         estimator: the gradient estimator of the sampled locations. reinforce: the paper's; reinforce_arctic: with the
             scaling of the released code; rloo: each sample's baseline is the mean of the other samples; exact: all
             locations of one step, the other steps sampled; gumbel_st: straight-through, lower variance but biased.
-        samples: N, the number of sampled paths per caption of a batch.
+        num_samples: N, the number of sampled paths per caption of a batch.
         expectation_prob: the probability that training uses sum_i alpha_i a_i instead of samples for a caption.
         expectation_scope: make that choice per image or once per batch.
         inference_mode: the context outside training: a sample, the region with the largest weight, or the expectation.
@@ -48,7 +48,7 @@ class HardAttention(ScoredAttention):
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
         gate: Gate = "none",
         estimator: Estimator = "reinforce",
-        samples: PositiveInt = 1,
+        num_samples: PositiveInt = 1,
         expectation_prob: Probability = 0.5,
         expectation_scope: Literal["image", "batch"] = "image",
         inference_mode: InferenceMode = "sample",
@@ -56,11 +56,13 @@ class HardAttention(ScoredAttention):
         gumbel_tau: PositiveFloat = 1.0,
     ):
         super().__init__(region_dim, hidden_dim, score, gate)
-        if estimator == "rloo" and samples < 2:
-            raise ValueError(f"estimator=rloo compares a caption's samples; samples must be 2 or more, got {samples}")
-        if estimator == "exact" and self.score.heads > 1:
-            raise ValueError(f"estimator=exact tries the regions of one map; got a score with {self.score.heads}")
-        self.estimator, self.samples = estimator, samples
+        if estimator == "rloo" and num_samples < 2:
+            raise ValueError(
+                f"estimator=rloo compares a caption's samples; num_samples must be 2 or more, got {num_samples}"
+            )
+        if estimator == "exact" and self.score.num_heads > 1:
+            raise ValueError(f"estimator=exact needs a score with one head, got num_heads={self.score.num_heads}")
+        self.estimator, self.num_samples = estimator, num_samples
         self.expectation_prob, self.expectation_scope = expectation_prob, expectation_scope
         self.inference_mode, self.inverse_temperature, self.gumbel_tau = inference_mode, inverse_temperature, gumbel_tau
 

@@ -60,8 +60,10 @@ class MarginalAttention(SoftAttention):
         latent: Latent = "output",
     ):
         super().__init__(region_dim, hidden_dim, score, gate="none")
-        if self.score.heads > 1:
-            raise ValueError(f"the sum over latent regions needs one map; got a score with {self.score.heads}")
+        if self.score.num_heads > 1:
+            raise ValueError(
+                f"the sum over latent regions needs a score with one head, got num_heads={self.score.num_heads}"
+            )
         self.latent = latent
 
     def check_fit(self, decoder: RecurrentDecoder) -> None:
@@ -132,7 +134,7 @@ class VariationalAttention(MarginalAttention):
         estimator: the gradient of the bound. reinforce: regions sampled from q, with the moving baseline of hard
             attention; rloo: each sample's baseline is the mean of the word's other samples; gumbel: the deep output
             reads a Gumbel-softmax sample (Jang et al. 2017), of a relaxed objective; exact: the sum over all regions.
-        samples: N, the number of samples per word.
+        num_samples: the number of samples per word.
         gumbel_tau: the softmax temperature of gumbel; smaller means less bias and more variance.
         width: the width of the inference network.
 
@@ -149,14 +151,16 @@ class VariationalAttention(MarginalAttention):
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
         latent: Latent = "output",
         estimator: VariationalEstimator = "reinforce",
-        samples: PositiveInt = 1,
+        num_samples: PositiveInt = 1,
         gumbel_tau: PositiveFloat = 1.0,
         width: PositiveInt = 256,
     ):
         super().__init__(region_dim, hidden_dim, score, latent)
-        if estimator == "rloo" and samples < 2:
-            raise ValueError(f"estimator=rloo compares a word's samples; samples must be 2 or more, got {samples}")
-        self.estimator, self.samples, self.gumbel_tau = estimator, samples, gumbel_tau
+        if estimator == "rloo" and num_samples < 2:
+            raise ValueError(
+                f"estimator=rloo compares a word's samples; num_samples must be 2 or more, got {num_samples}"
+            )
+        self.estimator, self.num_samples, self.gumbel_tau = estimator, num_samples, gumbel_tau
         self.region_dim, self.hidden_dim, self.width = region_dim, hidden_dim, width
 
     def inference_network(self, decoder: Decoder) -> "InferenceNetwork":

@@ -132,7 +132,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 
 
 def match_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the tensors of `state` under the names of `wanted`, by name if all exist, else in order; drop others.
+    """Return the tensors of `state` under the names of `expected`, by name if all exist, else in order; drop others.
 
     In order, because packages with weights may name layers differently from timm; the classifier comes last.
 

@@ -58,7 +58,7 @@ class EncoderWithoutNetwork(Encoder):
 class NoEncoder(EncoderWithoutNetwork):
     """No encoder: every image is one region of one zero, which makes the captioner a language model.
 
-    `init_from` loads its weights into a captioner of any encoder, but for those whose shape depends on the width of a
+    `init_from` loads its weights into a captioner of any encoder, except those whose shape depends on the width of a
     region; most of them learn nothing here, because their inputs are 0.
 
     Args:
@@ -149,5 +149,5 @@ class RegionFeatures(EncoderWithoutNetwork):
 
 
 def is_region(regions: Tensor) -> Tensor:
-    """Return which of the stored regions (..., D + 4) are no padding: those whose box has a right side beyond 0."""
+    """Return which of the stored regions (..., D + 4) are not padding: those whose box has a right side beyond 0."""
     return regions[..., -2] > 0

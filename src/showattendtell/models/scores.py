@@ -21,9 +21,9 @@ from showattendtell.settings import PositiveFloat, PositiveInt
 
 
 class ScoreFunction(nn.Module, ABC):
-    """Base class of scores: two methods, and the number of attention maps `heads`."""
+    """Base class of scores: two methods, and the number of attention maps `num_heads`."""
 
-    heads = 1
+    num_heads = 1
 
     @abstractmethod
     def precompute(self, regions: Tensor) -> Any:
@@ -168,27 +168,27 @@ class MultiheadScore(DotScore):
 
     Args:
         width: A, the width of all heads together: a number, or the width of the state (state) or of a region (region).
-        heads: H, the number of attention maps.
+        num_heads: H, the number of attention maps.
 
     Raises:
-        ValueError: `heads` does not divide the width.
+        ValueError: `num_heads` does not divide the width.
     """
 
     def __init__(
-        self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", heads: PositiveInt = 8
+        self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", num_heads: PositiveInt = 8
     ):
         width = _resolve_width(width, region_dim, hidden_dim)
-        if width % heads:
-            raise ValueError(f"heads must divide the width {width}, got heads={heads}")
+        if width % num_heads:
+            raise ValueError(f"num_heads must divide the width {width}, got num_heads={num_heads}")
         super().__init__(region_dim, hidden_dim, width)
-        self.heads = heads
+        self.num_heads = num_heads
 
     def precompute(self, regions: Tensor) -> Tensor:
-        return self.key(regions).unflatten(2, (self.heads, -1)).movedim(1, 3)  # (R, H, A/H, L)
+        return self.key(regions).unflatten(2, (self.num_heads, -1)).movedim(1, 3)  # (R, H, A/H, L)
 
     def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
         return self.precompute(regions.unsqueeze(0))[0][:, :, parts].movedim(2, 0)
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
-        queries = self.query(hidden).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (R, H, K, A/H)
+        queries = self.query(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # (R, H, K, A/H)
         return (queries @ keys / keys.shape[2] ** 0.5).transpose(1, 2)

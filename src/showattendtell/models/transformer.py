@@ -88,9 +88,9 @@ class TransformerLayer(nn.Module):
         width: n.
     """
 
-    def __init__(self, width: int, heads: int, feedforward_dim: int, dropout: float):
+    def __init__(self, width: int, num_heads: int, feedforward_dim: int, dropout: float):
         super().__init__()
-        self.heads = heads
+        self.num_heads = num_heads
         self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
         # Without biases: those of keys change no weight, and the normalized inputs have one that does the rest.
         self.self_inputs = Linear(width, 3 * width, bias=False)  # queries, keys and values
@@ -106,7 +106,7 @@ class TransformerLayer(nn.Module):
     def split(self, vectors: Tensor) -> Tensor:
         """Return vectors (R, Q, c * n) by kind and head: (R, c, H, Q, d)."""
         width = self.self_output.in_features
-        return vectors.unflatten(2, (-1, self.heads, width // self.heads)).movedim(1, 3)
+        return vectors.unflatten(2, (-1, self.num_heads, width // self.num_heads)).movedim(1, 3)
 
     def precompute(self, regions: Tensor) -> Tensor:
         """Return the keys and values (R, 2, H, L, d) of the projected regions (R, L, n)."""
@@ -185,8 +185,8 @@ class TransformerDecoder(Decoder):
         region_dim: D.
         embedding_dim: m, the width of the word embeddings; projected if it is not n.
         hidden_dim: n, the width of the layers.
-        layers: the number of layers.
-        heads: the number of heads of each attention; divides n.
+        num_layers: the number of layers.
+        num_heads: the number of heads of each attention; divides n.
         feedforward_dim: the width of the feed-forward networks; by default 4 n.
         dropout: the dropout probability at each place of `dropout_places`.
         dropout_places: regions: channels of the regions, the same channels in all regions of an image; words: word
@@ -206,8 +206,8 @@ class TransformerDecoder(Decoder):
         region_dim: PositiveInt,
         embedding_dim: PositiveInt = 512,
         hidden_dim: PositiveInt = 512,
-        layers: PositiveInt = 3,
-        heads: PositiveInt = 8,
+        num_layers: PositiveInt = 3,
+        num_heads: PositiveInt = 8,
         feedforward_dim: PositiveInt | None = None,
         dropout: Fraction = 0.1,
         dropout_places: Sequence[DropoutPlace] = ("words", "layers"),
@@ -216,13 +216,13 @@ class TransformerDecoder(Decoder):
         tie_embeddings: bool = False,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
-        step = heads if positions == "learned" else 2 * heads
+        step = num_heads if positions == "learned" else 2 * num_heads
         if hidden_dim % step:
             raise ValueError(
-                f"decoder.hidden_dim={hidden_dim} cannot be divided into decoder.heads={heads} with {positions} "
-                f"positions; choose a multiple of {step}"
+                f"decoder.hidden_dim={hidden_dim} cannot be divided into decoder.num_heads={num_heads} with "
+                f"{positions} positions; choose a multiple of {step}"
             )
-        self.heads, self.max_length = heads, max_length
+        self.num_heads, self.max_length = num_heads, max_length
         region_rate, word_rate, layer_rate, output_rate = (
             dropout * (place in dropout_places) for place in ("regions", "words", "layers", "output")
         )
@@ -233,7 +233,8 @@ class TransformerDecoder(Decoder):
         self.read_word = nn.Identity() if same else Linear(embedding_dim, hidden_dim)
         self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden_dim, heads, feedforward_dim or 4 * hidden_dim, layer_rate) for _ in range(layers)
+            TransformerLayer(hidden_dim, num_heads, feedforward_dim or 4 * hidden_dim, layer_rate)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_dim)
         self.read_output = nn.Identity() if same else Linear(hidden_dim, embedding_dim)
@@ -246,9 +247,9 @@ class TransformerDecoder(Decoder):
         """Return the state before the first word: keys and values (I, N, 2, H, 0, d) and the rollout maps
         (I, N - 1, 0, L) of no words."""
         images, num_regions = regions.shape[:2]
-        layers, head_dim = len(self.layers), self.hidden_dim // self.heads
+        layers, head_dim = len(self.layers), self.hidden_dim // self.num_heads
         return DecoderState(
-            regions.new_empty(images, layers, 2, self.heads, 0, head_dim),
+            regions.new_empty(images, layers, 2, self.num_heads, 0, head_dim),
             regions.new_empty(images, layers - 1, 0, num_regions),
         )
 
@@ -353,7 +354,7 @@ class TransformerDecoder(Decoder):
         x = self.embed(tokens)
         angles = None
         if self.positions is None:
-            half = self.hidden_dim // self.heads // 2
+            half = self.hidden_dim // self.num_heads // 2
             frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
             angles = (positions.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
         else:

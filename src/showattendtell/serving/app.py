@@ -145,7 +145,7 @@ def _count_pixels(photograph: Upload) -> float:
         return math.inf
     except Exception as error:  # Pillow raises many types for a damaged file
         format_names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise RequestError(415, f"{photograph.name} is no {format_names} file that can be read") from error
+        raise RequestError(415, f"{photograph.name} is not a {format_names} file that can be read") from error
 
 
 def read_options(fields: Mapping[str, list[str]]) -> CaptionRequest:

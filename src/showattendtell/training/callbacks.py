@@ -27,7 +27,7 @@ from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.predictions import measure_attention
-from showattendtell.metrics.attention import STILL, entropies
+from showattendtell.metrics.attention import MIN_MOVEMENT, entropies
 from showattendtell.runtime.distributed import any_rank, rank
 from showattendtell.runtime.files import BEST, write_times
 from showattendtell.runtime.random_states import random_states, set_random_states
@@ -64,12 +64,12 @@ def metrics_file(trainer: Trainer) -> MetricsFile:
     return next(files, MetricsFile(Path(trainer.default_root_dir)))
 
 
-class TrainingFigures(Callback):
+class TrainingMetrics(Callback):
     """Logs the epoch's training metrics, for the callbacks that follow."""
 
-    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        if isinstance(module, CaptioningModule):
-            module.log_training()
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if isinstance(pl_module, CaptioningModule):
+            pl_module.log_training()
 
 
 class ExponentialMovingAverage(WeightAveraging):
@@ -95,14 +95,14 @@ class ExponentialMovingAverage(WeightAveraging):
 class AttentionEvaluation(Callback):
     """After each validation, scores attention on the words of reference captions, if the data set has boxes."""
 
-    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
-        if not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
+        if not isinstance(pl_module, CaptioningModule) or not isinstance(data, CaptionDataModule):
             return
-        scores = measure_attention(module, data.val_images.images, data.val_images.examples, silent=True)
+        scores = measure_attention(pl_module, data.val_images.images, data.val_images.examples, silent=True)
         if scores:
-            module.log("val/pointing_game", 100 * scores.model.hit_rate)
-            module.log("val/attention_correctness", 100 * scores.model.correctness)
+            pl_module.log("val/pointing_game", 100 * scores.model.hit_rate)
+            pl_module.log("val/attention_correctness", 100 * scores.model.correctness)
 
 
 class GradientNorm(Callback):
@@ -119,19 +119,19 @@ class GradientNorm(Callback):
         self._terms = terms
         self._norms: list[Tensor] = []
 
-    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        if isinstance(module, CaptioningModule):
-            module.log_term_gradients = self._terms
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if isinstance(pl_module, CaptioningModule):
+            pl_module.log_term_gradients = self._terms
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             self._norms.append(torch.nn.utils.get_total_norm(gradients))
 
-    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if norms := self._finite_norms():
-            module.log("train/gradient_norm", sum(norms) / len(norms))
+            pl_module.log("train/gradient_norm", sum(norms) / len(norms))
         self._norms = []
 
     def _finite_norms(self) -> list[float]:
@@ -152,10 +152,10 @@ class EpochTimes(Callback):
         self._seconds, self._elapsed = list[float](), 0.0
         self._started = time.monotonic()
 
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.monotonic() - self._elapsed
 
-    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = time.monotonic()
         self._seconds.append(now - self._started)
         self._started = now
@@ -182,13 +182,13 @@ class EpochReport(Callback):
         self._best: float | None = None
         self._started = time.monotonic()
 
-    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._log = metrics_file(trainer)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.monotonic()
 
-    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         monitor = str(best_of(trainer).monitor)
         if monitor not in values:
@@ -208,7 +208,7 @@ class EpochReport(Callback):
             soft_wrap=True,
             highlight=False,
         )
-        if values.get(MOVEMENT, 1.0) < STILL and getattr(module, "selective", False):
+        if values.get(MOVEMENT, 1.0) < MIN_MOVEMENT and getattr(pl_module, "selective", False):
             get_console().print(
                 f"warning: the attention hardly changes between words ({100 * values[MOVEMENT]:.1f} % of its "
                 "weight); a smaller loss.doubly_stochastic_weight, a larger optimizer.lr or another attention/score "
@@ -218,7 +218,7 @@ class EpochReport(Callback):
                 highlight=False,
             )
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._log.rows and self._log.path.is_file():
             draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
 
@@ -240,13 +240,13 @@ class TrialPruning(Callback):
     def __init__(self) -> None:
         self._trial: CurrentTrial | None = None
 
-    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if is_trial() and rank() == 0:
             from showattendtell.config.study import current_trial
 
             self._trial = current_trial()
 
-    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         should_prune = False
         if self._trial:
             metric = trainer.callback_metrics[str(best_of(trainer).monitor)]
@@ -258,7 +258,7 @@ class TrialPruning(Callback):
             if rank() == 0:
                 print("this trial is pruned: others were better at this epoch")
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._trial:
             self._trial.save_time()
 
@@ -277,8 +277,8 @@ class DashboardCallback(Callback):
         self._logged: set[tuple[int, str]] = set()
         self._gradients: dict[str, Histogram] = {}
 
-    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        """Read what dashboards have before the log is cut back to the checkpoint: dashboards cannot be cut back."""
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Read the logged steps before `metrics.csv` is truncated to the checkpoint; dashboards keep theirs."""
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
         self._logged = logged_values(metrics_file(trainer).path)
@@ -289,47 +289,49 @@ class DashboardCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"ids": {**self._ids, **{board.kind: board.id for board in self._dashboards}}}
 
-    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         states = random_states()
         if not trainer.ckpt_path:  # which is not known in `setup`: these figures are of an earlier run in the folder
             self._logged = set()
         for dashboard in self._dashboards:
             dashboard.id = self._ids.get(dashboard.kind, "")
             settings = (
-                module.metadata.get(METADATA_KEY, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
+                pl_module.metadata.get(METADATA_KEY, {}).get("config", {})
+                if isinstance(pl_module, CaptioningModule)
+                else {}
             )
             dashboard.open(Path(trainer.default_root_dir), with_defaults(settings), self._logged)
         set_random_states(states)
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         is_first = rank() == 0 and any(dashboard.histograms for dashboard in self._dashboards)
         is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if is_first and is_logged and isinstance(module, CaptioningModule):
-            named = ((name, parameter.grad) for name, parameter in module.captioner.named_parameters())
+        if is_first and is_logged and isinstance(pl_module, CaptioningModule):
+            named = ((name, parameter.grad) for name, parameter in pl_module.captioner.named_parameters())
             gradients = {name: gradient for name, gradient in named if gradient is not None}
             self._gradients = {f"gradients/{name}": histogram(gradient) for name, gradient in gradients.items()}
 
-    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         step = logged_step(trainer)
         awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
         data = getattr(trainer, "datamodule", None)
-        if not awaiting or not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
+        if not awaiting or not isinstance(pl_module, CaptioningModule) or not isinstance(data, CaptionDataModule):
             return
         examples = data.val_images.examples
         by_name = sorted(range(len(examples)), key=lambda index: examples[index].image)
         chosen = by_name[: max(dashboard.images for dashboard in awaiting)]
         states = random_states()
-        panels = caption_panels(module, data, chosen) if chosen else []
+        panels = caption_panels(pl_module, data, chosen) if chosen else []
         histograms = self._gradients
         if any(dashboard.histograms for dashboard in awaiting):
-            entropy = entropy_histogram(module, data, chosen or by_name[:1])
+            entropy = entropy_histogram(pl_module, data, chosen or by_name[:1])
             histograms = {**histograms, "attention/entropy": entropy}
         set_random_states(states)
         for dashboard in awaiting:
             dashboard.log_panels(panels, step)
             dashboard.log_histograms(histograms, step)
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         log, best = metrics_file(trainer), best_of(trainer)
         files = [log.path.with_name(name) for name in (BEST, METRICS, "learning_curve.png")]
         monitor, choose = str(best.monitor), max if best.mode == "max" else min

@@ -90,7 +90,7 @@ class LastCheckpoint(Callback):
         self.is_restoring = True
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
         for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
             if isinstance(scheduler, LambdaLR):
@@ -99,7 +99,7 @@ class LastCheckpoint(Callback):
                     group["lr"] = base * factor(scheduler.last_epoch)
         self._last_saved = time.monotonic()
         self._signals.install()
-        trainer.callback_metrics.update({name: value.to(module.device) for name, value in self._metrics.items()})
+        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
             start = trainer.ckpt_path
@@ -113,7 +113,7 @@ class LastCheckpoint(Callback):
     def on_train_batch_start(self, *_: Any) -> None:
         self._restore_random_states()
 
-    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_saved = self._restore_random_states()
         if not self._is_saved and not is_accumulating(trainer):
             self._write(trainer)
@@ -134,7 +134,7 @@ class LastCheckpoint(Callback):
         if self._signals.signal and self._is_saved:  # otherwise the step that started this validation is not complete
             self._stop(trainer)
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._finished = True
         self._write(trainer)
         if rank() == 0:
@@ -156,7 +156,7 @@ class LastCheckpoint(Callback):
             )
         self._signals.end_process()
 
-    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.validating:
             mark_validation_as_begun(checkpoint)
 

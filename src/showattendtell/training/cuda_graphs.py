@@ -13,7 +13,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import BatchShard
 
-IMAGES = 16
+IMAGE_MULTIPLE = 16
 """Batches are filled up to a multiple of this number of images, so that few graphs serve all numbers."""
 
 
@@ -38,22 +38,22 @@ class CUDAGraphs(Callback):
                 "or set trainer.accelerator=gpu trainer.devices=1"
             )
 
-    def on_fit_start(self, trainer: Trainer, module: CaptioningModule) -> None:  # type: ignore[override]
+    def on_fit_start(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
         self.check_device(trainer)
-        loss = module.loss
+        loss = pl_module.loss
         refused = {
             "loss.scheduled_sampling": loss.scheduled_sampling,
             "loss.supervision_weight": loss.supervision_weight,
-            "distillation.teacher": module.distillation,
+            "distillation.teacher": pl_module.distillation,
         }
         if names := [name for name, value in refused.items() if value]:
             raise UserError(f"callbacks=cuda_graphs cannot capture {names[0]}; leave one of both out")
         # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-        module.graphs = LossGraphs(loss, module.captioner)
+        pl_module.graphs = LossGraphs(loss, pl_module.captioner)
 
-    def on_fit_end(self, trainer: Trainer, module: CaptioningModule) -> None:  # type: ignore[override]
-        module.graphs = None
+    def on_fit_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        pl_module.graphs = None
 
 
 class LossGraphs:
@@ -75,7 +75,7 @@ class LossGraphs:
     def __call__(
         self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, shard: BatchShard, _: Any
     ) -> LossOutput:
-        inputs = (fill_up(regions, IMAGES), image_index, tokens)
+        inputs = (fill_up(regions, IMAGE_MULTIPLE), image_index, tokens)
         shape = (*(part.shape for part in inputs), regions.requires_grad)
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(*inputs)

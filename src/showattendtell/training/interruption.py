@@ -100,23 +100,23 @@ class FiniteLoss(Callback):
         self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._check(trainer)
         if isinstance(outputs, Mapping) and "loss" in outputs:
-            self._position = {"epoch": trainer.current_epoch + 1, "batch": index + 1, "step": trainer.global_step}
+            self._position = {"epoch": trainer.current_epoch + 1, "batch": batch_idx + 1, "step": trainer.global_step}
             self._pending = _send(outputs["loss"])
             if self._pending[1] is None:
                 self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check(trainer)  # the next epoch has other batches
 
-    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._check_all(trainer, module)
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_all(trainer, pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._check_all(trainer, module)
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._check_all(trainer, pl_module)
 
     def _check_all(self, trainer: Trainer, module: LightningModule) -> None:
         self._check(trainer)
@@ -173,8 +173,8 @@ def end_workers() -> None:
 
 
 def release_unknown_semaphores() -> None:
-    """Release semaphores without a message where Python's resource tracker was killed. Python starts another one, which
-    does not know them, and prints a traceback for each that is released."""
+    """Avoid tracebacks at exit if Python's resource tracker was killed: register each semaphore with the new tracker
+    before it is released."""
     unregister = resource_tracker.unregister
 
     def register_and_unregister(name: Any, rtype: str) -> None:

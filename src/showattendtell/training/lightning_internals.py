@@ -1,4 +1,4 @@
-"""Access to private parts of Lightning and torch, which this project uses nowhere else.
+"""Access to private parts of Lightning and torch.
 
 Lightning: `trainer.fit_loop._data_fetcher`; of `trainer.fit_loop.epoch_loop` `_is_training_done`,
 `_should_check_val_fx`, `_should_accumulate` and `_batches_that_stepped`; the entry `loops` of its checkpoints;

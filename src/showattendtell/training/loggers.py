@@ -35,10 +35,10 @@ Item = TypeVar("Item")
 
 METRICS = "metrics.csv"
 
-OPENING, SHOWING, CLOSING = 90.0, 30.0, 360.0
+START_TIMEOUT, LOG_TIMEOUT, FINISH_TIMEOUT = 90.0, 30.0, 360.0
 """Time limits in seconds for a dashboard to open, to accept data, and to upload the rest at the end."""
 
-ANSWERING = 20.0
+INIT_TIMEOUT = 20.0
 """Seconds that wandb's server has to answer when a run begins."""
 
 COMPARED = tuple(
@@ -177,7 +177,7 @@ class Dashboard(Logger):
     def open(self, folder: Path, settings: Mapping[str, Any], logged: set[tuple[int, str]]) -> None:
         """Open the dashboard, or reopen it for the run `id`; `logged` are steps and names of metrics it already has."""
         self._logged = logged
-        self._logger = self._call(OPENING, lambda: self.start(folder, settings))
+        self._logger = self._call(START_TIMEOUT, lambda: self.start(folder, settings))
 
     def awaits(self, step: int) -> bool:
         """Return whether the dashboard takes entries of this step and has not passed it yet."""
@@ -207,13 +207,13 @@ class Dashboard(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        message = self._show(lambda: self.close(status == "success"), CLOSING)
+        message = self._show(lambda: self.close(status == "success"), FINISH_TIMEOUT)
         self._logger = None
         if message:
             print(message)
 
     def _show(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
-        return self._call(seconds or SHOWING, call) if self._logger else None
+        return self._call(seconds or LOG_TIMEOUT, call) if self._logger else None
 
     def _call(self, seconds: float, call: Callable[[], Item]) -> Item | None:
         """Return the result of the call; None if it raises or exceeds the time limit."""
@@ -233,7 +233,7 @@ class Dashboard(Logger):
             opened, self._logger = self._logger, None
             if opened:
                 with suppress(Exception):
-                    call_with_timeout(SHOWING, self.abandon)
+                    call_with_timeout(LOG_TIMEOUT, self.abandon)
             return None
 
 
@@ -376,8 +376,8 @@ class WandbDashboard(Dashboard):
                 silent=True,
                 console="off",
                 disable_job_creation=True,
-                init_timeout=ANSWERING,
-                finish_timeout=CLOSING - 60,
+                init_timeout=INIT_TIMEOUT,
+                finish_timeout=FINISH_TIMEOUT - 60,
                 finish_timeout_raises=True,
             ),
         )

@@ -206,26 +206,26 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.encoder.padded:
             raise UserError(
                 "loss.supervision_weight compares attention with boxes on a grid, and the regions of this model are "
-                "no grid; leave it out"
+                "not a grid; leave it out"
             )
         if isinstance(data, CaptionDataModule):
             data.add_targets(self.encoder.grid)
 
     @property
     def selective(self) -> bool:
-        """Return whether there are attention maps that can move."""
+        """Return whether attention depends on the image and the words."""
         return self.captioner.attention.selective and not isinstance(self.encoder, NoEncoder)
 
     def on_fit_start(self) -> None:
         if self.distillation is not None:
             self.distillation.to(self.device)
 
-    def training_step(self, sharded_batch: ShardedBatch[Batch], index: int) -> Tensor:
+    def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
         batch, shard = sharded_batch
         self.loss.progress = self.global_step / self._num_steps
         interval = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        output = self._step(batch, shard, log_nll=index % interval == 0)
+        output = self._step(batch, shard, log_nll=batch_idx % interval == 0)
         if shard.weight:
             captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
             self._train_means.update({"loss": (total(output.terms), captions)})
@@ -275,7 +275,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def on_train_epoch_end(self) -> None:
         self.log_training()  # unless a callback already did, so that later callbacks can read them
 
-    def validation_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):
             self._score_captions(batch, dataloader_idx)
             return
@@ -300,10 +300,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._endings.update(captions, [EOS in caption for caption in tokens])
         self._diversity.update(captions)
 
-    def test_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
-        self.validation_step(batch, index, dataloader_idx)
+    def test_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, batch_idx, dataloader_idx)
 
-    def predict_step(self, batch: ImageBatch, index: int, dataloader_idx: int = 0) -> dict[str, str]:
+    def predict_step(self, batch: ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, str]:
         """Return each image's caption by image name."""
         best = [captions[0].tokens for captions in self.generate(batch.images)]
         return {name: self.vocabulary.text(tokens) for name, tokens in zip(batch.names, best, strict=True)}

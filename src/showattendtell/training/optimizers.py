@@ -41,7 +41,8 @@ class Cosine(NamedTuple):
 
 
 def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: float) -> list[dict[str, Any]]:
-    """Return three groups: matrices, biases (no weight decay), and a trainable encoder with its own rate."""
+    """Return the groups of parameters: matrices; biases and scales, without weight decay; and those of a trainable
+    encoder, with its own learning rate."""
     trainable = [parameter for parameter in captioner.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in trainable if parameter.ndim > 1]},

@@ -24,7 +24,7 @@ SENT = ".dashboards"
 """File in a run's folder with the last step whose figures the dashboards have."""
 
 
-class StepFigures(Callback):
+class StepMetrics(Callback):
     """Measures loss, learning rate, images per second and memory within an epoch.
 
     Dashboards get them every `trainer.log_every_n_steps` steps, as `train/loss_step`, `train/learning_rate`,
@@ -55,20 +55,20 @@ class StepFigures(Callback):
         """Learning rate of the decoder and the attention at the last step."""
         return self._rates[0] if self._rates else 0.0
 
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
             with suppress(OSError, ValueError):
                 self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
         self._last_printed = self._last_batch = self._last_rate = time.monotonic()
 
-    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._images, self._last_rate = 0, time.monotonic()
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         self._rates = [group["lr"] for group in optimizer.param_groups]
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
         self.loss = outputs["loss"] if isinstance(outputs, Mapping) else None
@@ -79,15 +79,21 @@ class StepFigures(Callback):
         self._log(trainer)
         if self._is_due(now):
             values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
-            position = f"batch {index + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
+            position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
             self._print(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
 
     def on_validation_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         if self._is_due(time.monotonic()):
             sizes = trainer.num_val_batches
-            done = sum(sizes[:dataloader_idx]) + index + 1
+            done = sum(sizes[:dataloader_idx]) + batch_idx + 1
             self._print(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
 
     def describe(self) -> dict[str, str]:
@@ -152,7 +158,7 @@ class ProgressBar(RichProgressBar):
         """Return the figures, read at most once a second: to read a loss waits for the GPU."""
         if time.monotonic() - self._last_read >= 1:
             self._last_read = time.monotonic()
-            callbacks = (callback for callback in trainer.callbacks if isinstance(callback, StepFigures))  # type: ignore[attr-defined]
+            callbacks = (callback for callback in trainer.callbacks if isinstance(callback, StepMetrics))  # type: ignore[attr-defined]
             self._values = next((dict(each.describe()) for each in callbacks), {})
             self._values.pop("learning rate", None)
         return self._values

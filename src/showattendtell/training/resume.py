@@ -1,4 +1,4 @@
-"""Where training resumes: the run and its checkpoint."""
+"""The run and the checkpoint from which training resumes."""
 
 import filecmp
 import json
@@ -34,7 +34,7 @@ STAGES = "stages.json"
 
 
 class ResumePoint(NamedTuple):
-    """Where training starts.
+    """The run and the checkpoint from which training starts.
 
     Attributes:
         folder: folder of the run.

@@ -145,7 +145,7 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, byte
     """Yield each row of JSON lines with its line, up to a line that is incomplete.
 
     Raises:
-        UserError: a complete line is no row of captions.
+        UserError: a complete line is not a row of captions.
     """
     for i, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
@@ -156,5 +156,5 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, byte
         except (ValueError, TypeError, RecursionError):
             is_row = False
         if not is_row:
-            raise UserError(f"line {i} of {path} is no row of captions; set output to another folder")
+            raise UserError(f"line {i} of {path} is not a row of captions; set output to another folder")
         yield row, line

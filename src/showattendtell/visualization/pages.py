@@ -66,7 +66,7 @@ class ImageCaptions:
         name: file name of the photograph.
         photograph: upright RGB image.
         seen: the part of the photograph that the encoder sees, in fractions of its width and height; or the boxes of
-            its L regions, if they are no grid.
+            its L regions, if they are not a grid.
         captions: best first, with words and with `attention` (T, rows, columns), or (T, L) with boxes.
     """
 

@@ -72,7 +72,7 @@ def run_name(result: Result) -> str:
 def find_results(paths: Sequence[str], split: str) -> list[Result]:
     """Return the results on a split from the given files and from every `results-*.json` in or below the given folders.
 
-    Raises `UserError` for a path without results, a file that is no result file, and if all are of other splits.
+    Raises `UserError` for a path without results, a file that is not a result file, and if all are of other splits.
     """
     results_found = []
     for place in map(Path, paths):
@@ -97,7 +97,7 @@ def read_result(path: Path) -> Result:
     except ValidationError as error:
         first = error.errors()[0]
         field = "".join(f"{name}: " for name in first["loc"][:1])
-        raise UserError(f"{path} is no result file of evaluate ({field}{first['msg']}); leave it out") from None
+        raise UserError(f"{path} is not a result file of evaluate ({field}{first['msg']}); leave it out") from None
     if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
     if content.config is None:

@@ -159,7 +159,7 @@ def print_relations(relations: Relations) -> None:
         return
     Terminal(highlight=False).print(
         f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
-        f"always the most frequent: {100 * relations.commonest:.1f} %\n",
+        f"always the most frequent: {100 * relations.majority:.1f} %\n",
         soft_wrap=True,
     )
 
@@ -275,7 +275,7 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
     """Return the scores of relations by their names in result files; rates in percent."""
     return {
         "relation_accuracy": 100 * relations.accuracy,
-        "relation_majority": 100 * relations.commonest,
+        "relation_majority": 100 * relations.majority,
         "relation_words": relations.num_words,
     }
 

@@ -38,10 +38,10 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
         partial(HardLoss, reward_weight=0.1, doubly_stochastic_weight=0.2),
     ),
     "hard, gated": (
-        partial(HardAttention, gate="scalar", temperature=2.0, expectation_prob=0.0),
+        partial(HardAttention, gate="scalar", inverse_temperature=2.0, expectation_prob=0.0),
         partial(HardLoss, entropy_weight=1.0),
     ),
-    "hard, three samples": (partial(HardAttention, estimator="rloo", samples=3), HardLoss),
+    "hard, three samples": (partial(HardAttention, estimator="rloo", num_samples=3), HardLoss),
     "hard, all regions tried": (partial(HardAttention, estimator="exact"), partial(HardLoss, reward_weight=1.0)),
 }
 

@@ -3,6 +3,8 @@
     recurrence     `unroll`, the plain loop over the steps of given captions, and `unroll_fused`, its fast version
     attention      additive scores and weighted sums of regions
     cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
+    mixture        word probabilities that are mixtures over regions
+    products       float32 matrix products by MKL or oneDNN
     packing        captions without padding
     parallel       the compiled loops over images, and threads
 

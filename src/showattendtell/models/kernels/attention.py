@@ -79,7 +79,7 @@ class RegionPairs:
 
     def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
-        self._used_torch = False  # of the loops, at any step so far
+        self._used_torch = False  # whether a step used torch instead of the compiled loops
 
     def saved_keys(self) -> AdditiveKeys:
         """Return the keys that the backward pass needs for all scores computed so far."""

@@ -5,7 +5,7 @@
 The scores of the words without a region, s, and what region i adds to them, r_i, are sums of the deep output. So no
 tensor has the L x V scores of every word: e^s is computed per word, e^r_i once per image, and products of these
 matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. Where the deep
-output is no such sum, the L x V scores are computed for a few words at a time, and again in the backward pass.
+output is not such a sum, the L x V scores are computed for a few words at a time, and again in the backward pass.
 
 Sizes are those of `showattendtell.types`; w is the width of the output layer's input, N the number of words, C the
 number of target words of each, and k the number of words that are processed together.

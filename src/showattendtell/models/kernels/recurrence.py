@@ -73,7 +73,7 @@ def unroll(
 
     Args:
         memory: one row per image; `state` too, before the first words.
-        word_gates: (N, ...), from `Decoder.embed_words`.
+        word_gates: (N, ...), from `RecurrentDecoder.embed_words`.
         image_index: (B,) the image of each caption.
         locations: (B, T, H) region indices for hard attention; negative entries are sampled.
     """
