@@ -149,7 +149,7 @@ def test_the_command_verifies_and_reports_all_damage(cache: Path, features: RunC
     damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
     done = features("verify=true")
     assert done.status == 2
-    assert "features/second/tiny-16: every grid is as it was written" in done.out
+    assert "features/second/tiny-16: checksums match, and all values are finite" in done.out
     assert done.err.count("error: ") == 1
     assert "error: features/first/tiny-16 is damaged (00001.npy: the grids of photograph 194.jpg" in done.err
 

@@ -289,7 +289,7 @@ BOMB = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 6), }"
 DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "objects": (
         lambda f: npz_with(f, x=npy(np.array([object])[:0].astype(object)), bbox=BOXES),
-        "no numbers but object",
+        "the type object instead of numbers",
     ),
     "huge": (lambda f: npz_with(f, x=npy(0, HUGE), bbox=BOXES), "more than 4,194,304 values"),
     "cut": (lambda f: npz_with(f, x=npy(0, BOMB), bbox=BOXES), "ends after 0 of 24 bytes"),
@@ -366,7 +366,7 @@ def test_damaged_hdf5_files_are_reported(read: Callable[..., Any], tmp_path: Pat
         read(tmp_path / "huge.h5")
     with h5py.File(tmp_path / "objects.h5", "w") as file:
         file.create_dataset("42_features", (1,), h5py.string_dtype())
-    with pytest.raises(UserError, match=r"no numbers but object"):
+    with pytest.raises(UserError, match=r"the type object instead of numbers"):
         read(tmp_path / "objects.h5")
 
 

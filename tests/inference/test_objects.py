@@ -37,7 +37,7 @@ class Reader:
     device = torch.device("cpu")
     language = None
 
-    def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
+    def __call__(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         cells = (images[image_index].long() + torch.arange(tokens.shape[1])) % 6
         weights = torch.nn.functional.one_hot(cells, 6).float()
         return trace_of(torch.zeros(*tokens.shape, 6), weights, torch.ones(tokens.shape))

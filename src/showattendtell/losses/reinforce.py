@@ -34,9 +34,8 @@ class BaselineLoss(SoftLoss):
     def update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
         """Update the baseline in training with the mean reward of a shard of the batch."""
         if self.training:
-            self.baseline.mul_(self.baseline_decay).add_(
-                (1 - self.baseline_decay) * mean_over_processes(shard.weight * mean_reward)
-            )
+            mean_reward = mean_over_processes(shard.weight * mean_reward)
+            self.baseline.mul_(self.baseline_decay).add_((1 - self.baseline_decay) * mean_reward)
 
 
 class HardLoss(BaselineLoss):
