@@ -124,10 +124,10 @@ def test_a_wide_beam_finds_the_best_caption_that_keeps_the_rule(settings: dict[s
 def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed: int):
     captioner, regions = random_captioner(seed), random_regions(seed, images=5)
     for image, caption in enumerate(best(captioner, regions, beam_size=1, max_length=7)):
-        memory, state = captioner.init_state(regions[image : image + 1])
+        cache, state = captioner.init_state(regions[image : image + 1])
         tokens = [START]
         while tokens[-1] != EOS and len(tokens) <= 7:
-            log_p, state = say(captioner, memory, state, tokens[-1])
+            log_p, state = say(captioner, cache, state, tokens[-1])
             tokens.append(max(SAYABLE, key=log_p.__getitem__))
         assert caption.tokens == tokens[1:]
 
@@ -208,13 +208,13 @@ def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSea
     Shrinking, it is the released code's: of the best candidates of a step, as many as the beam has places, those that
     end take their places with them; at the end all are compared, ended or not.
     """
-    memory, state = captioner.init_state(regions.unsqueeze(0))
+    cache, state = captioner.init_state(regions.unsqueeze(0))
     still_open: list[tuple[float, list[int], DecoderState]] = [(0.0, [], state)]
     ended: list[tuple[float, list[int], DecoderState]] = []
     for _ in range(decoding.max_length):
         candidates = []
         for log_p, words, state in still_open:
-            next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
+            next_log_p, after = say(captioner, cache, state, words[-1] if words else START)
             candidates += [(log_p + next_log_p[word].item(), [*words, word], after) for word in SAYABLE]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         places = decoding.beam_size - (len(ended) if decoding.shrink_beam else 0)
@@ -243,7 +243,7 @@ def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shr
 
 def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[list[int]]:
     """Of one image the best caption of every group, ended or else open, from lists (Vijayakumar et al. 2018)."""
-    memory, state = captioner.init_state(regions.unsqueeze(0))
+    cache, state = captioner.init_state(regions.unsqueeze(0))
     width = decoding.beam_size // decoding.num_beam_groups
     groups: list[list[tuple[float, list[int], DecoderState]]] = [
         [(0.0, [], state)] for _ in range(decoding.num_beam_groups)
@@ -254,7 +254,7 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
         for number, still_open in enumerate(groups):
             candidates = []
             for log_p, words, state in still_open:
-                next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
+                next_log_p, after = say(captioner, cache, state, words[-1] if words else START)
                 for word in SAYABLE:
                     total = log_p + next_log_p[word].item()
                     chosen_by = total - decoding.diversity_penalty * said.count(word)

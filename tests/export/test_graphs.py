@@ -163,8 +163,8 @@ def test_attention_whose_keys_are_no_tensor_is_not_exported():
 
 def test_a_model_whose_way_depends_on_its_numbers_is_reported():
     class Moody(type(small_captioner("dot").attention)):  # type: ignore[misc]
-        def forward(self, memory: Any, state: Any) -> Any:
-            seen = super().forward(memory, state)
+        def forward(self, cache: Any, state: Any) -> Any:
+            seen = super().forward(cache, state)
             return seen if state.hidden.sum() > 0 else seen._replace(gate=seen.gate / 2)
 
     captioner = small_captioner("dot")

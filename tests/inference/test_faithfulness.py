@@ -92,11 +92,11 @@ class FirstRegion(SoftAttention):
 
     honest = True
 
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        output = super().forward(memory, state)
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
+        output = super().forward(cache, state)
         weights = torch.zeros_like(output.weights)
         weights[:, 0 if self.honest else -1] = 1
-        context = memory.regions[:, 0].repeat_interleave(len(weights) // len(memory.regions), dim=0)
+        context = cache.regions[:, 0].repeat_interleave(len(weights) // len(cache.regions), dim=0)
         return output._replace(context=context, weights=weights)
 
 

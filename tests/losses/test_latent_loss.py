@@ -54,10 +54,10 @@ def enumerated(captioner: Captioner, sampled_state: bool = False) -> Tensor:
     attention, decoder = captioner.attention, captioner.decoder
     sequences = []
     for path in itertools.product(range(L), repeat=T):
-        memory, state = captioner.init_state(REGIONS[:1])
+        cache, state = captioner.init_state(REGIONS[:1])
         log_p = torch.tensor(0.0).double()
         for region, read, word in zip(path, [START, *CAPTION[0, :-1].tolist()], CAPTION[0].tolist(), strict=True):
-            attended = attention(memory, state)
+            attended = attention(cache, state)
             embedded, gates = decoder.embed_words(torch.tensor([read]))
             z = REGIONS[:1, region]
             follows = decoder.step(gates, attended.context, state)
@@ -110,8 +110,8 @@ def test_the_step_approximates_a_state_that_reads_the_sample():
     approximate, exact = enumerated(captioner), enumerated(captioner, sampled_state=True)
     assert 1e-4 < abs(approximate - exact) < 0.5
     trace = captioner(REGIONS, ONE, CAPTION[:, :1])
-    memory, state = captioner.init_state(REGIONS[:1])
-    alpha = captioner.attention(memory, state).weights[0]
+    cache, state = captioner.init_state(REGIONS[:1])
+    alpha = captioner.attention(cache, state).weights[0]
     embedded, gates = captioner.decoder.embed_words(torch.tensor([START]))
     words = []
     for region in range(L):
@@ -344,10 +344,10 @@ def test_the_relaxed_objective_has_the_gradient_of_its_maps(monkeypatch: pytest.
     loss = VariationalLoss(kl_weight=0.0).double()
     found = gradient(loss(captioner, REGIONS, ONE, CAPTION).terms["likelihood"], captioner)
 
-    memory, state = captioner.init_state(REGIONS[:1])
+    cache, state = captioner.init_state(REGIONS[:1])
     decoder, value = captioner.decoder, torch.tensor(0.0).double()
     for step, (read, word) in enumerate(zip(shift_right(CAPTION)[0], CAPTION[0], strict=True)):
-        attended = captioner.attention(memory, state)
+        attended = captioner.attention(cache, state)
         embedded, gates = decoder.embed_words(read.unsqueeze(0))
         state = decoder.step(gates, attended.context, state)
         log_q = captioner.posterior(

@@ -112,9 +112,9 @@ def test_the_words_that_are_read_are_those_that_the_loss_is_taken_behind():
     found = negative_log_likelihood(captioner(REGIONS, OWNERS, TOKENS, read), TOKENS)
     for row, owner in enumerate(OWNERS.tolist()):
         nll = torch.zeros(())
-        memory, state = captioner.init_state(REGIONS[owner : owner + 1])
+        cache, state = captioner.init_state(REGIONS[owner : owner + 1])
         for step in range(int((TOKENS[row] != PAD).sum())):
-            glimpse, embedded = captioner.attention(memory, state), captioner.decoder.embed(read[row, step : step + 1])
+            glimpse, embedded = captioner.attention(cache, state), captioner.decoder.embed(read[row, step : step + 1])
             state = captioner.decoder.step(captioner.decoder.word_gates(embedded), glimpse.context, state)
             scores = captioner.decoder.score_words(embedded, state.hidden, glimpse.context)
             nll = nll - scores.log_softmax(dim=1)[0, TOKENS[row, step]]

@@ -130,10 +130,10 @@ def test_where_heads_do_not_divide_the_channels_the_last_head_gives_fewer():
     torch.manual_seed(0)
     attention = SoftAttention(7, N, score=partial(MultiheadScore, width=6, num_heads=3), gate="none")
     regions, now = torch.randn(2, L, 7), state(2)
-    memory = attention.precompute(regions)
-    maps = attention.scores(memory, now.hidden).softmax(dim=-1).squeeze(1)  # (B, H, L)
+    cache = attention.precompute(regions)
+    maps = attention.scores(cache, now.hidden).softmax(dim=-1).squeeze(1)  # (B, H, L)
     parts = [maps[:, head, None] @ regions @ attention.values[head] for head in range(3)]
-    torch.testing.assert_close(attention(memory, now).context, torch.cat(parts, dim=2).squeeze(1)[:, :7])
+    torch.testing.assert_close(attention(cache, now).context, torch.cat(parts, dim=2).squeeze(1)[:, :7])
 
 
 def test_the_sentinel_is_one_more_region_that_the_softmax_chooses_from():

@@ -69,7 +69,7 @@ def test_log_bilinear_forgets_what_left_its_window():
 
 def test_nic_sees_the_image_only_at_its_start():
     decoder = NICDecoder(V, D, M, N).eval()
-    state = decoder.start(REGIONS)
+    state = decoder.init_state(REGIONS)
     word = decoder.word_gates(decoder.embed(torch.tensor([4, 4])))
     there, elsewhere = (decoder.step(word, context, state) for context in (torch.zeros(2, D), torch.ones(2, D)))
     torch.testing.assert_close(there, elsewhere)

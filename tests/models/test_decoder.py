@@ -58,9 +58,9 @@ def test_the_state_starts_from_the_mean_region_alone(decoder: LSTMDecoder):
     shuffled = regions[:, torch.randperm(6)]
     spread = regions.mean(dim=1, keepdim=True).expand(1, 6, 5)
     for other in (shuffled, spread):
-        for part, same in zip(decoder.start(regions), decoder.start(other), strict=True):
+        for part, same in zip(decoder.init_state(regions), decoder.init_state(other), strict=True):
             torch.testing.assert_close(part, same)
-    assert not torch.allclose(*decoder.start(regions))
+    assert not torch.allclose(*decoder.init_state(regions))
 
 
 def test_tied_embeddings_are_one_parameter():

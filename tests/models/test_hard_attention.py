@@ -28,8 +28,8 @@ def hard(**settings: object) -> HardAttention:
 
 
 def look(attention: HardAttention, captions: int = 1, locations: torch.Tensor | None = None):
-    memory = attention.precompute(REGIONS.expand(captions, L, D))
-    return attention(memory, states(captions), locations)
+    cache = attention.precompute(REGIONS.expand(captions, L, D))
+    return attention(cache, states(captions), locations)
 
 
 @torch.no_grad()
@@ -104,8 +104,8 @@ def test_outside_training_the_expectation_is_never_drawn():
 
 def test_switched_images_see_the_expectation_and_the_others_one_region():
     attention = hard().train()
-    memory = attention.precompute(REGIONS.expand(2, L, D))._replace(use_expectation=torch.tensor([True, False]))
-    glimpse = attention(memory, states(2))
+    cache = attention.precompute(REGIONS.expand(2, L, D))._replace(use_expectation=torch.tensor([True, False]))
+    glimpse = attention(cache, states(2))
     torch.testing.assert_close(glimpse.context[0], glimpse.weights[0] @ REGIONS[0])
     torch.testing.assert_close(glimpse.context[1], REGIONS[0, glimpse.sample.locations[1, 0]])
     assert glimpse.sample.log_prob[0] == 0

@@ -18,7 +18,7 @@ from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import Source, check_workers, open_source, pixels_of
+from showattendtell.datamodules.datasets import ImageSourceFactory, check_workers, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
 from showattendtell.features.store import is_finished
@@ -118,7 +118,7 @@ def build_captioner(
     return captioner
 
 
-def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[Source, Dataset]:
+def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of a training configuration's images, and the data set without the images that cannot be read.
 
     See `open_source`.
@@ -132,7 +132,9 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
 
-def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: str) -> tuple[Source, Dataset]:
+def find_source(
+    config: DictConfig, dataset: Dataset, encoder: Encoder, split: str
+) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of the images of a split, and the data set without the images that cannot be read.
 
     Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the

@@ -26,9 +26,9 @@ from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageBatch,
     ImageDataset,
+    ImageSourceFactory,
     PackedBoxes,
     ShardedCaptionDataset,
-    Source,
     TargetMaker,
     check_workers,
     open_source,
@@ -144,7 +144,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self,
         dataset: Dataset | None,
         vocabulary: Vocabulary | None,
-        source: Source | None,
+        source: ImageSourceFactory | None,
         batch_size: PositiveInt,
         seed: int,
         generation_batch_size: PositiveInt = 100,
@@ -165,7 +165,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
 
-    def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: Source) -> None:
+    def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: ImageSourceFactory) -> None:
         train, val = dataset.split("train"), dataset.split("val")
         self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
         self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
@@ -354,7 +354,7 @@ class ReaderDataModule(CaptionDataModule):
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
 
     @cached_property
-    def _images(self) -> tuple[Source, Dataset]:
+    def _images(self) -> tuple[ImageSourceFactory, Dataset]:
         """The image source and the readable part of the data set; missing grids are computed and stored."""
         settings = (self._extraction, self._augmentation, self._seed, self._skip_unreadable)
         return open_source(self._read(), self.encoder, self._cache / "features", *settings)

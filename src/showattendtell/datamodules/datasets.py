@@ -49,7 +49,7 @@ View = Literal["plain", "mirrored", "drawn"]
 """View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
 
 
-class Source(Protocol):
+class ImageSourceFactory(Protocol):
     """Function from examples to their image source."""
 
     def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
@@ -134,7 +134,7 @@ class PixelSource:
         return [frame._replace(mirrored=self._mirrored) for frame in frames]
 
 
-def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
+def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
     """Return the source of the pixels that an encoder reads."""
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
@@ -153,7 +153,7 @@ def open_source(
     augmentation: Augmentation | None = None,
     seed: int = 0,
     skip_unreadable: bool = False,
-) -> tuple[Source, Dataset]:
+) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of the model's images, and the data set without unreadable images.
 
     Grids of a frozen encoder are computed once and read from the feature store; if it has several views per image,

@@ -263,7 +263,7 @@ class BeamSearch(Decoding):
         `max_length` without losing log p. The search of an image ends when all its captions are pruned. Captions that
         are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
-        constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
+        constraints, decoder = self.in_tokens(vocabulary), ensemble.make_decoder(regions)
         shape = (self.num_beam_groups, len(constraints.required) + 1, self.beam_size // self.num_beam_groups)
         beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
         finished = BeamHypotheses(self, beams.scores)

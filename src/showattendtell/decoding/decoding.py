@@ -109,7 +109,7 @@ class Ensemble:
             prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(members)}
         self._prepared = [prepared[captioner] for captioner in members]
 
-    def start(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
+    def make_decoder(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
         blank = regions[0].new_zeros(len(regions[0]), 1, 1)
         with autocast_to(self._precision, regions[0].device):

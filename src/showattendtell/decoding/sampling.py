@@ -47,7 +47,7 @@ class Sampling(Decoding):
             The tokens (R, T), the log p of each (R, T), alpha (R, T, L), beta (R, T), and the locations (R, T, H) if
             hard attention samples them. Entries after a caption's `<eos>` are not part of it.
         """
-        decoder = ensemble.start(regions)
+        decoder = ensemble.make_decoder(regions)
         states = decoder.init_state()
         states = states.index_select(states.images.repeat_interleave(self.num_captions))
         active = torch.arange(len(states.images), device=states.images.device)

@@ -57,10 +57,10 @@ class InitGraph(nn.Module):
         self.captioner, self.max_length = captioner, max_length
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        memory, state = self.captioner.init_state(regions)
+        cache, state = self.captioner.init_state(regions)
         if isinstance(self.captioner.decoder, TransformerDecoder):
             state = self.captioner.decoder.start_buffer(regions, self.max_length)
-        keys = memory.keys.values if isinstance(memory.keys, AdditiveKeys) else memory.keys
+        keys = cache.keys.values if isinstance(cache.keys, AdditiveKeys) else cache.keys
         parts = _region_features(self.captioner, regions)
         if parts is not None:
             keys = torch.cat([keys, parts @ self.captioner.decoder.word_scores.weight.T], dim=2)
@@ -125,8 +125,8 @@ class StepGraph(nn.Module):
         added = None
         if _region_features(self.captioner, regions) is not None:
             keys, added = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
-        memory = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
-        glimpse = attention(memory, state)
+        cache = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
+        glimpse = attention(cache, state)
         embedded = decoder.embed(words)
         word_gates, context = decoder.word_gates(embedded), glimpse.context
         hidden, cell = decoder.step(word_gates, context, state)
@@ -137,7 +137,7 @@ class StepGraph(nn.Module):
         elif isinstance(attention, MarginalAttention):
             rows = torch.arange(len(words), device=words.device)
             inputs = (embedded, word_gates, state, hidden, context, glimpse.weights)
-            log_probs = attention.mixture(decoder, memory, rows, *inputs).every_region(rows)
+            log_probs = attention.mixture(decoder, cache, rows, *inputs).every_region(rows)
         else:
             log_probs = decoder.score_words(embedded, hidden, context).log_softmax(dim=1)
         return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)
@@ -275,11 +275,11 @@ def graphs_of(
     pixels_example = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
     encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
     regions = encode(pixels_example)
-    memory, _ = model.captioner.init_state(regions)
-    if not isinstance(memory.keys, AdditiveKeys | Tensor):
+    cache, _ = model.captioner.init_state(regions)
+    if not isinstance(cache.keys, AdditiveKeys | Tensor):
         raise UserError(f"{type(attention).__name__} keeps keys that are not tensors; only tensors can be exported")
     keys, hidden, cell = begin(regions)
-    step, image_index = StepGraph(model.captioner, memory), torch.tensor([0, 0, 1])
+    step, image_index = StepGraph(model.captioner, cache), torch.tensor([0, 0, 1])
     step_inputs = (
         regions,
         keys,

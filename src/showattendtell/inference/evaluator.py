@@ -11,7 +11,7 @@ from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import Source
+from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import (
@@ -62,7 +62,7 @@ class EvaluationRun(NamedTuple):
     mirrors: Sequence[Predictor]
     dataset: Dataset
     split: str
-    source: Source
+    source: ImageSourceFactory
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -25,7 +25,7 @@ def mix_words(
         return None
     order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
     with eval_mode(captioner):
-        decoder = Ensemble([captioner]).start([regions])
+        decoder = Ensemble([captioner]).make_decoder([regions])
         states = decoder.init_state().index_select(image_index[order])
         rows = torch.arange(len(image_index), device=image_index.device)
         inputs, suppressed = (

@@ -116,7 +116,7 @@ class StepAttention(Attention, ABC):
         return self.precompute(regions[parts])
 
     @abstractmethod
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         """Compute one step of B captions from their decoder states (B, n)."""
 
 
@@ -157,14 +157,14 @@ class ScoredAttention(StepAttention):
     def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
         return AttentionCache(regions[parts], self.score.precompute_parts(regions, parts))
 
-    def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
+    def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""
-        scores = self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
-        return mask_padding(scores, None if memory.present is None else memory.present[:, None, None])
+        scores = self.score(cache.keys, hidden.unflatten(0, (len(cache.regions), -1)))
+        return mask_padding(scores, None if cache.present is None else cache.present[:, None, None])
 
-    def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
+    def read(self, cache: AttentionCache, maps: Tensor) -> Tensor:
         """Return the context vectors (B, D), before the gate, of the attention maps (R, K, H, L)."""
-        contexts = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
+        contexts = (maps.flatten(1, 2) @ cache.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
         if self.values is None:
             return contexts.squeeze(1)
         # H * ceil(D / H) channels, of which the last are cut off if H does not divide D
@@ -181,9 +181,9 @@ class ScoredAttention(StepAttention):
 class SoftAttention(ScoredAttention):
     """Deterministic "soft" attention: z = beta sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Eq. 4, 5, 13)."""
 
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        maps = self.scores(memory, state.hidden).softmax(dim=-1)
-        context, gate = self.gated(self.read(memory, maps), state.hidden)
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
+        maps = self.scores(cache, state.hidden).softmax(dim=-1)
+        context, gate = self.gated(self.read(cache, maps), state.hidden)
         return AttentionOutput(context, maps.mean(dim=2).flatten(0, 1), gate)
 
 
@@ -219,15 +219,15 @@ class AdaptiveAttention(ScoredAttention):
         self.sentinel_gate = Linear(hidden_dim, hidden_dim)
         self.sentinel = Linear(hidden_dim, region_dim)
 
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))
-        sentinel = sentinel.to(memory.regions.dtype)  # (B, D)
+        sentinel = sentinel.to(cache.regions.dtype)  # (B, D)
         # e_s, (B, 1, 1, 1): the sentinel of each caption is scored like the single region of an image
         sentinel_score = self.score(self.score.precompute(sentinel.unsqueeze(1)), state.hidden.unsqueeze(1))
-        scores = self.scores(memory, state.hidden)  # (R, K, 1, L)
+        scores = self.scores(cache, state.hidden)  # (R, K, 1, L)
         maps = torch.cat([scores, sentinel_score.reshape(*scores.shape[:3], 1)], dim=-1).softmax(dim=-1)
         sentinel_weight = maps.flatten(0, 2)[:, -1:]  # 1 - beta, (B, 1)
-        context = self.read(memory, maps[..., :-1]) + sentinel_weight * sentinel
+        context = self.read(cache, maps[..., :-1]) + sentinel_weight * sentinel
         return AttentionOutput(context, scores.softmax(dim=-1).flatten(0, 2), 1 - sentinel_weight.squeeze(1))
 
 
@@ -247,12 +247,12 @@ class MeanAttention(StepAttention):
     def precompute(self, regions: Tensor) -> AttentionCache:
         return AttentionCache(regions, regions.mean(dim=1))
 
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        captions_per_image = len(state.hidden) // len(memory.keys)
-        context, num_regions = memory.keys, memory.regions.shape[1]
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
+        captions_per_image = len(state.hidden) // len(cache.keys)
+        context, num_regions = cache.keys, cache.regions.shape[1]
         weights = context.new_full((len(context), num_regions), 1 / num_regions)
-        if memory.present is not None:  # rows of padding are zeros, which the mean has counted
-            num_present = memory.present.sum(dim=1, keepdim=True).to(weights.dtype)
-            weights, context = memory.present.to(weights.dtype) / num_present, context * (num_regions / num_present)
+        if cache.present is not None:  # rows of padding are zeros, which the mean has counted
+            num_present = cache.present.sum(dim=1, keepdim=True).to(weights.dtype)
+            weights, context = cache.present.to(weights.dtype) / num_present, context * (num_regions / num_present)
         context, weights = (values.repeat_interleave(captions_per_image, dim=0) for values in (context, weights))
         return AttentionOutput(context, weights, context.new_ones(len(context)))

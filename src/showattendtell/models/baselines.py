@@ -41,7 +41,7 @@ class NICDecoder(RecurrentDecoder):
         self.word_scores = Linear(hidden_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return h_0 and c_0, (I, n) each, after the LSTM has read the image in place of a word."""
         gates = self.word_gates(self.image(regions.mean(dim=1)))
         return lstm(gates, gates.new_zeros(len(gates), self.hidden_dim))  # h = 0 adds nothing to the gates
@@ -89,7 +89,7 @@ class LogBilinearDecoder(RecurrentDecoder):
         self.word_scores = Linear(hidden_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return the first state: r = 0 (I, n), and a window of zeros (I, window * m) in place of the cell."""
         return DecoderState(
             regions.new_zeros(len(regions), self.hidden_dim),

@@ -43,10 +43,10 @@ class Captioner(nn.Module):
         regions = self.decoder.drop_regions(regions)
         cache = self._reader.precompute(regions)
         if present is None:
-            return cache, self.decoder.start(regions)
+            return cache, self.decoder.init_state(regions)
         # `start` reads the mean over L rows. Padding adds zeros to it, so that the factor makes it that of the others.
         factor = present.shape[1] / present.sum(dim=1).to(regions.dtype)
-        return cache._replace(present=present), self.decoder.start(regions * factor[:, None, None])
+        return cache._replace(present=present), self.decoder.init_state(regions * factor[:, None, None])
 
     def init_state_of_parts(self, regions: Tensor, parts: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return `init_state(regions[parts])` in evaluation mode, with each region projected once.
@@ -56,7 +56,7 @@ class Captioner(nn.Module):
             parts: (R, K) indices of the regions in each part.
         """
         cache = self._reader.precompute_parts(regions, parts)
-        return cache, self.decoder.start(cache.regions)
+        return cache, self.decoder.init_state(cache.regions)
 
     @property
     def _reader(self) -> TransformerDecoder | StepAttention:
@@ -83,13 +83,13 @@ class Captioner(nn.Module):
             locations: (B, T, H) region indices for hard attention; negative entries are sampled, as are all by default.
             initial: the result of `init_state(regions)`, for calls that share its dropout and its random choices.
         """
-        memory, state = initial or self.init_state(regions)
+        cache, state = initial or self.init_state(regions)
         packing, attention, decoder = Packing.of(tokens), self.attention, self.decoder
         input_tokens, sample = shift_right(tokens) if input_tokens is None else input_tokens, None
-        present = None if memory.present is None else memory.present[image_index]
+        present = None if cache.present is None else cache.present[image_index]
         if isinstance(decoder, TransformerDecoder):
             assert isinstance(attention, CrossAttention)
-            keys, initial_state = memory.keys[image_index], state.select(image_index)
+            keys, initial_state = cache.keys[image_index], state.select(image_index)
             output = decoder(input_tokens, keys, initial_state, attention.map, present=present)
             values, weights = decoder.output_features(packing.pack(output.hidden)), output.weights
             weights = packing.pad(packing.pack(weights))
@@ -99,14 +99,14 @@ class Captioner(nn.Module):
             assert isinstance(decoder, RecurrentDecoder)
             embedded, word_gates = decoder.embed_words(packing.pack(input_tokens))
             unroll_steps = unroll_fused if is_fused_supported(attention, decoder) else unroll
-            steps = unroll_steps(attention, decoder, packing, memory, state, word_gates, image_index, locations)
+            steps = unroll_steps(attention, decoder, packing, cache, state, word_gates, image_index, locations)
             weights, gates = packing.pad(steps.weights), packing.pad(steps.gates)
             if isinstance(attention, MarginalAttention):
                 word_images = image_index[packing.indices // tokens.shape[1]]
                 num_captions = len(tokens) if len(packing.indices) == tokens.numel() else None
-                inputs = (memory, word_images, embedded, word_gates, steps.previous, steps.hidden, steps.context)
+                inputs = (cache, word_images, embedded, word_gates, steps.previous, steps.hidden, steps.context)
                 mixture = attention.mixture(decoder, *inputs, steps.weights, num_captions)
-                log_q = self._log_q(steps.hidden, tokens.flatten()[packing.indices], memory.regions, mixture)
+                log_q = self._log_q(steps.hidden, tokens.flatten()[packing.indices], cache.regions, mixture)
                 return CaptionerOutput(mixture, packing.indices, weights, gates, log_q=log_q, present=present)
             values = decoder.output_features(embedded, steps.hidden, steps.context)
             sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))

@@ -159,7 +159,7 @@ class Decoder(nn.Module, ABC):
         return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
 
     @abstractmethod
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return the state before the first word, with a row per image, from the regions (I, L, D)."""
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class LSTMDecoder(RecurrentDecoder):
             for place in ("regions", "words", "mean", "hidden", "output")
         )
 
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return h_0 and c_0, (I, n) each, from the mean of the regions (I, L, D)."""
         return self.first_state(self.mean_dropout(regions.mean(dim=1)))
 

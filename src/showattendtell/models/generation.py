@@ -55,16 +55,16 @@ class IncrementalDecoder:
 
     def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
         self.attention, self.decoder = captioner.attention, captioner.decoder
-        self.memory, initial_state = captioner.init_state(regions)
+        self.cache, initial_state = captioner.init_state(regions)
         self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
         self._rows = CacheRows(regions)
         self._words = words
         self._mixture = None
         if isinstance(self.attention, MarginalAttention):
             assert isinstance(self.decoder, RecurrentDecoder)
-            parts = self.decoder.region_features(self.memory.regions) if self.attention.latent == "output" else None
+            parts = self.decoder.region_features(self.cache.regions) if self.attention.latent == "output" else None
             table = None if parts is None else RegionTable.of(parts, words)
-            self._mixture = MixtureScorer(self.attention, self.decoder, self.memory, table)
+            self._mixture = MixtureScorer(self.attention, self.decoder, self.cache, table)
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word.
@@ -78,7 +78,7 @@ class IncrementalDecoder:
         assert isinstance(self.attention, StepAttention)
         assert isinstance(self.decoder, RecurrentDecoder)
         grid = self.grid(images)  # attention takes equally many captions per row of its cache
-        output = self.attention(self.memory, state.select(grid.rows))
+        output = self.attention(self.cache, state.select(grid.rows))
         positions = grid.positions[prefix_index]
         context = output.context[positions]  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
@@ -103,7 +103,7 @@ class IncrementalDecoder:
         """
         grid, rows = self._rows.grid(images)
         if rows is not None:
-            self.memory = self.memory.select(rows)
+            self.cache = self.cache.select(rows)
         return grid
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ class IncrementalDecoder:
 
     def _multiply(self, features: Tensor) -> Tensor:
         """Return the scores without their bias, (B, V)."""
-        return matmul(features.to(self._words.dtype), self._words).to(self.memory.regions.dtype)
+        return matmul(features.to(self._words.dtype), self._words).to(self.cache.regions.dtype)
 
 
 def _without_normalizers(log_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +166,7 @@ class MixtureScorer:
     """log p of the next words of marginal attention.
 
     Args:
-        memory: with a row per image.
+        cache: with a row per image.
         table: of the regions; None if the output layer's input is not a sum with a term of the region.
     """
 
@@ -174,11 +174,11 @@ class MixtureScorer:
         self,
         attention: MarginalAttention,
         decoder: RecurrentDecoder,
-        memory: AttentionCache,
+        cache: AttentionCache,
         table: RegionTable | None,
     ):
-        self._attention, self._decoder, self._memory, self.table = attention, decoder, memory, table
-        self._rows = CacheRows(memory.regions)
+        self._attention, self._decoder, self._cache, self.table = attention, decoder, cache, table
+        self._rows = CacheRows(cache.regions)
 
     def log_probs(self, scores: Tensor, weights: Tensor, images: Tensor) -> Tensor:
         """Return log p (B, V), from the scores without the regions (B, V), which are overwritten, alpha (B, L), and the
@@ -192,7 +192,7 @@ class MixtureScorer:
     def score_every_region(self, images: Tensor, *words: Any) -> Tensor:
         """Return log p (B, V) from the scores of all regions; `words` are the arguments of `MarginalAttention.mixture`
         after the image."""
-        return self._attention.mixture(self._decoder, self._memory, images, *words).logits()
+        return self._attention.mixture(self._decoder, self._cache, images, *words).logits()
 
 
 class TransposedWeights(NamedTuple):
@@ -225,7 +225,7 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         self._matrices = matrices
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
-        (regions, keys, _, present), matrices, decoder = self.memory, self._matrices, self.decoder
+        (regions, keys, _, present), matrices, decoder = self.cache, self._matrices, self.decoder
         present = None if present is None else present[images]
         groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
         with without_autocast(tokens.device):
@@ -267,8 +267,8 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         # its attention reads the last word, so that captions of one prefix share nothing
         grid = self.grid(images[prefix_index])
-        inputs = (tokens.unsqueeze(1), self.memory.keys, state.select(prefix_index))
-        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.memory.present)
+        inputs = (tokens.unsqueeze(1), self.cache.keys, state.select(prefix_index))
+        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.cache.present)
         weights = weights.squeeze(1)
         scores = self.score(self.decoder.output_features(hidden.squeeze(1)))
         return StepOutput(*scores, state, weights, weights.new_ones(len(weights)))

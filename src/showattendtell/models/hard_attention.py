@@ -82,11 +82,11 @@ class HardAttention(ScoredAttention):
             return cache._replace(use_expectation=torch.ones(images, dtype=torch.bool, device=device))
         return cache
 
-    def forward(self, memory: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:
+    def forward(self, cache: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:
         """Compute one step. Entries of `locations` (B, H) that are at least 0 are used; the others are sampled."""
-        log_weights = (self.inverse_temperature * self.scores(memory, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
+        log_weights = (self.inverse_temperature * self.scores(cache, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
         weights = log_weights.exp()
-        use_expectation = None if memory.use_expectation is None else memory.use_expectation.unsqueeze(1)
+        use_expectation = None if cache.use_expectation is None else cache.use_expectation.unsqueeze(1)
         if self.training and self.estimator == "gumbel_st" and locations is None:
             # straight-through Gumbel softmax (Jang et al. 2017): argmax_i (log alpha_i + g_i), g_i ~ Gumbel(0, 1), is a
             # sample of alpha; the backward pass is that of softmax((log alpha + g) / tau) in its place
@@ -97,7 +97,7 @@ class HardAttention(ScoredAttention):
             maps = F.one_hot(sampled, weights.shape[-1]).to(weights.dtype)
         if use_expectation is not None:
             maps = torch.where(use_expectation[..., None, None], weights, maps)
-        context, gate = self.gated(self.read(memory, maps), state.hidden)
+        context, gate = self.gated(self.read(cache, maps), state.hidden)
         path = SampledLocations(*(part.flatten(0, 1) for part in sampled_path(log_weights, sampled, use_expectation)))
         return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, path)
 

@@ -77,7 +77,7 @@ class MarginalAttention(SoftAttention):
     def mixture(
         self,
         decoder: RecurrentDecoder,
-        memory: AttentionCache,
+        cache: AttentionCache,
         image_index: Tensor,
         embedded: Tensor,
         word_gates: Tensor,
@@ -90,7 +90,7 @@ class MarginalAttention(SoftAttention):
         """Return the inputs of the output layer for N words.
 
         Args:
-            image_index: (N,) the row of `memory` of each word.
+            image_index: (N,) the row of `cache` of each word.
             embedded: E y of the words before, (N, m), and their `word_gates` (N, ...).
             previous: the states before the step, (N, ...); used by `latent="step"`.
             hidden: h after the step, (N, n).
@@ -98,7 +98,7 @@ class MarginalAttention(SoftAttention):
             num_captions: see `MixtureFeatures`.
         """
         output_layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(weights)
-        parts = decoder.region_features(memory.regions) if self.latent == "output" else None
+        parts = decoder.region_features(cache.regions) if self.latent == "output" else None
         if parts is not None:
             values = decoder.features_without_region(embedded, hidden, context)
             return MixtureFeatures(values, *output_layer, parts, image_index, log_weights, num_captions)
@@ -113,7 +113,7 @@ class MarginalAttention(SoftAttention):
             return decoder.output_features(inputs, next_state.hidden, contexts)
 
         return MixtureFeatures(
-            hidden, *output_layer, memory.regions, image_index, log_weights, num_captions, compute_inputs
+            hidden, *output_layer, cache.regions, image_index, log_weights, num_captions, compute_inputs
         )
 
 

@@ -243,7 +243,7 @@ class TransformerDecoder(Decoder):
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight
 
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return the state before the first word: keys and values (I, N, 2, H, 0, d) and the rollout maps
         (I, N - 1, 0, L) of no words."""
         images, num_regions = regions.shape[:2]
@@ -318,7 +318,7 @@ class TransformerDecoder(Decoder):
         """Return the state before the first word for `step_in_buffer`: keys and values (I, N, 2, H, max_length, d), and
         the number of words so far (I,)."""
         self._check_length(max_length)
-        hidden, _ = self.start(regions)
+        hidden, _ = self.init_state(regions)
         shape = (*hidden.shape[:4], max_length, hidden.shape[5])
         return DecoderState(hidden.new_zeros(shape), torch.zeros(len(regions), dtype=torch.long, device=hidden.device))
 

@@ -197,9 +197,9 @@ class Watched(SoftAttention):
 
     steps = 0
 
-    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         self.steps += 1
-        return super().forward(memory, state)
+        return super().forward(cache, state)
 
 
 def test_an_attention_of_your_own_is_requested_at_every_step():

@@ -29,5 +29,5 @@ class SharpAttention(SoftAttention):
         super().__init__(region_dim, hidden_dim, score, gate)
         self.sharpness = sharpness
 
-    def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
-        return self.sharpness * super().scores(memory, hidden)
+    def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:
+        return self.sharpness * super().scores(cache, hidden)

@@ -33,7 +33,7 @@ class GRUDecoder(RecurrentDecoder):
         self.word_scores = nn.Linear(hidden_dim + embedding_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, regions: Tensor) -> DecoderState:
+    def init_state(self, regions: Tensor) -> DecoderState:
         """Return h_0 (I, n); the cell, which a GRU does not have, has width 0."""
         hidden = torch.tanh(self.first(regions.mean(dim=1)))
         return DecoderState(hidden, hidden[:, :0])

@@ -63,7 +63,7 @@ def unroll(
     attention: StepAttention,
     decoder: RecurrentDecoder,
     packing: Packing,
-    memory: AttentionCache,
+    cache: AttentionCache,
     state: DecoderState,
     word_gates: Tensor,
     image_index: Tensor,
@@ -72,16 +72,16 @@ def unroll(
     """Unroll any attention with any decoder, step by step, over all captions padded to T steps.
 
     Args:
-        memory: one row per image; `state` too, before the first words.
+        cache: one row per image; `state` too, before the first words.
         word_gates: (N, ...), from `RecurrentDecoder.embed_words`.
         image_index: (B,) the image of each caption.
         locations: (B, T, H) region indices for hard attention; negative entries are sampled.
     """
-    memory, state = memory.select(image_index), state.select(image_index)  # one row per caption
+    cache, state = cache.select(image_index), state.select(image_index)  # one row per caption
     steps, previous = [], []
     for i, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
         previous.append(state)
-        attended = attention(memory, state, **({} if locations is None else {"locations": locations[:, i]}))
+        attended = attention(cache, state, **({} if locations is None else {"locations": locations[:, i]}))
         state = decoder.step(gates, attended.context, state)
         steps.append((state.hidden, *attended))
 
@@ -120,7 +120,7 @@ def unroll_fused(
     attention: StepAttention,
     decoder: RecurrentDecoder,
     packing: Packing,
-    memory: AttentionCache,
+    cache: AttentionCache,
     state: DecoderState,
     word_gates: Tensor,
     image_index: Tensor,
@@ -130,15 +130,15 @@ def unroll_fused(
     assert isinstance(attention, ScoredAttention)
     assert isinstance(decoder, LSTMDecoder)
     image_index = image_index[packing.order]
-    keys, regions, state = memory.keys.values, memory.regions.contiguous(), state.select(image_index)
+    keys, regions, state = cache.keys.values, cache.regions.contiguous(), state.select(image_index)
     sample_locations = given = use_expectation = None
     if isinstance(attention, HardAttention):
         sample_locations, given = attention.sample, None if locations is None else packing.pack(locations)
-        mask = memory.use_expectation
+        mask = cache.use_expectation
         mask = torch.zeros(len(keys), dtype=torch.bool, device=keys.device) if mask is None else mask
         use_expectation = mask[image_index]
     initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
-    present = None if memory.present is None else memory.present[image_index]
+    present = None if cache.present is None else cache.present[image_index]
     groups = CaptionGroups(image_index, len(keys))
     if _copies_regions(keys, regions, len(image_index)):
         groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
