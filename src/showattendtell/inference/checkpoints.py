@@ -247,7 +247,9 @@ def _check_weights(state: Any, file: Path) -> None:
             raise UserError(f"{file} was altered: {name} has values that are not finite; use another copy of it")
 
 
-def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str, Tensor], with_encoder: bool) -> None:
+def write_model_folder(
+    folder: Path, metadata: Mapping[str, Any], state: Mapping[str, Tensor], with_encoder: bool
+) -> None:
     """Write `config.json` and `model.safetensors`, with matrices in half precision.
 
     Of absolute paths in the configuration only the last part is kept.
@@ -255,10 +257,10 @@ def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str
     Args:
         with_encoder: include the encoder's weights.
     """
-    config = {**without_folders(card["config"]), "cache": CACHE}
+    config = {**without_folders(metadata["config"]), "cache": CACHE}
     if with_encoder:
         config["encoder"] = {**config["encoder"], "weights": "random"}
-    other_metadata = {name: value for name, value in card.items() if name not in ("config", "arguments")}
+    other_metadata = {name: value for name, value in metadata.items() if name not in ("config", "arguments")}
     weights = {
         name: (value.half() if value.is_floating_point() and value.ndim > 1 else value).contiguous()
         for name, value in state.items()

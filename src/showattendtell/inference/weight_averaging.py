@@ -51,13 +51,13 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}
     first.module.load_state_dict(mean)
     first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
-    card = {
+    metadata = {
         **first.metadata,
         "choices": {**first.choices, "average_of": str(len(models))},
         "encoder": first.module.encoder.describe(),
         "averaged": [sha256(weights_file(find_model(path))) for path in paths],
     }
-    return {METADATA_KEY: card, "state_dict": mean}, cosine
+    return {METADATA_KEY: metadata, "state_dict": mean}, cosine
 
 
 def _regions(model: LoadedModel) -> dict[str, Any]:
