@@ -137,7 +137,7 @@ class StepGraph(nn.Module):
         elif isinstance(attention, MarginalAttention):
             rows = torch.arange(len(words), device=words.device)
             inputs = (embedded, word_gates, state, hidden, context, glimpse.weights)
-            log_probs = attention.mixture(decoder, cache, rows, *inputs).every_region(rows)
+            log_probs = attention.mixture(decoder, cache, rows, *inputs).word_log_probs(rows)
         else:
             log_probs = decoder.score_words(embedded, hidden, context).log_softmax(dim=1)
         return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)

@@ -17,7 +17,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
-from showattendtell.models.kernels.cross_entropy import normalizers
+from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.mixture import RegionTable, log_of
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
@@ -88,7 +88,7 @@ class IncrementalDecoder:
             scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
         elif self._mixture.table is None:
             words = (embedded, word_gates, previous, state.hidden, context, weights)
-            scores = _without_normalizers(self._mixture.score_every_region(images[prefix_index], *words))
+            scores = _without_normalizers(self._mixture.word_log_probs(images[prefix_index], *words))
         else:
             features = self.decoder.features_without_region(embedded, state.hidden, context)
             scores = self.score_mixture(features, weights, images[prefix_index])
@@ -109,7 +109,7 @@ class IncrementalDecoder:
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the next word (B, V) and their normalizers (B,) from the output layer's inputs."""
         scores = self._multiply(features)
-        return scores, normalizers(scores, self.decoder.word_scores.bias)
+        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
 
     def score_mixture(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return what `score` does for a mixture over the regions.
@@ -189,7 +189,7 @@ class MixtureScorer:
             self.table = RegionTable(self.table.exp_scores[rows])
         return self.table.log_probs(scores, log_of(weights), grid)
 
-    def score_every_region(self, images: Tensor, *words: Any) -> Tensor:
+    def word_log_probs(self, images: Tensor, *words: Any) -> Tensor:
         """Return log p (B, V) from the scores of all regions; `words` are the arguments of `MarginalAttention.mixture`
         after the image."""
         return self._attention.mixture(self._decoder, self._cache, images, *words).logits()

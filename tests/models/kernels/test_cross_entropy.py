@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.kernels import cross_entropy as module
-from showattendtell.models.kernels.cross_entropy import cross_entropy, normalizers
+from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_, cross_entropy
 from showattendtell.types import OutputFeatures
 
 WORDS, WIDTH, V = 9, 4, 13
@@ -70,7 +70,7 @@ def test_normalizers_make_scores_probabilities(num_words: int, dtype: torch.dtyp
     scores[3] = 0
     bias = torch.linspace(-3, 2, num_words, dtype=torch.float64)
     given = scores.to(dtype, copy=True)
-    sums = normalizers(given, bias.to(dtype))
+    sums = add_bias_and_logsumexp_(given, bias.to(dtype))
     torch.testing.assert_close(given, (scores + bias).to(dtype))
     torch.testing.assert_close(sums, (scores + bias).logsumexp(dim=1).to(dtype))
 
@@ -81,6 +81,6 @@ def test_as_many_threads_as_torch_has_share_the_captions():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        torch.testing.assert_close(normalizers(scores, bias), expected)
+        torch.testing.assert_close(add_bias_and_logsumexp_(scores, bias), expected)
     finally:
         torch.set_num_threads(threads)

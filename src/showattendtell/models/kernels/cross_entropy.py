@@ -34,7 +34,7 @@ BIAS, ULPS = np.float32(127), np.int32(2**23)
 """The bits of 2^n are (n + 127) 2^23."""
 
 
-def normalizers(scores: Tensor, bias: Tensor) -> Tensor:
+def add_bias_and_logsumexp_(scores: Tensor, bias: Tensor) -> Tensor:
     """Add the bias (V,) to the scores (B, V) in place; return log sum_v e^s_v of each caption, (B,)."""
     if not compilable(scores, bias):
         return scores.add_(bias).logsumexp(dim=1)
@@ -44,7 +44,7 @@ def normalizers(scores: Tensor, bias: Tensor) -> Tensor:
 
 
 def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def]
-    """Compiled loop of `normalizers`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
+    """Compiled loop of `add_bias_and_logsumexp_`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
 
     The library's exp is a call, which keeps compilers from vectorising the loop.
     """

@@ -120,11 +120,11 @@ class MixtureFeatures(NamedTuple):
         size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
         rows = torch.arange(len(targets), device=targets.device).split(size)
         arguments = ((part, targets[part], with_mean) for part in rows)
-        outputs = [checkpoint(self._score_every_region, *chunk, use_reentrant=False) for chunk in arguments]
+        outputs = [checkpoint(self._region_log_probs, *chunk, use_reentrant=False) for chunk in arguments]
         regions, means = zip(*outputs, strict=True)
         return torch.cat(regions), torch.cat(means)
 
-    def _score_every_region(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
+    def _region_log_probs(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
         """Return what `region_log_probs` does for some words, from their L x V scores."""
         log_p = self._word_log_probs_by_region(rows)
         target_log_p = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
@@ -143,7 +143,7 @@ class MixtureFeatures(NamedTuple):
         scores = linear(inputs, self.matrix, self.bias)
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)
 
-    def every_region(self, rows: Tensor) -> Tensor:
+    def word_log_probs(self, rows: Tensor) -> Tensor:
         """Return log p(v) of all words, (k, V), from the L x V scores of some words, which are all kept at once."""
         return (self._word_log_probs_by_region(rows) + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1)
 
@@ -164,7 +164,7 @@ class MixtureFeatures(NamedTuple):
         else:
             size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
             rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
-            log_p = torch.cat([self.every_region(part) for part in rows])
+            log_p = torch.cat([self.word_log_probs(part) for part in rows])
         never = torch.tensor(self.suppressed, dtype=torch.long, device=log_p.device)
         return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.suppressed else log_p
 
