@@ -33,7 +33,7 @@ def test_the_overview_names_every_module_that_can_be_run():
 
 
 @pytest.mark.parametrize(
-    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are average, calibrate, caption")]
+    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "available: average, calibrate, caption")]
 )
 def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_path: Path):
     done = showattendtell(tmp_path, typo, "attention=soft")

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from showattendtell.errors import LONGEST, UserError, has_control
+from showattendtell.errors import MAX_LENGTH, UserError, has_control
 
 
 @pytest.mark.parametrize(
@@ -14,14 +14,14 @@ from showattendtell.errors import LONGEST, UserError, has_control
         ("there is no \x1b]0;title\x07", "there is no \\x1b]0;title\\x07"),
         ("two\nlines, \x9b31m, \u2028, \ud800", "two\\nlines, \\x9b31m, \\u2028, \\ud800"),
         ("2 settings are wrong:\n  a\n  b", "2 settings are wrong:\n  a\n  b"),
-        ("a" * 9999, "a" * LONGEST + "..."),
+        ("a" * 9999, "a" * MAX_LENGTH + "..."),
     ],
 )
 def test_a_message_is_shown_as_it_can_be_printed(sentence: str, shown: str):
     fault = UserError(sentence)
     assert str(fault) == shown
     assert str(pickle.loads(pickle.dumps(fault))) == shown
-    assert str(UserError(f"{fault}")) == shown or len(shown) > LONGEST
+    assert str(UserError(f"{fault}")) == shown or len(shown) > MAX_LENGTH
 
 
 def test_control_characters_are_found_at_any_depth():

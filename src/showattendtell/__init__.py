@@ -50,3 +50,7 @@ def __getattr__(name: str) -> Any:
             gc.freeze()  # the next collection would scan half a million objects that stay, which takes 0.4 s
             atexit.register(gc.unfreeze)  # nanobind reports objects that the collection at the end does not find
     return getattr(imported, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -23,7 +23,10 @@ def main(config: DictConfig) -> None:
 
     path = Path(config.output).expanduser()
     if path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
-        raise UserError(f"{path} exists; set output to another file, such as output=runs/mean/best.ckpt")
+        raise UserError(
+            f"output={path} is one of the averaged checkpoints; set output to another file, such as "
+            "output=runs/mean/best.ckpt"
+        )
     writable(path, starts_with("PK"))  # checkpoints are zip files
     checkpoint, cosine = average(list(config.checkpoint))
     if not cosine >= IN_COMMON:

@@ -10,7 +10,8 @@ def main(config: DictConfig) -> None:
     """Write the calibrated checkpoint.
 
     Raises:
-        UserError: it is not on this disk, and no output is given.
+        UserError: the checkpoint is not a local file or folder and `output` is not set, or only one of both is a
+            folder.
     """
     from pathlib import Path
 

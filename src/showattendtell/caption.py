@@ -62,12 +62,12 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     formats = list(dict.fromkeys(config.formats or default))
     is_parquet = formats == [PARQUET]
     if is_parquet != bool(config.workers) or (PARQUET in formats and not is_parquet):
-        raise UserError("workers=N writes formats=[parquet], and nothing else does; give both")
+        raise UserError("workers=N and formats=[parquet] only work together; give both or neither")
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
     if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
         requested = ",".join(formats)
-        raise UserError(f"resume=true cannot continue formats=[{requested}]; give jsonl, and csv or xmp with it")
+        raise UserError(f"resume=true does not support formats=[{requested}]; give jsonl, optionally with csv or xmp")
     return formats
 
 
@@ -160,7 +160,7 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     require_ray()
     images_found = find_images(images)
     output = (Path(config.output) if config.output else next_free(FOLDER)) / f"captions.{PARQUET}"
-    if output.exists() and any(path.suffix != output.suffix for path in output.glob("*")):
+    if output.is_file() or any(path.suffix != output.suffix for path in output.glob("*")):
         raise UserError(f"{output} exists and is not an earlier output of this command; set output to another folder")
     captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
@@ -210,7 +210,9 @@ def _page_and_summary(
             write_page(Page(count, models, entries, note), folder / INDEX)
         paths = [str(path) for path in _files(folder, formats) if path.is_file()]
         pictures = folder / "*" if len(models) > 1 else folder
-        paths += [f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES]
+        paths += [
+            f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES and any(folder.rglob(f"*.{suffix}"))
+        ]
         if paths:
             print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
         for line in describe.summary() if describe else []:

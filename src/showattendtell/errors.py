@@ -12,7 +12,7 @@ from typing import Any
 CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
 
-LONGEST = 4000
+MAX_LENGTH = 4000
 """Characters of a line of an error message; a value from a file may be of any length."""
 
 
@@ -29,7 +29,7 @@ class UserError(Exception):
         super().__init__("\n  ".join(map(printable, sentence.split("\n  "))))
 
 
-def printable(text: str, longest: int = LONGEST) -> str:
+def printable(text: str, longest: int = MAX_LENGTH) -> str:
     """Return a text as one line without control characters, cut after `longest` characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}..."
     return "".join(
@@ -55,7 +55,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'soft'?` if a known name is close to `name`, else the list of known names."""
     choices = sorted(names)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(choices)}"
+    return f"; did you mean '{close[0]}'?" if close else f"; available: {', '.join(choices)}"
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ def _prepare(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build, build_source
-    from showattendtell.data.assembly import check_up
+    from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
     from showattendtell.runtime.files import LOCK, file_lock
@@ -32,7 +32,7 @@ def _prepare(config: DictConfig) -> None:
     vocabulary = initial_vocabulary(config, dataset, origin)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
-    print_notes(check_up(dataset))
+    print_notes(find_data_problems(dataset))
     picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
     with file_lock(picture.parent / LOCK):
         draw_data_sheet(dataset, picture)

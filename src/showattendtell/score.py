@@ -57,7 +57,7 @@ def _score_captions(config: DictConfig) -> None:
     systems = [panel.measured for panel in panels.values()]
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
     for i, comparison in enumerate(comparisons, start=2):
-        print_comparison(comparison, f"({i}) less (1), over {config.resamples:,} resamples of the images")
+        print_comparison(comparison, f"({i}) minus (1), over {config.resamples:,} resamples of the images")
 
     write_json(
         {

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from itertools import chain
 
 from omegaconf import DictConfig
 
@@ -18,7 +19,8 @@ def main(config: DictConfig) -> None:
             name = package.replace("_", "-")
             raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
     from showattendtell.config.instantiate import build
-    from showattendtell.inference.pipeline import load_captioners
+    from showattendtell.inference.loading import note_about
+    from showattendtell.inference.pipeline import checkpoint_groups, load_captioners
     from showattendtell.serving.app import make_app
     from showattendtell.serving.models import ModelRegistry, RequestQueue
     from showattendtell.serving.server import LOOPBACK, address, is_loopback, listen
@@ -27,7 +29,7 @@ def main(config: DictConfig) -> None:
     listening, local = listen(config.host, config.port), is_loopback(config.host)
     limits = build(config.limits)
     queue = RequestQueue(limits.waiting, limits.seconds)
-    models = queue.begin(lambda: ModelRegistry(load_captioners(config))).result()
+    models = queue.begin(lambda: ModelRegistry(load_captioners(config), config.names)).result()
     queue.begin(lambda: import_module("showattendtell.visualization.heatmaps"))  # takes seconds
     if not local:
         print(
@@ -36,7 +38,8 @@ def main(config: DictConfig) -> None:
         )
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
-    run_app(make_app(models, queue, limits, hosts), listening, limits)
+    note = note_about(chain.from_iterable(checkpoint_groups(config)))
+    run_app(make_app(models, queue, limits, hosts, note), listening, limits)
 
 
 if __name__ == "__main__":

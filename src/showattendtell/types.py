@@ -143,7 +143,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 class AttentionTargets(NamedTuple):
     """Attention maps that the ground-truth boxes of N words of a batch ask for.
 
-        indices  (N,) positions of the words among the B * T steps
+    indices  (N,) positions of the words among the B * T steps
     masses   (N, L) the area of the word's boxes in each region, divided by their whole area, so that the sum is 1
     """
 

@@ -54,8 +54,8 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("attention=sofd", "^there is no attention=sofd; did you mean 'soft'"),
         ("attention/score=cosin", "^there is no attention/score=cosin; did you mean 'cosine'"),
         ("experiment=paper/coco_sof", "^there is no experiment=paper/coco_sof; did you mean 'paper/coco_soft'"),
-        ("schedule=zzz", "^there is no schedule=zzz; known are constant, cosine$"),
-        ("schedule=null", "^there is no schedule=null; known are constant, cosine$"),
+        ("schedule=zzz", "^there is no schedule=zzz; available: constant, cosine$"),
+        ("schedule=null", "^there is no schedule=null; available: constant, cosine$"),
         ("decoder.dropot=0.3", "^there is no setting decoder.dropot; did you mean 'dropout'"),
         ("trainer.limit_train_batchs=2", "did you mean 'limit_train_batches'"),
         ("decodr.dropout=0.3", "^there is no setting decodr.dropout; did you mean 'decoder'"),
@@ -66,7 +66,7 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("decoder.dropout=0.1,0.2", "decoder.dropout=0.1,0.2.* -m"),
         ("seed=-1", "seed=-1 should be greater than or equal to 0"),
         ("seed=null", "seed=null should be a valid integer"),
-        ("cache=null", "cache=null should be a text$"),
+        ("cache=null", "cache=null should be a string$"),
         ("cache=", "cache= should not be empty$"),
         ("~decoder", "decoder"),
         ("dropout", "^'dropout' is not a setting; settings are given as name=value$"),
@@ -113,14 +113,17 @@ def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, s
             ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
             ("evaluate", ["checkpoint=best.ckpt", "dataset=custom"], "that of the checkpoint; .* use caption and then"),
             ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
-            ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null should be a text$"),
+            ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null should be a string$"),
             (
                 "average",
                 ["checkpoint=[a.ckpt]", "output=c.ckpt"],
                 r"checkpoint=\[a.ckpt\] should have at least 2 values$",
             ),
+            ("export", ["checkpoint=[a.ckpt,b.ckpt]"], r"^checkpoint=\[a.ckpt, ?b.ckpt\] should be a string$"),
+            ("train", ["init_from=[a.ckpt,b.ckpt]"], "init_from=.* should be a string"),
+            ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "names=[1,2]"], "names=.* should be a string"),
             ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\] should not be empty$"),
-            ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a text or a list$"),
+            ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a string or a list$"),
             ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=3"], "output=3"),
             ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[]"], r"formats=\[\]"),
             (
@@ -321,7 +324,7 @@ def test_a_setting_that_some_values_of_a_swept_group_lack_is_reported_with_those
     every = ["-m", "attention=soft,hard,none", "attention.samples=2"]
     assert (
         fault_of(*every)
-        == "attention=soft or attention=none: there is no setting attention.samples; known are gate, score"
+        == "attention=soft or attention=none: there is no setting attention.samples; available: gate, score"
     )
     recipes = fault_of("-m", "experiment=attentions/hard,attentions/none,plain", "attention.samples=2")
     assert recipes.startswith("experiment=attentions/none or experiment=plain: there is no setting attention.samples")
@@ -331,7 +334,7 @@ def test_a_setting_that_some_values_of_a_swept_group_lack_is_reported_with_those
 
 def test_a_setting_that_no_value_of_a_swept_group_has_is_reported_once(small_conf: Path):
     output = fault_of("-m", "attention=soft,hard", "seed=1,2", "attention.smples=2")
-    assert output == "there is no setting attention.smples; known are gate, score"
+    assert output == "there is no setting attention.smples; available: gate, score"
 
 
 def test_a_setting_that_every_value_of_a_swept_group_has_is_let_through(small_conf: Path):

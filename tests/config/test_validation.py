@@ -52,7 +52,7 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("encoder.stride", "first", "encoder.stride=first should be a valid integer or 'last'"),
         ("encoder.mean", [0.5, 0.5], r"encoder.mean=\[0.5,0.5\] should have more values$"),
         ("encoder.mean", [0.5] * 4, "encoder.mean=.* should have at most 3 values$"),
-        ("encoder.network", 3, "encoder.network=3 should be a text$"),
+        ("encoder.network", 3, "encoder.network=3 should be a string$"),
         ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
         ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
         ("loss.doubly_stochastic_weight", -1, "loss.doubly_stochastic_weight=-1 should be greater than or equal to 0"),
@@ -117,13 +117,13 @@ def test_an_unknown_setting_is_reported_with_the_nearest_known_one():
 def test_an_unknown_setting_that_resembles_nothing_is_reported_with_all_known_ones():
     [fault] = faults_of("decoding.zzz", 3)
     known = ", ".join(sorted(inspect.signature(BeamSearch).parameters))
-    assert fault == f"there is no setting decoding.zzz; known are {known}"
+    assert fault == f"there is no setting decoding.zzz; available: {known}"
 
 
 def test_a_class_of_the_user_that_lacks_a_setting_is_named():
     config = OmegaConf.create({"schedule": {"_target_": "colorsys.rgb_to_hsv", "warmup": 3}})
     assert validate(config) == [
-        "there is no setting schedule.warmup; known are b, g, r; colorsys.rgb_to_hsv has no such argument: "
+        "there is no setting schedule.warmup; available: b, g, r; colorsys.rgb_to_hsv has no such argument: "
         "add it, or choose an option of schedule= without it"
     ]
 

@@ -14,12 +14,12 @@ from showattendtell.data.assembly import (
     SHOWN,
     assemble,
     check_images,
-    check_up,
     drop_unreadable,
+    find_data_problems,
     hash_fraction,
     join_restval,
     map_captions,
-    share_out,
+    split_by_hash,
     with_generated,
 )
 from showattendtell.data.formats import CaptionFile
@@ -132,7 +132,7 @@ def test_a_name_s_place_is_the_beginning_of_its_sha_256(name: str):
 
 
 def test_the_shares_are_about_as_large_as_requested_and_lose_no_image():
-    splits = share_out(NAMES, {"val": 0.1, "test": 0.2})
+    splits = split_by_hash(NAMES, {"val": 0.1, "test": 0.2})
     assert list(splits) == ["train", "val", "test"]
     assert sorted(image for split in splits.values() for image in split) == sorted(NAMES)
     for split, share in {"train": 0.7, "val": 0.1, "test": 0.2}.items():
@@ -142,30 +142,30 @@ def test_the_shares_are_about_as_large_as_requested_and_lose_no_image():
 @given(some.sets(some.sampled_from(NAMES), min_size=300))
 def test_an_image_stays_in_its_split_whatever_others_there_are(chosen: set[str]):
     everywhere = {
-        image: split for split, images in share_out(NAMES, {"val": 0.1, "test": 0.1}).items() for image in images
+        image: split for split, images in split_by_hash(NAMES, {"val": 0.1, "test": 0.1}).items() for image in images
     }
-    for split, images in share_out(sorted(chosen), {"val": 0.1, "test": 0.1}).items():
+    for split, images in split_by_hash(sorted(chosen), {"val": 0.1, "test": 0.1}).items():
         assert all(everywhere[image] == split for image in images)
 
 
 def test_a_larger_share_takes_all_that_a_smaller_one_has():
-    assert set(share_out(NAMES, {"val": 0.1})["val"]) <= set(share_out(NAMES, {"val": 0.3})["val"])
+    assert set(split_by_hash(NAMES, {"val": 0.1})["val"]) <= set(split_by_hash(NAMES, {"val": 0.3})["val"])
 
 
 def test_a_share_of_nothing_is_no_split():
-    assert share_out(NAMES[:3], {"val": 0, "test": 0}) == {"train": NAMES[:3]}
+    assert split_by_hash(NAMES[:3], {"val": 0, "test": 0}) == {"train": NAMES[:3]}
 
 
 def test_shares_that_leave_nothing_to_train_on_are_reported():
     with pytest.raises(UserError, match=r"dataset.val=0.5 and dataset.test=0.5 leave no images to train on"):
-        share_out(NAMES, {"val": 0.5, "test": 0.5})
+        split_by_hash(NAMES, {"val": 0.5, "test": 0.5})
 
 
 def test_too_few_images_are_reported():
     with pytest.raises(
         UserError, match=r"of 1 images none is assigned to (train|val) by its name; add images, or list"
     ):
-        share_out(["a.jpg"], {"val": 0.1})
+        split_by_hash(["a.jpg"], {"val": 0.1})
 
 
 def drawn_example(folder: Path, name: str, shade: int, *sentences: str) -> Example:
@@ -176,7 +176,7 @@ def drawn_example(folder: Path, name: str, shade: int, *sentences: str) -> Examp
 
 
 def checked(**splits: tuple[Example, ...]) -> list[str]:
-    return check_up(Dataset("own", splits))
+    return find_data_problems(Dataset("own", splits))
 
 
 def test_nothing_is_reported_of_a_sound_data_set(tmp_path: Path):

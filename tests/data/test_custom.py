@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from repository import ROOT, SHARED
 
-from showattendtell.data.assembly import share_out
+from showattendtell.data.assembly import split_by_hash
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k
 from showattendtell.errors import UserError
@@ -165,7 +165,7 @@ def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, fo
         path = root / "captions.csv"
         path.write_text(path.read_text().replace("train,", ",").replace("split,", "number,"))
     dataset = read_custom(str(root), val=0.2, test=0.3)
-    expected = share_out(said, {"val": 0.2, "test": 0.3})
+    expected = split_by_hash(said, {"val": 0.2, "test": 0.3})
     assert {split: set(images) for split, images in names(dataset).items()} == {s: set(i) for s, i in expected.items()}
     counts = [len(expected[split]) for split in ("train", "val", "test")]
     output = "no splits are given, so a hash of the images' names chooses {} for train, {} for val, {} for test"

@@ -171,7 +171,7 @@ def test_an_empty_split_is_reported_when_it_is_required(root: Path):
 def test_an_unknown_split_is_reported_with_the_known_ones(root: Path):
     with pytest.raises(UserError, match="dataset flickr8k has no split 'tset'; did you mean 'test'?"):
         read_flickr8k(str(root)).split("tset")
-    with pytest.raises(UserError, match="has no split 'dev'; known are test, train, val"):
+    with pytest.raises(UserError, match="has no split 'dev'; available: test, train, val"):
         read_flickr8k(str(root)).split("dev")
 
 

@@ -92,7 +92,7 @@ def test_an_image_in_different_splits_of_two_languages_is_refused(tmp_path: Path
 
 
 def test_a_language_that_a_data_set_does_not_have_is_reported(read: Read):
-    with pytest.raises(UserError, match="has no captions in the language 'fr'; known are en"):
+    with pytest.raises(UserError, match="has no captions in the language 'fr'; available: en"):
         in_language(read("en"), "fr")
 
 
@@ -135,7 +135,7 @@ def test_a_caption_begins_with_its_language_if_there_are_several(read: Read):
     assert tokens == [5, vocabulary.ids["dog"], vocabulary.ids["狗"], UNK, EOS]
     assert vocabulary.decode(tokens) == ["dog", "狗", "<unk>"]
     assert vocabulary.text([5, vocabulary.ids["一"], vocabulary.ids["狗"], EOS]) == "一狗"
-    with pytest.raises(UserError, match="does not write 'de'; known are en, zh"):
+    with pytest.raises(UserError, match="does not write 'de'; available: en, zh"):
         vocabulary.encode(["dog"], "de")
 
 

@@ -105,8 +105,8 @@ def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
         warnings.catch_warnings(action="ignore"),  # Pillow's, of as many pixels
         pytest.raises(UserError, match="bomb.png cannot be read .20,000 x 8,000 pixels are more than 1,000,000 in all"),
     ):
-        decode_image(bomb, "bomb.png", most_pixels=1_000_000)
-    assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", most_pixels=35).size == (7, 5)
+        decode_image(bomb, "bomb.png", max_pixels=1_000_000)
+    assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", max_pixels=35).size == (7, 5)
 
 
 def test_a_photograph_is_called_by_its_file(file: Path):

@@ -48,7 +48,7 @@ def test_a_model_of_several_languages_writes_the_first_by_default():
 
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
-    [(JOINT, "does not write 'de'; known are en, zh"), (Vocabulary([*SPECIAL, "dog"]), "it has one language")],
+    [(JOINT, "does not write 'de'; available: en, zh"), (Vocabulary([*SPECIAL, "dog"]), "it has one language")],
 )
 def test_an_unknown_language_is_reported(vocabulary: Vocabulary, message: str):
     with pytest.raises(UserError, match=message):

@@ -11,7 +11,7 @@ from PIL import Image
 from small_models import DECODERS, VOCABULARY, small_captioner
 from torch import nn
 
-from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
+from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
 from showattendtell.data.tokenizers import SubwordTokenizer
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
@@ -149,7 +149,7 @@ def test_captions_of_a_split_are_scored_as_text_in_the_language_of_the_model(tmp
         writer, arrays = by_pytorch(module, 3, 8), {name: array_function(graph) for name, graph in graphs.items()}
         for kind in ("small", "odd", "plain"):
             path = str(photograph(tmp_path, kind))
-            caption = module.vocabulary.text(writer(model.see(path)).tokens)
+            caption = module.vocabulary.text(writer(model.preprocess(path)).tokens)
             german, english = Caption((), (), f"{caption.title()}.", "de"), Caption(("dog",), (), "A dog.", "en")
             examples.append(Example(kind, path, (english, german)))
         untranslated = Example("other", examples[0].path, (english,))
@@ -190,7 +190,7 @@ def test_the_script_sees_the_pixels_of_the_package(
     """Pillow's and torch's resampling round some pixels in other directions, twice: across, then down."""
     preprocessing = Preprocessing(resize, crop, (0.5,) * 3, (0.5,) * 3, crop_mode=crop_mode)
     path = photograph(tmp_path, kind)
-    card = {"preprocessing": {**preprocessing._asdict(), "longest": LONGEST, "pixels": "uint8"}}
+    card = {"preprocessing": {**preprocessing._asdict(), "longest": MAX_ASPECT_RATIO, "pixels": "uint8"}}
     expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
     with Image.open(path) as opened:
         seen = preprocess(opened, card)

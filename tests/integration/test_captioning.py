@@ -82,6 +82,10 @@ def test_pictures_of_equal_names_in_subfolders_are_apart(run: Run, checkpoint: P
     drawn = {str(path.relative_to(folder / "drawn")) for path in (folder / "drawn").rglob("*.png")}
     assert {"0.png", "rome/0.png"} < drawn
     assert len(drawn) == 11
+    (folder / "broken.png").write_bytes(b"\x89PNG")
+    done = run("caption", f"checkpoint={checkpoint}", "broken.png", "output=undrawn", "formats=[png]", SHORT)
+    assert_error(done, "broken.png cannot be read")
+    assert "written:" not in done.err
 
 
 def test_a_second_call_writes_to_a_folder_of_its_own(
@@ -204,8 +208,8 @@ def test_captions_of_other_settings_are_not_resumed(run_forked: Run, checkpoint:
     ("settings", "words"),
     [
         ("resume=true", "give it as output=FOLDER"),
-        ("resume=true output=new formats=[jsonl,html]", "resume=true cannot continue formats=[jsonl,html]"),
-        ("resume=true output=new formats=[csv]", "give jsonl, and csv or xmp with it"),
+        ("resume=true output=new formats=[jsonl,html]", "resume=true does not support formats=[jsonl,html]"),
+        ("resume=true output=new formats=[csv]", "give jsonl, optionally with csv or xmp"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(run_forked: Run, folder: Path, album: Path, settings: str, words: str):

@@ -51,6 +51,8 @@ def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: R
 def test_what_cannot_be_exported_is_reported(run: Run, checkpoint: Path, tmp_path: Path):
     assert_error(run("export", "checkpoint=none.ckpt"), "none.ckpt", "does not exist")
     assert_error(run("export", f"checkpoint={checkpoint}", "formats=[tflite]"), "formats", "onnx")
+    done = run("export", f"checkpoint={checkpoint}", "formats=[torch]", "split=test")
+    assert_error(done, "split=test scores the ONNX graphs; add onnx to formats")
     missing = 'import sys; sys.modules["onnxscript"] = None\n'
     missing += "import importlib.util as u; own = u.find_spec\n"
     missing += "u.find_spec = lambda name, *rest: None if name == 'onnxscript' else own(name, *rest)\n"

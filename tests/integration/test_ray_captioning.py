@@ -81,14 +81,17 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("workers=2 formats=[jsonl]", "workers=N writes formats=[parquet], and nothing else does"),
-        ("formats=[parquet]", "workers=N writes formats=[parquet], and nothing else does"),
+        ("workers=2 formats=[jsonl]", "workers=N and formats=[parquet] only work together"),
+        ("formats=[parquet]", "workers=N and formats=[parquet] only work together"),
         ("workers=2 resume=true", "give it as output=FOLDER"),
         ("workers=2 output=other", "captions.parquet exists and is not an earlier output of this command"),
+        ("workers=2 output=pandas", "captions.parquet exists and is not an earlier output of this command"),
     ],
 )
 def test_what_cannot_be_written_in_parallel_is_refused(run_forked: Run, tmp_path: Path, settings: str, words: str):
     (tmp_path / "photo.jpg").touch()
     (tmp_path / "other/captions.parquet").mkdir(parents=True)
     (tmp_path / "other/captions.parquet/mine.txt").touch()
+    (tmp_path / "pandas").mkdir()
+    (tmp_path / "pandas/captions.parquet").touch()
     assert_error(run_forked("caption", "photo.jpg", *settings.split(), folder=tmp_path), words)

@@ -114,7 +114,7 @@ def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run,
         assert 0 <= found["higher"] <= 1
     assert comparison["differences"].keys() >= {"bleu1", "bleu4_with_penalty", "rouge_l", "cider"}
     assert done.out.splitlines()[1:3] == ["(1) results.json", "(2) other.csv"]
-    assert "(2) less (1), over 50 resamples of the images" in done.out
+    assert "(2) minus (1), over 50 resamples of the images" in done.out
 
 
 def test_results_of_evaluation_need_no_references(score: Run, user: Path):

@@ -150,7 +150,7 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
         21: 21.5,
         light_command.FAULTY: "a seed of 2 is a fault; take another",
         light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
-        light_command.KILLED: "its process was killed, probably because memory ran out; run fewer trials at once",
+        light_command.KILLED: "its process was killed, probably out of memory; run fewer jobs in parallel",
     }
 
 

@@ -240,8 +240,11 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
             RecipeConfig(average_of=["soft", "hard"], captions_of=["soft"]),
             "odd is a weight average, and is not trained; leave init_from, teachers and captions_of out",
         ),
-        (RecipeConfig(["dataset=shapes"], captions_of=["odd"]), "odd needs odd, which has no end"),
-        (RecipeConfig(average_of=["soft", "odd"]), "odd needs odd, which has no end"),
+        (
+            RecipeConfig(["dataset=shapes"], captions_of=["odd"]),
+            "recipes depend on each other in a cycle: odd needs odd",
+        ),
+        (RecipeConfig(average_of=["soft", "odd"]), "recipes depend on each other in a cycle: odd needs odd"),
         (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
     ],
 )
@@ -292,7 +295,7 @@ def test_runs_with_other_settings_than_those_that_are_required_are_reported(made
     finish(soft)
     assert finished_runs(TABLE, configured(), tmp_path) == []
     [output] = runs_with_other_settings(TABLE, configured(), tmp_path)
-    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give its own" in output
+    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give the same" in output
 
 
 def test_the_time_of_a_second_stage_is_reported_with_that_before_it(made: Any):

@@ -1,5 +1,6 @@
 """What programs get: captions as the Python API gives them, and sentences for what cannot be answered."""
 
+import html
 import io
 import json
 import re
@@ -16,6 +17,7 @@ from PIL import Image
 from server_requests import FORM, caption, form, part, send_request
 from small_server import Served
 
+from showattendtell.inference.loading import BUNDLED_NOTE
 from showattendtell.inference.pipeline import load
 from showattendtell.visualization.heatmaps import draw_heatmaps
 from showattendtell.visualization.rendering import EXAMPLES
@@ -103,7 +105,7 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
         ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
         (
             {"beams": "3"},
-            "there is no field 'beams'; known are photograph, model, beam_size, attention, seed, language",
+            "there is no field 'beams'; available: photograph, model, beam_size, attention, seed, language",
         ),
     ],
 )
@@ -119,6 +121,15 @@ def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served
     )
     assert answer.json["beam_size"] == 3
     assert str(checkpoints[0].parents[1]) not in answer.content.decode()
+
+
+def test_given_names_are_used_as_they_are_and_the_page_has_the_note_on_the_bundled_model(serve: Serve):
+    served = serve("compare=[flickr8k_soft]", "names=[my/nice/name,demo]")
+    assert [one["name"] for one in send_request(served.address, "api/models").json["models"]] == [
+        "my/nice/name",
+        "demo",
+    ]
+    assert BUNDLED_NOTE in html.unescape(send_request(served.address, "").content.decode())
 
 
 class Addresses(HTMLParser):

@@ -53,7 +53,7 @@ GROUPS = {"prepare": ("dataset", "encoder", "experiment")}
 OF_LIBRARIES = {
     "optimizer.lr": "the learning rate.",
     "trainer.accelerator": "cpu, gpu, or auto for the GPU if there is one.",
-    "trainer.devices": "the number of GPUs, or a list of their numbers; more than one needs trainer=ddp.",
+    "trainer.devices": "the number of GPUs, or a list of GPU indices; more than one needs trainer=ddp.",
     "trainer.gradient_clip_val": "the largest norm of the gradient; null clips nothing.",
     "trainer.max_epochs": "the number of epochs, unless early stopping ends training.",
     "trainer.precision": "null for 32 bits, or bf16-mixed or 16-mixed for mixed precision.",
@@ -99,12 +99,12 @@ def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]], co
         console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
         options = {group: groups[group] for group in visible if group != LAUNCHER or has_sweeps}
         if options:
-            console.print("\nConfig groups (group=option), the present option in brackets:\n")
+            console.print("\nConfig groups (group=option), the selected option in brackets:\n")
             console.print(_table({group: _marked(names, present[group]) for group, names in options.items()}))
         if "experiment" in options and not common:
             console.print("\nExperiments (experiment=NAME):\n")
             console.print(_table({option: purpose("experiment", option) for option in groups["experiment"]}))
-        console.print(f"\n{'Common settings' if common else 'Settings'} (setting=value), with their present values:\n")
+        console.print(f"\n{'Common settings' if common else 'Settings'} (setting=value), with their current values:\n")
         for setting in chosen:
             head = f"{setting.name}={escape(setting.value)}" if setting.value else f"[bold]{setting.name}[/bold]"
             console.print(f"  {head}", soft_wrap=True)

@@ -22,7 +22,7 @@ class DownloadConfig:
         dataset: the data set to fetch.
         parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
         mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
-        retries: attempts in a row without progress before the download fails; the pauses between them grow.
+        retries: how often a transfer is retried in a row without receiving new data; the pause doubles each time.
     """
 
     dataset: Text
@@ -193,7 +193,7 @@ class CaptionConfig(CaptioningConfig):
 
     Attributes:
         images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list
-            of these as [a.jpg,b.jpg]; given without images= as well.
+            of these as [a.jpg,b.jpg]; images= may be left out.
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
@@ -390,7 +390,7 @@ class ReportConfig:
     """Settings of `report`.
 
     Attributes:
-        runs: result files of evaluate, or folders that are searched for results-*.json; given without runs= as well.
+        runs: result files of evaluate, or folders that are searched for results-*.json; runs= may be left out.
         split: the split whose results are shown.
         columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
         paper: show the rows of the paper's Table 1 for the data sets of the results.

@@ -215,15 +215,15 @@ def _common_monitor(
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
         choices_by_metric = {
-            _selection_of({**first, key: value}, searchpath): f"{key}={value}" for value in _values(searched[key])
+            _monitor_of({**first, key: value}, searchpath): f"{key}={value}" for value in _values(searched[key])
         }
         if len(choices_by_metric) > 1:
             pairs = " and ".join(f"{selection} with {choice}" for selection, choice in choices_by_metric.items())
             raise UserError(f"the trials have different metrics, {pairs}, and cannot be compared; set monitor=NAME")
-    return _selection_of(first, searchpath)
+    return _monitor_of(first, searchpath)
 
 
-def _selection_of(settings: Mapping[str, Any], searchpath: Sequence[str]) -> str:
+def _monitor_of(settings: Mapping[str, Any], searchpath: Sequence[str]) -> str:
     """Return `monitor` of one run, or of the last of its stages that trains."""
     arguments = [*searchpath, *(f"{key}={value}" for key, value in settings.items())]
     config, _ = compose("train", arguments)

@@ -37,21 +37,21 @@ def in_own_process(work: Callable[[], Any]) -> Any:
         return returned
     status = process.exitcode or 0
     if not error and status == -signal.SIGKILL:
-        error = "its process was killed, probably because memory ran out; run fewer trials at once"
+        error = "the process was killed, probably out of memory; run fewer jobs in parallel"
     elif not error and status < 0:
         error = f"its process ended by {signal.Signals(-status).name}"
     raise UserError(error or f"it ended with status {status}")
 
 
-def _answer(work: Callable[[], Any], receiver: Connection) -> None:
+def _answer(work: Callable[[], Any], sender: Connection) -> None:
     """Run `work` in the child and send its result, without the exit handlers that the parent registered."""
     atexit._clear()
     multiprocessing.set_start_method(None, force=True)  # joblib sets one for its own processes
     end_with_parent()
     try:
-        receiver.send((work(), None))
+        sender.send((work(), None))
     except Exception as error:
-        receiver.send((None, sentence(error)))
+        sender.send((None, sentence(error)))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -66,12 +66,12 @@ def end_with_parent() -> None:
 
 class Subcommands:
     """Context that runs commands one after the other and forwards signals to the current one, so that it can save its
-    state. Between commands a signal exits this process. `came` is the last signal received, if there was one."""
+    state. Between commands a signal exits this process. `received_signal` is the last one, or None."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = False
-        self.came: int | None = None
+        self.received_signal: int | None = None
 
     def __enter__(self) -> Self:
         passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -83,7 +83,7 @@ class Subcommands:
             signal.signal(number, handler)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
-        self.came = number
+        self.received_signal = number
         if self._process:
             self._process.send_signal(number)
         elif not self._starting:
@@ -95,8 +95,8 @@ class Subcommands:
         self._starting = True
         self._process = subprocess.Popen(line, preexec_fn=end_with_parent)
         self._starting = False
-        if self.came:
-            self._process.send_signal(self.came)
+        if self.received_signal:
+            self._process.send_signal(self.received_signal)
         status = self._process.wait()
         self._process = None
         return status if status >= 0 else 128 - status

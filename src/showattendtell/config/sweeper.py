@@ -104,7 +104,7 @@ def settle_folder(config: DictConfig) -> None:
 
 
 class RecordingLauncher(Launcher):
-    """Wraps a launcher that is set up: records the results of all runs in `ended`, in the order of their launch, and
+    """Wraps a launcher that is set up: records the results of all runs in `results`, in the order of their launch, and
     returns only the successful ones to its sweeper, which would stop at a failed run."""
 
     def __init__(self, launcher: Launcher, config: DictConfig):

@@ -80,7 +80,7 @@ REASONS = {
     "too_long": "should have at most {max_length} values",
     "missing": "should have more values",
     "string_too_short": "should not be empty",
-    "string_type": "should be a text",
+    "string_type": "should be a string",
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
     "none_required": "should be null",
     "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
@@ -99,7 +99,7 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def _either(reasons: Sequence[str]) -> str:
-    """Join what a value should be: 'should be a text or a list'."""
+    """Join what a value should be: 'should be a string or a list'."""
     first, *others = dict.fromkeys(reasons)
     common = "should be " if first.startswith("should be ") else "should "
     return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
@@ -119,7 +119,8 @@ def _value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
         as_tuple = reasons(tuple(value))
         kinds = {REASONS["list_type"], REASONS["string_type"]}
-        messages = [reason for reason in messages + as_tuple if reason not in kinds] if as_tuple else []
+        others = [reason for reason in messages + as_tuple if reason not in kinds]
+        messages = others or sorted({*as_tuple} & {REASONS["string_type"]})
     if messages:
         if not reasons([value]):
             yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"

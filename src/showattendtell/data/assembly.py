@@ -21,7 +21,7 @@ from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.types import Caption, Dataset, Example
 
 
-def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
+def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
     """Assign images to splits by a hash of their names.
 
     Args:
@@ -171,7 +171,7 @@ def join_restval(file: CaptionFile) -> CaptionFile:
     return file._replace(splits={**splits, "train": [*splits.get("train", []), *left_over]}) if left_over else file
 
 
-def check_up(dataset: Dataset) -> list[str]:
+def find_data_problems(dataset: Dataset) -> list[str]:
     """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
     return [*_report_doubled_images(dataset), *_report_captions(dataset)]
 

@@ -13,7 +13,7 @@ from showattendtell.data.assembly import (
     look_in,
     map_captions,
     open_folder,
-    share_out,
+    split_by_hash,
 )
 from showattendtell.data.formats import (
     CaptionFile,
@@ -79,7 +79,7 @@ def read_coco2017(
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
     train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     other = "val" if val2017 == "test" else "test"
-    splits = {**share_out(train.captions, {other: held_out}), val2017: list(val.captions)}
+    splits = {**split_by_hash(train.captions, {other: held_out}), val2017: list(val.captions)}
     file = CaptionFile(
         train.form,
         {**train.captions, **val.captions},
@@ -250,10 +250,10 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     def with_objects(example: Example) -> Example:
         if example.image not in categories_shown:
             return example
-        category_ids = sorted(
+        category_names = sorted(
             category.name for category in content.categories if category.id in categories_shown[example.image]
         )
-        return example._replace(objects=tuple(category_ids))
+        return example._replace(objects=tuple(category_names))
 
     marked = map_captions(dataset, mark)
     return marked._replace(splits={split: tuple(map(with_objects, part)) for split, part in marked.splits.items()})

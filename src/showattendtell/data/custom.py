@@ -16,7 +16,7 @@ from showattendtell.data.assembly import (
     join_restval,
     look_in,
     open_folder,
-    share_out,
+    split_by_hash,
 )
 from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import (
@@ -140,7 +140,7 @@ def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[Captio
     """Return the file with splits, and a note if it had none."""
     if file.splits:
         return file, ()
-    file = file._replace(splits=share_out(file.captions, shares))
+    file = file._replace(splits=split_by_hash(file.captions, shares))
     counts = ", ".join(f"{len(images):,} for {split}" for split, images in file.splits.items())
     return file, (f"no splits are given, so a hash of the images' names chooses {counts}",)
 

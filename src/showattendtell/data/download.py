@@ -24,7 +24,7 @@ from rich.text import Text as RichText
 
 from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError
-from showattendtell.settings import PositiveInt, Text
+from showattendtell.settings import PositiveInt, Text, is_url
 
 Part = Literal["images", "captions", "splits"]
 Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")]
@@ -83,7 +83,7 @@ CHUNK = 2**15
 TIMEOUT = 60.0
 """Seconds without data after which a connection counts as broken."""
 BACKOFF = 0.5
-"""Seconds before the second retry; doubled for every further one."""
+"""Seconds before the first retry; doubled for every further one."""
 LONGEST_WAIT = 120.0
 """Maximum seconds to wait, even if the server asks for more."""
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -357,8 +357,8 @@ def make_plan(
     available = sorted({archive.part for archive in archives})
     for part in parts or ():
         if part not in available:
-            raise UserError(f"parts={part}: this data set has no {part}; known are {', '.join(available)}")
-    remote = mirror if mirror and mirror.startswith(("http://", "https://")) else None
+            raise UserError(f"parts={part}: this data set has no {part}; available: {', '.join(available)}")
+    remote = mirror if mirror and is_url(mirror) else None
     local_files: dict[str, Path] = {}
     if mirror and not remote:
         source, names = Path(mirror).expanduser(), [archive.file for archive in archives]

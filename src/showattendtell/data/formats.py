@@ -154,8 +154,7 @@ def read_plain_lines(path: Path) -> CaptionFile:
     if "\t" in lines[0]:
         raise UserError(
             f"{path} is in no known format: its first line has tabs, but it is not a header with the columns image "
-            f"and caption "
-            "and does not begin with 'name.jpg#0'"
+            "and caption and does not begin with 'name.jpg#0'"
         )
     return CaptionFile(PLAIN, {f"line {i}": [line] for i, line in enumerate(lines, start=1)})
 

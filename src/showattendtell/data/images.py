@@ -26,7 +26,7 @@ from showattendtell.types import Box
 PIXELS = 2
 """Version of image decoding. Increase it when pixels change: grids of another version are rejected."""
 
-LONGEST = 16
+MAX_ASPECT_RATIO = 16
 """Maximum aspect ratio. The ends of a longer image are cropped before it is resized."""
 
 
@@ -43,19 +43,19 @@ def open_image(path: str | Path) -> Image.Image:
         return upright_rgb(image)
 
 
-def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> Image.Image:
+def decode_image(content: bytes, name: str, max_pixels: int | None = None) -> Image.Image:
     """Decode the content of a file as `open_image` does.
 
     Args:
         name: its name in error messages.
-        most_pixels: maximum number of pixels, checked before decoding.
+        max_pixels: maximum number of pixels, checked before decoding.
 
     Raises:
         UserError: as `open_image`, or the image has more pixels.
     """
     with _reported(name, content), open_content(content) as image:
-        if most_pixels and image.width * image.height > most_pixels:
-            raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {most_pixels:,} in all")
+        if max_pixels and image.width * image.height > max_pixels:
+            raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {max_pixels:,} in all")
         return upright_rgb(image)
 
 
@@ -281,7 +281,7 @@ class Preprocessing(NamedTuple):
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
         size = [self.resize] * 2
         if self.crop_mode == "center":
-            size, longest = [self.resize], LONGEST * min(pixels.shape[1:])
+            size, longest = [self.resize], MAX_ASPECT_RATIO * min(pixels.shape[1:])
             pixels = transforms.center_crop(pixels, [min(side, longest) for side in pixels.shape[1:]])
         resized = transforms.resize(pixels, size, InterpolationMode(self.interpolation), antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])

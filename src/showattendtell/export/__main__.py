@@ -3,6 +3,7 @@
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
+from showattendtell.errors import UserError
 
 
 @entry_point("export")
@@ -21,6 +22,8 @@ def main(config: DictConfig) -> None:
     from showattendtell.runtime.files import cache_folder
 
     formats = graph_formats(config.formats)
+    if config.split and "onnx" not in formats:
+        raise UserError(f"split={config.split} scores the ONNX graphs; add onnx to formats, or leave split out")
     package = wheel.check_package(config.package) if "wheel" in config.formats else None
     runtime = web.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
@@ -31,8 +34,8 @@ def main(config: DictConfig) -> None:
     photographs = quantization_images(config.precision, paths, dataset)
     with new_folder(output) as folder:
         with plain_torch():
-            metadata = write_formats(folder, model.graphs, formats, model.metadata, model.see_all(photographs))
-        images = model.see_all(paths) or checking.generated_images(model.side, 8)
+            metadata = write_formats(folder, model.graphs, formats, model.metadata, model.preprocess_all(photographs))
+        images = model.preprocess_all(paths) or checking.generated_images(model.side, 8)
         rows = checking.check_formats(model.module, folder, formats, metadata, images)
         scores = (
             checking.score_on_split(model, folder, metadata, dataset, config.split) if config.split and dataset else {}
@@ -41,7 +44,9 @@ def main(config: DictConfig) -> None:
             web_models = [web.read_model(model.name, model.metadata, folder)]
             for other in other_models:
                 with TemporaryDirectory() as place, plain_torch():
-                    write_formats(Path(place), other.graphs, ["onnx"], other.metadata, other.see_all(photographs))
+                    write_formats(
+                        Path(place), other.graphs, ["onnx"], other.metadata, other.preprocess_all(photographs)
+                    )
                     web_models.append(web.read_model(other.name, other.metadata, Path(place)))
             note = note_about(chain.from_iterable(checkpoint_groups(config)))
             page_bytes = web.write_web(folder / "web", web_models, runtime, note, config.webgpu)
@@ -52,7 +57,7 @@ def main(config: DictConfig) -> None:
         sizes = write_metadata(folder, metadata)
     checking.print_files(sizes)
     checking.print_rows(rows, len(images), "photographs" if paths else "generated pictures")
-    checking.print_scores(scores, f"{config.split}, beam 3")
+    checking.print_scores(scores, f"{config.split}, beam {checking.BEAM}")
     if runtime:
         print(
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"

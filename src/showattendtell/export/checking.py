@@ -156,7 +156,7 @@ def generated_images(side: int, number: int) -> list[ndarray]:
 
 def print_rows(rows: Sequence[TimingRow], pictures: int, noun: str) -> None:
     """Print the number of captions equal to PyTorch's, the largest differences, and the time per image."""
-    columns = ("", "way", "same", "log p", "attention", "ms")
+    columns = ("", "method", "same", "log p", "attention", "ms")
     table = Table(*columns, title=f"{pictures} {noun}, one after the other", title_justify="left")
     for column in table.columns:
         column.no_wrap = True
@@ -170,7 +170,7 @@ def print_rows(rows: Sequence[TimingRow], pictures: int, noun: str) -> None:
                 cells = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
             table.add_row("" if i else runner, row.method, *cells, f"{row.milliseconds:,.1f}")
         table.add_section()
-    table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
+    table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference; ms: per image"
     Console(highlight=False).print(table)
     print_notes(
         f"{row.runner}, {row.method}: {pictures - row.outcome.same} of {pictures} captions differ from "
@@ -205,7 +205,7 @@ def score_writers(
         dataset = in_language(dataset, model.module.language)
     examples, sentences = dataset.split(split), {Path(name): list[str]() for name in writers}
     for example in track(examples, f"captioning {split}", console=Console(stderr=True), transient=True):
-        pixels = model.see(example.path)
+        pixels = model.preprocess(example.path)
         for name, writer in writers.items():
             sentences[Path(name)].append(sentence_of(writer(pixels), model.metadata))
     references = reference_sentences(examples)

@@ -202,7 +202,7 @@ def write_formats(
     Raises:
         UserError: a format does not support a graph.
     """
-    with Console(stderr=True).status("following the model") as status:
+    with Console(stderr=True).status("tracing the model") as status:
         programs = trace_graphs(graphs)
         for name in formats:
             (folder / name).mkdir(parents=True)

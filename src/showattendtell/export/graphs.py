@@ -26,7 +26,7 @@ from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Pixels = Literal["uint8", "float32"]
 
-NEVER = (PAD, START, UNK)
+SUPPRESSED_TOKENS = (PAD, START, UNK)
 """Tokens that no caption contains."""
 
 
@@ -109,9 +109,9 @@ class StepGraph(nn.Module):
             image_index: (B,) the image of each caption.
             hidden, cell, words: of the captions, (B, n) and their last words (B,).
         """
-        return tuple(self.look(regions[image_index], keys[image_index], DecoderState(hidden, cell), words))
+        return tuple(self.compute(regions[image_index], keys[image_index], DecoderState(hidden, cell), words))
 
-    def look(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> GraphStepOutput:
+    def compute(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> GraphStepOutput:
         """Same as `forward`, with the regions and keys of each caption."""
         attention, decoder = self.captioner.attention, self.captioner.decoder
         if isinstance(decoder, TransformerDecoder):
@@ -179,7 +179,7 @@ class GreedyGraph(nn.Module):
         self.encode, self.begin, self.step, self.max_length = encode, begin, step, max_length
         never = torch.zeros(step.captioner.decoder.word_scores.out_features, dtype=torch.bool)
         languages = range(len(SPECIAL), len(SPECIAL) + num_languages)
-        self.register_buffer("never", never.index_fill(0, torch.tensor([*NEVER, *languages]), True))
+        self.register_buffer("never", never.index_fill(0, torch.tensor([*SUPPRESSED_TOKENS, *languages]), True))
 
     def forward(self, pixels: Tensor, language: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the captions.
@@ -192,7 +192,7 @@ class GreedyGraph(nn.Module):
         keys, hidden, cell = self.begin(regions)
         words = torch.full((regions.shape[0],), START)
         if language is not None:
-            output = self.step.look(regions, keys, DecoderState(hidden, cell), words)
+            output = self.step.compute(regions, keys, DecoderState(hidden, cell), words)
             words, hidden, cell = language, output.hidden, output.cell
 
         def is_open(*values: Tensor) -> Tensor:
@@ -202,7 +202,9 @@ class GreedyGraph(nn.Module):
         def step(*values: Tensor) -> tuple[Tensor, ...]:
             state = GreedyState(*values)
             return tuple(
-                self._append(state, self.step.look(regions, keys, DecoderState(state.hidden, state.cell), state.words))
+                self._append(
+                    state, self.step.compute(regions, keys, DecoderState(state.hidden, state.cell), state.words)
+                )
             )
 
         done = GreedyState(*while_loop(is_open, step, tuple(self._first(regions, words, hidden, cell))))

@@ -10,12 +10,12 @@ from numpy import ndarray
 from showattendtell import __version__
 from showattendtell.config.instantiate import Config, build
 from showattendtell.config.validation import raise_errors, validate
-from showattendtell.data.images import LONGEST, open_image
+from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.export.graphs import NEVER, Graph, Pixels, graphs_of
+from showattendtell.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
 from showattendtell.export.quantization import Precision
 from showattendtell.inference.loading import find_model, load_model, reading_settings, weights_file
 from showattendtell.inference.pipeline import checkpoint_groups, model_names
@@ -42,13 +42,13 @@ class ExportModel(NamedTuple):
         """Side of what the encoder sees, in pixels."""
         return self.module.encoder.preprocessing.crop
 
-    def see(self, path: str) -> ndarray:
+    def preprocess(self, path: str) -> ndarray:
         """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
         pixels: ndarray = self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
         return pixels
 
-    def see_all(self, paths: Sequence[str]) -> list[ndarray]:
-        return [self.see(path) for path in paths]
+    def preprocess_all(self, paths: Sequence[str]) -> list[ndarray]:
+        return [self.preprocess(path) for path in paths]
 
 
 def load_models(config: Config) -> list[ExportModel]:
@@ -102,7 +102,7 @@ def metadata_of(
         "detokenizer": model.vocabulary.tokenizer.joining(),
         "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
-        "suppressed_tokens": list(NEVER),
+        "suppressed_tokens": list(SUPPRESSED_TOKENS),
         "precision": precision,
         "max_length": max_length,
         "grid": list(model.encoder.grid),
@@ -110,7 +110,7 @@ def metadata_of(
             **preprocessing._asdict(),
             "mean": list(preprocessing.mean),
             "std": list(preprocessing.std),
-            "longest": LONGEST,
+            "longest": MAX_ASPECT_RATIO,
             "pixels": pixels,
         },
         **({} if calibration is None else {"calibration": describe_calibration(calibration)}),

@@ -145,7 +145,7 @@ def language_token(card: Card, language: str | None) -> int | None:
     languages = card.get("languages", {})
     if language and language not in languages:
         raise ValueError(
-            f"the model does not write the language '{language}'; known are {', '.join(languages) or 'none'}"
+            f"the model does not write the language '{language}'; available: {', '.join(languages) or 'none'}"
         )
     return languages[language or next(iter(languages))] if languages else None
 

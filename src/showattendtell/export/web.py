@@ -27,7 +27,7 @@ SCRIPT, PROGRAM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MEGABYTES = 32
-MOST_BEAMS = 10
+MAX_BEAM_SIZE = 10
 OTHER_STEPS = {"step_argmax", "step_expectation"}
 
 
@@ -88,7 +88,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
         for model in models
     ]
     overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
-    page = {"overview": overview, "note": note, "beams": MOST_BEAMS, "gated": [True, False], "examples": EXAMPLES}
+    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
     texts = {
         "index.html": fill("web.html", bytes=total, **page),
         "style.css": fill("style.css"),

@@ -94,6 +94,8 @@ def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, outp
     unfinished = output.with_name(output.name + UNFINISHED)
     with write_errors(output, "output to another folder"):
         if config.resume and output.exists():
+            if unfinished.exists():  # of an interrupted run without resume=true
+                shutil.rmtree(unfinished)
             output.rename(unfinished)
         if not config.resume:
             shutil.rmtree(unfinished, ignore_errors=True)

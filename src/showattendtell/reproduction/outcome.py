@@ -6,9 +6,7 @@ from pathlib import Path
 from showattendtell.data.formats import read_all
 from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
-from showattendtell.reproduction.runs import (
-    TableRun,
-)
+from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows

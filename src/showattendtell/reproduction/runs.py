@@ -273,7 +273,7 @@ def find_other_settings(run: TableRun) -> list[str]:
         moved = {name: path for name, path in paths.items() if path}
         if differences := find_differences(current, {**plain_settings(stored), **moved}):
             differing = listed(differences, shown=5)
-            return [f"{run.folder} has other settings: {differing}; give its own, or another folder as output=DIR"]
+            return [f"{run.folder} has other settings: {differing}; give the same, or another folder as output=DIR"]
     if changed := _changed_dependencies(run):
         return [f"{run.folder} was trained from an earlier {changed[0].title}; delete it to train it again"]
     return []

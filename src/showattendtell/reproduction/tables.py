@@ -114,7 +114,9 @@ def check_table(table: PaperTableConfig) -> None:
     try:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
     except CycleError as error:
-        raise UserError(f"table={table.name}: {' needs '.join(reversed(error.args[1]))}, which has no end") from None
+        raise UserError(
+            f"table={table.name}: recipes depend on each other in a cycle: {' needs '.join(reversed(error.args[1]))}"
+        ) from None
     if table.decoding not in table.decodings:
         ways = ",".join(map(str, table.decodings))
         raise UserError(

@@ -40,7 +40,7 @@ class CommandRunner(Subcommands):
 
     def __exit__(self, *about: object) -> None:
         super().__exit__(*about)
-        if self.came:
+        if self.received_signal:
             print("\nstopped; the same command resumes from here", file=sys.stderr)
 
     def run(self, command: str, *settings: str) -> None:
@@ -53,8 +53,8 @@ class CommandRunner(Subcommands):
         line = f"python -m showattendtell.{shlex.join([command, *settings])}"
         print(f"\n$ {line}", flush=True)
         status = self.status_of(command, *settings)
-        if self.came:
-            sys.exit(128 + self.came)
+        if self.received_signal:
+            sys.exit(128 + self.received_signal)
         if status:
             raise UserError(f"{command} ended with status {status}; its output is above, after $ {line}")
 
@@ -195,8 +195,8 @@ def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> 
             _evaluate(scoring, [setting_of(decoding)], scoring.result_file(decoding), names, commands, config)
             if not scoring.is_scored(decoding):
                 raise UserError(
-                    f"{scoring.result_file(decoding)} has no figures of boxes, which dataset.entities and "
-                    "dataset.instances give for the test images; leave out the data sets without these files"
+                    f"{scoring.result_file(decoding)} has no scores of attention: dataset.entities and "
+                    "dataset.instances have no boxes of the test images; leave these settings out"
                 )
 
 

@@ -18,10 +18,9 @@ from starlette.requests import ClientDisconnect
 from showattendtell import __version__
 from showattendtell.data.image_limits import CostlyImageError
 from showattendtell.data.images import open_content
-from showattendtell.inference.loading import note_about
 from showattendtell.serving.models import ModelRegistry, RequestQueue
 from showattendtell.serving.schemas import (
-    MOST_BEAMS,
+    MAX_BEAM_SIZE,
     AttentionMode,
     CaptionRequest,
     CaptionsResponse,
@@ -50,10 +49,11 @@ FIELD_BYTES = 2000
 MEGA = 1_000_000
 
 
-FAULTS: dict[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": description}
     for status, description in {
         400: "the form cannot be read",
+        403: "the request comes from a page of another site",
         408: "the form did not arrive in time",
         413: "too many bytes or pixels",
         415: "no form, or no photograph",
@@ -163,15 +163,15 @@ def read_options(fields: Mapping[str, list[str]]) -> CaptionRequest:
 def _sentence(location: tuple[int | str, ...], message: str) -> str:
     name = clean(str(location[0])) if location else "a field"  # its name is not a string
     if message.startswith("Extra inputs"):
-        return f"there is no field '{name}'; known are photograph, {', '.join(CaptionRequest.model_fields)}"
+        return f"there is no field '{name}'; available: photograph, {', '.join(CaptionRequest.model_fields)}"
     return f"{name}: {message[0].lower()}{message[1:]}"
 
 
 class Service:
     """State shared by all endpoints."""
 
-    def __init__(self, models: ModelRegistry, queue: RequestQueue, limits: Limits):
-        self.models, self.queue, self.limits = models, queue, limits
+    def __init__(self, models: ModelRegistry, queue: RequestQueue, limits: Limits, note: str = ""):
+        self.models, self.queue, self.limits, self.note = models, queue, limits, note
 
     async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], Made], max_items: int = 0) -> Made:
         """Caption the photographs of the request's form and return the result of `make`.
@@ -233,7 +233,7 @@ def _body() -> dict[str, Any]:
 router = APIRouter()
 
 
-@router.post("/api/caption", responses=FAULTS, openapi_extra=_body())
+@router.post("/api/caption", responses=ERROR_RESPONSES, openapi_extra=_body())
 async def caption(request: Request) -> CaptionsResponse:
     """Caption photographs; return log p, beta and the attention map of each word."""
     return await service(request).answer(
@@ -243,7 +243,7 @@ async def caption(request: Request) -> CaptionsResponse:
 
 @router.post(
     "/api/picture",
-    responses={**FAULTS, 200: {"content": {"image/png": {}}, "description": "the picture"}},
+    responses={**ERROR_RESPONSES, 200: {"content": {"image/png": {}}, "description": "the picture"}},
     response_class=Response,
     openapi_extra=_body(),
 )
@@ -281,8 +281,8 @@ def _cards(photographs: list[Upload], outputs: Outputs) -> str:
 @router.get("/", include_in_schema=False)
 async def site(request: Request) -> HTMLResponse:
     overview = service(request).overview().model_dump()
-    note = note_about(model["name"] for model in overview["models"])
-    content = {"overview": overview, "note": note, "beams": MOST_BEAMS, "gated": [True, False], "examples": EXAMPLES}
+    note = service(request).note
+    content = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
     return HTMLResponse(fill("serve.html", **content))
 
 
@@ -341,10 +341,13 @@ async def server_error(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
 
 
-def make_app(models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str]) -> FastAPI:
+def make_app(
+    models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str], note: str = ""
+) -> FastAPI:
     """Create the application.
 
     Args:
+        note: what users of the page should know about the models.
         hosts: accepted host names, so that a page of another site cannot use a name of its own for this server.
     """
     app = FastAPI(
@@ -357,6 +360,6 @@ def make_app(models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: 
     )
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)
     app.add_middleware(ReadBody)
-    app.state.service = Service(models, queue, limits)
+    app.state.service = Service(models, queue, limits, note)
     app.include_router(router)
     return app

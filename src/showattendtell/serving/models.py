@@ -97,12 +97,16 @@ class RegisteredModel:
 
 
 class ModelRegistry:
-    """The served models by name; the first one is the default."""
+    """The served models by name; the first one is the default.
 
-    def __init__(self, captioners: Sequence[CaptioningPipeline]):
+    Args:
+        names: different names of the models; by default the last folders of their checkpoints.
+    """
+
+    def __init__(self, captioners: Sequence[CaptioningPipeline], names: Sequence[str] | None = None):
         for captioner in captioners:
             captioner.check_reads_pixels()
-        names = names_of([captioner.name for captioner in captioners])
+        names = names or short_names([captioner.name for captioner in captioners])
         self.by_name = {name: RegisteredModel(name, one) for name, one in zip(names, captioners, strict=True)}
         self.names = list(self.by_name)
 
@@ -129,7 +133,7 @@ class ModelRegistry:
         return {model.name: model.describe(images, options) for model in models}
 
 
-def names_of(checkpoints: Sequence[str]) -> list[str]:
+def short_names(checkpoints: Sequence[str]) -> list[str]:
     """Return FOLDER/FILE of each checkpoint without the path to it; a repeated name becomes `FOLDER/FILE 2`."""
     counts: Counter[str] = Counter()
     names = []

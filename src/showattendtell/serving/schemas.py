@@ -13,7 +13,7 @@ from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions, describe_peak
 
 DIGITS = 6
-MOST_BEAMS = 20
+MAX_BEAM_SIZE = 20
 LONGEST_NAME = 120
 RETRY = {"Retry-After": "2"}
 
@@ -76,7 +76,7 @@ class CaptionRequest(BaseModel):
         tuple[str, ...], Field(description="names of the models that caption the photographs; by default the first")
     ] = ()
     beam_size: Annotated[
-        int | None, Field(ge=1, le=MOST_BEAMS, description="number of captions that beam search keeps at each step")
+        int | None, Field(ge=1, le=MAX_BEAM_SIZE, description="number of captions that beam search keeps at each step")
     ] = None
     attention: Annotated[
         AttentionMode | None,

@@ -140,8 +140,8 @@ def run_stage(stage: Stage) -> None:
         status = commands.status_of(stage.command, *stage.arguments, *resuming)
     if status > 128:  # as in shells: a signal ended the program
         sys.exit(status)
-    if commands.came:
-        sys.exit(128 + commands.came)
+    if commands.received_signal:
+        sys.exit(128 + commands.received_signal)
     if status:
         raise UserError(
             f"stage {stage.name} failed with the error above; when that is fixed, resume=true continues from there"

@@ -1,4 +1,4 @@
-"""Table 1 of Xu et al. 2015."""
+"""Compare results: rows of tables, the paper's Table 1, baselines, and notes on what cannot be compared."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,9 +16,6 @@ from showattendtell.runtime.files import atomic_write
 from showattendtell.settings import is_url
 from showattendtell.visualization.result_files import write_errors
 
-XMP = "xmp"
-"""The format of these captions among the formats of `caption`."""
-
 ORIGINAL = "_original"
 """End of the name of a copy, as ExifTool writes it; `exiftool -restore_original FILE` puts the copy back."""
 

@@ -234,7 +234,7 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     for field, (low, high) in scores.intervals.get("attention", {}).items():
         console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
     for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
-        console.print(f"{field} of attention less that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
+        console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
         f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
         f"{scores.largest_effect:.3f} nats in the median\n"

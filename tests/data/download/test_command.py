@@ -203,7 +203,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
             ),
             (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
             (["dataset=coc"], {}, "there is no dataset=coc; did you mean 'coco'?"),
-            (["parts=[splits]"], {}, "parts=splits: this data set has no splits; known are captions, images"),
+            (["parts=[splits]"], {}, "parts=splits: this data set has no splits; available: captions, images"),
             (["parts=[pictures]"], {}, "parts=[pictures] should be 'images', 'captions' or 'splits'"),
             (
                 ["dataset.root=file"],

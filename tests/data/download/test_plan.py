@@ -67,7 +67,7 @@ def test_parts_choose(depot: DownloadCache):
 
 
 def test_a_part_that_the_data_set_lacks_is_reported(depot: DownloadCache):
-    with pytest.raises(UserError, match="^parts=splits: this data set has no splits; known are captions, images$"):
+    with pytest.raises(UserError, match="^parts=splits: this data set has no splits; available: captions, images$"):
         make_plan(Publication("r", "free", {"a": IMAGES, "b": TEXT}), depot, ["images", "splits"], None)
 
 

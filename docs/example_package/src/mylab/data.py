@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from showattendtell.data.assembly import share_out
+from showattendtell.data.assembly import split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.settings import Fraction, PositiveInt, Text
@@ -24,7 +24,7 @@ def read_named(root: Text, val: Fraction = 0.2, test: Fraction = 0.2, skip_unrea
         sentence = files[name].stem.replace("-", " ")
         return Example(name, str(files[name]), (Caption(tokenize(sentence), (), sentence),))
 
-    splits = share_out(files, {"val": val, "test": test})
+    splits = split_by_hash(files, {"val": val, "test": test})
     return Dataset("named", {split: tuple(map(example, names)) for split, names in splits.items()})
 
 
