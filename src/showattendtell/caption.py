@@ -116,7 +116,7 @@ def _caption_photographs(
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         images_found = images_found.select({*images_found.sources} - finished)
     write_rows = row_writer(folder, formats, append=config.resume)
-    with _page_and_summary(folder, formats, models, note, describe) as entries:
+    with _page_and_summary(folder, formats, models, note, describe) as (entries, drawn):
         for i, outputs in caption_all(captioners, images_found.sources, errors):
             source = images_found.sources[i]
             if describe:
@@ -127,9 +127,10 @@ def _caption_photographs(
                 for caption in output.captions
             )
             _print_captions(source, list(zip(models, outputs, strict=True)), pictures[i], is_single)
-            drawn = (output for output in outputs for _ in suffixes)
-            for output, path in zip(drawn, pictures[i], strict=True):
+            output_by_picture = (output for output in outputs for _ in suffixes)
+            for output, path in zip(output_by_picture, pictures[i], strict=True):
                 draw(*output.as_drawn(), path, output.caption)
+            drawn += pictures[i]
             if outputs[0].unsure:
                 unsure_photographs.append(source)
             if PAGE in formats:
@@ -196,23 +197,22 @@ def _check_output(
 @contextmanager
 def _page_and_summary(
     folder: Path, formats: Sequence[str], models: Sequence[str], note: str, describe: Any
-) -> Iterator[list[Any]]:
-    """Yield the list of the page's entries. Afterwards, also after Ctrl-C, write the page, and print what is in the
-    folder and how many descriptions were written by `describe`, a `DescriptionWriter` or None."""
+) -> Iterator[tuple[list[Any], list[Path]]]:
+    """Yield the lists of the page's entries and of the pictures. Afterwards, also after Ctrl-C, write the page, and
+    print what is in the folder and how many descriptions were written by `describe`, a `DescriptionWriter` or None."""
     from showattendtell.visualization.pages import Page, write_page
 
-    entries = list[Any]()
+    entries, drawn = list[Any](), list[Path]()
     try:
-        yield entries
+        yield entries, drawn
     finally:
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
         paths = [str(path) for path in _files(folder, formats) if path.is_file()]
         pictures = folder / "*" if len(models) > 1 else folder
-        paths += [
-            f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES and any(folder.rglob(f"*.{suffix}"))
-        ]
+        if drawn:
+            paths += [f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES]
         if paths:
             print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
         for line in describe.summary() if describe else []:

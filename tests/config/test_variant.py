@@ -65,12 +65,12 @@ def test_the_first_state_comes_from_two_perceptrons_or_from_two_heads_on_shared_
     paper, released = (decoder.eval() for decoder in decoders())
     mean = REGIONS.mean(dim=1)
     hidden, cell = paper.first_state.hidden, paper.first_state.cell
-    for perceptron, part in zip((hidden, cell), paper.start(REGIONS), strict=True):
+    for perceptron, part in zip((hidden, cell), paper.init_state(REGIONS), strict=True):
         relu, tanh = (layer for layer in perceptron.modules() if isinstance(layer, torch.nn.Linear))
         torch.testing.assert_close(part, torch.tanh(tanh(torch.relu(relu(mean)))))
     shared = torch.relu(released.first_state.shared[0](mean))
     for head, part in zip(
-        (released.first_state.hidden, released.first_state.cell), released.start(REGIONS), strict=True
+        (released.first_state.hidden, released.first_state.cell), released.init_state(REGIONS), strict=True
     ):
         torch.testing.assert_close(part, torch.tanh(head[0](shared)))
 

@@ -78,7 +78,7 @@ ENDS = {
     1: "1.5",
     light_command.FAULTY: "a seed of 2 is a fault; take another",
     light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
-    light_command.KILLED: "its process was killed, probably out of memory; run fewer jobs in parallel",
+    light_command.KILLED: "the process was killed, probably out of memory; run fewer jobs in parallel",
     light_command.STOPPED: "it ended with status 143",
 }
 """What is printed of each seed's run."""

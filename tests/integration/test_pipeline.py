@@ -221,7 +221,7 @@ def test_a_saved_model_says_the_same_and_every_command_takes_it(
 
 
 def test_several_models_are_not_saved_as_one(checkpoint: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="are 2 models; save each"):
+    with pytest.raises(UserError, match="is an ensemble of 2 models; save each"):
         load([checkpoint, checkpoint], device="cpu").save_pretrained(tmp_path / "both")
 
 

@@ -78,11 +78,11 @@ def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
 
 
 def test_a_fault_in_a_later_stage_is_reported_before_the_first_begins(run: Run, folder: Path):
-    wrong = 'stages.cider=["reward=cider","reward.sample=3"]'
+    wrong = 'stages.cider=["reward=cider","reward.num_sample=3"]'
     assert_error(
         run("train", "experiment=scst", *SHORT, wrong, "hydra.run.dir=runs/wrong"),
         "stage cider",
-        "did you mean 'samples'?",
+        "did you mean 'num_samples'?",
     )
     assert not (folder / "runs/wrong/1-likelihood").exists()
 

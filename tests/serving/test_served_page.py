@@ -141,7 +141,7 @@ def test_several_photographs_keep_their_order_and_one_that_is_none_says_so(open_
     assert tab.locator("h2:visible").all_inner_texts() == ["a.png", "b<i>.svg", "c.png"]
     assert tab.locator(".panel").count() == 2
     fault = tab.locator(".card").nth(1).locator(".fault").inner_text()
-    assert fault == "b<i>.svg is no JPEG, PNG, WEBP, GIF, BMP or TIFF file that can be read"
+    assert fault == "b<i>.svg is not a JPEG, PNG, WEBP, GIF, BMP or TIFF file that can be read"
 
 
 def test_a_file_that_is_too_large_is_not_even_sent(open_site: Open, tmp_path: Path):
@@ -250,7 +250,7 @@ def test_the_caption_is_announced_to_screen_readers(open_site: Open):
     assert tab.get_by_role("article", name="a.png").count() == 1
     assert tab.get_by_role("main", name="Photographs").count() == 1
     give(tab, {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"})
-    assert re.match(r"b.png is no JPEG", tab.get_by_role("status").inner_text())
+    assert re.match(r"b.png is not a JPEG", tab.get_by_role("status").inner_text())
 
 
 @pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
