@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry_point import entry_point
+from showattendtell.config.entry_point import entry_point, exit_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,3 +141,4 @@ def main_score(metrics: Sequence[str], scores: Mapping[str, float]) -> float:
 
 if __name__ == "__main__":
     main()
+    exit_process()  # a process of torchrun can abort if it frees torch's threads
