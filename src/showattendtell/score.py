@@ -19,7 +19,11 @@ def main(config: DictConfig) -> None:
             "clip needs judgments=FILE and the folder of the judged images, as images=DIR; evaluate has clip for the "
             "captions of a model"
         )
-    return _score_captions(config) if config.hypotheses else _score_metrics(config)
+    if config.hypotheses:
+        return _score_captions(config)
+    from showattendtell.inference.judgments import score_metrics
+
+    return score_metrics(config)
 
 
 def _score_captions(config: DictConfig) -> None:
@@ -77,61 +81,6 @@ def _score_captions(config: DictConfig) -> None:
             "hypotheses": describe(hypotheses),
             "references": describe(references),
             "training": describe(training),
-            "notes": corpus.notes,
-            "versions": versions(),
-        },
-        path,
-    )
-    print(f"written to {path}")
-
-
-def _score_metrics(config: DictConfig) -> None:
-    """Write Kendall's tau of each metric with human judgments."""
-    from pathlib import Path
-
-    from showattendtell.data.formats import find_caption_files, read_all
-    from showattendtell.data.judgments import find_rated, read_judgments
-    from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, match_references
-    from showattendtell.metrics.clip_score import load_clip, measure_clip_score
-    from showattendtell.metrics.human_judgments import correlate
-    from showattendtell.metrics.modular import measure
-    from showattendtell.metrics.tokenizers import scoring_name
-    from showattendtell.runtime.files import sha256
-    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
-    from showattendtell.visualization.tables import print_correlations, print_notes
-
-    tokenizer = scoring_name(config.tokenizer)
-    path, source = writable(Path(config.output), has_fields("scores", "judgments")), Path(config.judgments).expanduser()
-    judged = read_judgments(source)
-    if config.references is None:
-        raise UserError("references is not set; give the caption file of the judged images, as references=...")
-    files = read_all(find_caption_files(config.references))
-    rated = find_rated(judged, source, match_references(files, config.split), aliases_of(files.values()))
-    corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), tokenizer)
-    clip = load_clip(config.clip) if config.clip else None
-
-    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
-    by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
-    if clip:
-        paths = [str(Path(config.images).expanduser() / image) for image in rated.images]
-        by_caption["clip_score"] = measure_clip_score(rated.candidates, paths, clip, "cpu")
-    found = correlate(by_caption, rated.ratings)
-    size = f"{sum(map(len, rated.ratings)):,} ratings of {len(rated.candidates):,} captions"
-    title = f"{judged.layout}, {size}; {rated.left_out:,} references of their own image are left out"
-    print_notes(corpus.notes)
-    print_correlations(found, panel.missing, title)
-    write_json(
-        {
-            "scores": {name: correlation._asdict() for name, correlation in found.items()},
-            "missing": panel.missing,
-            "judgments": {"file": str(source), "layout": judged.layout, "sha256": sha256(source)},
-            "captions": len(rated.candidates),
-            "ratings": sum(map(len, rated.ratings)),
-            "left_out": rated.left_out,
-            "tokenizer": tokenizer,
-            "split": config.split,
-            "metrics": list(config.metrics),
-            "references": describe(files),
             "notes": corpus.notes,
             "versions": versions(),
         },

@@ -170,7 +170,7 @@ def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
     done = assert_done(score(*line))
     result = read(judged, "tau.json")
     assert result["scores"].keys() == {"bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider"}
-    assert (result["captions"], result["ratings"], result["left_out"]) == (4, 12, 2)
+    assert (result["captions"], result["ratings"], result["own_references"]) == (4, 12, 2)
     assert result["judgments"]["layout"] == "Flickr8k-Expert"
     assert "12 ratings of 4 captions" in done.out
     candidates = [REFERENCES["c.jpg"][1], REFERENCES["a.jpg"][0], REFERENCES["a.jpg"][1], REFERENCES["b.jpg"][1]]
@@ -187,6 +187,32 @@ def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
     assert_error(score(*line[:-1], "output=judgments.txt"), "judgments.txt exists")
 
 
+CROWD = """a.jpg\ta.jpg#0\t1\t3\t0
+a.jpg\tc.jpg#1\t0\t0\t3
+b.jpg\tb.jpg#1\t1\t3\t0
+b.jpg\ta.jpg#0\t0\t0\t3
+c.jpg\ta.jpg#1\t0.333333\t1\t2
+c.jpg\tb.jpg#1\t0\t0\t3
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "captions", "tau_b"), [([], 6, 10 / (11 * 14) ** 0.5), (["candidates=drop"], 4, 3 / (3 * 6) ** 0.5)]
+)
+def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[str], captions: int, tau_b: float):
+    """The common subsequences of the six captions with the other references of their images have the ROUGE-L 0.478,
+    0.436, 0.453, 0, 0.453 and 0.262: 10 pairs are concordant, 1 ties in the score and 4 in the rating. Without the
+    first and the third caption, 3 pairs are concordant and 3 tie in the rating."""
+    (judged / "crowd.txt").write_text(CROWD)
+    line = ["judgments=crowd.txt", "references=Flickr8k.token.txt", "metrics=[rouge_l]", "output=tau.json"]
+    done = assert_done(score(*line, *settings))
+    result = read(judged, "tau.json")
+    assert result["scores"]["rouge_l"]["tau_b"] == pytest.approx(100 * tau_b)
+    assert (result["captions"], result["own_references"]) == (captions, 2)
+    assert (result["candidates"], result["published_protocol"]) == (("drop", False) if settings else ("keep", True))
+    assert f"candidates={result['candidates']} ({'not the ' if settings else ''}published" in done.out
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
@@ -196,7 +222,7 @@ def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
             (["judgments=judgments.txt", "hypotheses=results.json"], ["not both"]),
             (["judgments=judgments.txt"], ["references is not set"]),
             (["judgments=nowhere.txt", "references=Flickr8k.token.txt"], ["nowhere.txt does not exist"]),
-            (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["(a.jpg, b.jpg, c.jpg)"]),
+            (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["no caption a.jpg#0"]),
             (["judgments=judgments.txt", "references=karpathy.json", "split=tset"], ["no split 'tset'"]),
             (
                 ["judgments=bad.txt", "references=Flickr8k.token.txt"],
@@ -227,7 +253,8 @@ def test_the_correlations_of_flickr8k_are_the_published_ones(score: Run, user: P
     line = [f"judgments={EXPERTS}", f"references={references}", "tokenizer=ptb", "output=tau.json"]
     assert_done(score(*line))
     result = read(user, "tau.json")
-    assert (result["captions"], result["ratings"], result["left_out"]) == (5664, 16992, 158)
+    assert (result["captions"], result["ratings"], result["own_references"]) == (5664, 16992, 158)
+    assert (result["candidates"], result["published_protocol"]) == ("drop", True)
     expected = {"bleu1": 32.324, "bleu4": 30.776, "rouge_l": 32.314, "meteor": 41.822, "cider": 43.891}
     assert {name: result["scores"][name]["tau_c"] for name in expected} == pytest.approx(expected, abs=0.001)
 

@@ -328,6 +328,8 @@ class ScoreConfig:
         output: the result file.
         judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
             CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
+        candidates: drop judged captions that are a reference of their own image, or keep them and remove them from the
+            references of the image; by default as published for the data set.
         images: the folder of the judged images, for clip.
         clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).
     """
@@ -345,6 +347,7 @@ class ScoreConfig:
     seed: NonNegativeInt
     output: Text
     judgments: Text | None
+    candidates: Literal["drop", "keep"] | None
     images: Text | None
     clip: Text | None
 

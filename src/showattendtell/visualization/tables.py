@@ -14,7 +14,6 @@ from showattendtell.metrics.attention import AttentionScores, MapScore, Relation
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.metrics.calibration import Reliability
 from showattendtell.metrics.faithfulness import FaithfulnessScores, MapFaithfulness
-from showattendtell.metrics.human_judgments import RankCorrelation
 from showattendtell.types import Dataset
 
 METRICS = {
@@ -99,7 +98,7 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
         table.add_section()
-    _print_titled(table, title, missing)
+    print_titled(table, title, missing)
 
 
 def _other_scores(names: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -120,21 +119,10 @@ def print_comparison(comparison: Comparison, title: str) -> None:
                 difference, low, high = (format(value, f"+{form}") for value in values)
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
-    _print_titled(table, title, comparison.missing)
+    print_titled(table, title, comparison.missing)
 
 
-def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str) -> None:
-    """Print Kendall's tau-b and tau-c of metrics with human judgments, times 100."""
-    table = Table("")
-    for column in ("tau-b", "tau-c"):
-        table.add_column(column, justify="right")
-    labels = {**{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)}, **{name: label for name, (label, _) in METRICS.items()}}
-    for name, correlation in correlations.items():
-        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
-    _print_titled(table, title, missing)
-
-
-def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
+def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
     """Print a table with its title and reasons unwrapped, since they are longer than the table is wide."""
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(title, style="italic", markup=False)

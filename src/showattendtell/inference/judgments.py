@@ -1,0 +1,265 @@
+"""Agreement of metrics with human judgments of captions, as Kendall's rank correlation.
+
+With C concordant and D discordant pairs among n pairs of a score and a rating, T_x and T_y pairs that tie only in the
+score and only in the rating, and m the smaller number of different values of both:
+
+    tau-b = (C - D) / sqrt((C + D + T_x) (C + D + T_y))      tau-c = 2 (C - D) / (n^2 (m - 1) / m)
+
+Every rating of a caption counts as a pair of its own.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from omegaconf import DictConfig
+from rich.table import Column, Table
+from scipy.stats import kendalltau
+
+from showattendtell.data.formats import Sentences, find_caption_files, read_all, read_text
+from showattendtell.errors import UserError, listed
+from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, match_references
+from showattendtell.metrics.bootstrap import Array
+from showattendtell.metrics.clip_score import load_clip, measure_clip_score
+from showattendtell.metrics.modular import measure
+from showattendtell.metrics.tokenizers import scoring_name
+from showattendtell.runtime.files import sha256
+from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+from showattendtell.visualization.tables import METRICS, print_notes, print_titled
+
+EXPERT, CROWDFLOWER, COMPOSITE = "Flickr8k-Expert", "Flickr8k-CrowdFlower", "Composite"
+
+PUBLISHED = {EXPERT: "drop", CROWDFLOWER: "keep", COMPOSITE: "keep"}
+"""What Hessel et al. 2021 do with candidates that are a reference of their own image. `drop` leaves them out. `keep`
+scores them, and removes them from the references of the image, for its other candidates too."""
+
+CONSEQUENCE = {"drop": "left out", "keep": "scored, and removed from the references"}
+
+
+class Judgment(NamedTuple):
+    """A caption for an image, and its ratings: one for each rater, or their mean; higher is better."""
+
+    image: str
+    caption: str
+    ratings: tuple[float, ...]
+
+
+class RatedCaptions(NamedTuple):
+    """Content of a judgment file: M judgments, and the references of the image of each.
+
+    Attributes:
+        layout: name of the data set that has files in this form.
+        judgments: M judgments.
+        references: M lists of captions.
+        candidates: `keep` or `drop`, see `PUBLISHED`.
+        own: number of candidates in the file that are a reference of their own image.
+    """
+
+    layout: str
+    judgments: list[Judgment]
+    references: list[list[str]]
+    candidates: str
+    own: int
+
+    @property
+    def is_published(self) -> bool:
+        """Whether published correlations treat these candidates in the same way."""
+        return self.candidates == PUBLISHED[self.layout]
+
+
+def read_judgments(path: Path, captions: Sentences, candidates: str | None = None) -> RatedCaptions:
+    """Read a judgment file. Its first line decides between Composite and Flickr8k's two layouts.
+
+    - Flickr8k-Expert (Hodosh et al. 2013, `ExpertAnnotations.txt`): image, caption id, three ratings from 1 to 4.
+    - Flickr8k-CrowdFlower (`CrowdFlowerAnnotations.txt`): image, caption id, fraction of yes, number of yes, of no.
+    - Composite (Aditya et al. 2015, `8k_correctness.csv` and similar files): a table with semicolons and the columns
+      `Input.image_url`, `Input.text1` to `Input.text4` and `Answer.Q1Answer` to `Answer.Q4Answer`, ratings from 1 to 5.
+
+    Args:
+        captions: reference captions by image; those that the caption ids name are among them.
+        candidates: `keep` or `drop` candidates that are a reference of their own image; by default as `PUBLISHED`.
+
+    Raises:
+        UserError: the file is missing or empty, a line is damaged, an image or a caption is unknown, or no candidate is
+            left.
+    """
+    text = read_text(path)
+    if not text.strip():
+        raise UserError(f"{path} is empty")
+    captions = {image: [caption.strip() for caption in given] for image, given in captions.items()}
+    if IMAGE_URL in text.partition("\n")[0]:
+        try:
+            layout, judgments = COMPOSITE, list(_read_composite(text, path))
+        except csv.Error as error:
+            raise UserError(f"{path} is not a table ({error}); download it again") from None
+    else:
+        layout, judgments = _read_flickr8k(text, path, captions)
+    if unknown := [*dict.fromkeys(one.image for one in judgments if one.image not in captions)]:
+        raise UserError(
+            f"{path} judges captions of {len(unknown):,} images ({listed(unknown)}) that the references do not have; "
+            "give the caption file of these images as references=..."
+        )
+    candidates = candidates or PUBLISHED[layout]
+    own = [one for one in judgments if one.caption in captions[one.image]]
+    references = {image: list(given) for image, given in captions.items()}
+    if candidates == "drop":
+        judgments = [one for one in judgments if one.caption not in captions[one.image]]
+    else:
+        for one in own:
+            if one.caption in references[one.image]:
+                references[one.image].remove(one.caption)
+    if not judgments:
+        raise UserError(
+            f"{path} has no caption to score; candidates=keep keeps captions that are a reference of their own image"
+        )
+    return RatedCaptions(layout, judgments, [references[one.image] for one in judgments], candidates, len(own))
+
+
+ROW = re.compile(r"[^\t]+\t[^\t]+#\d{1,9}(\t\d{1,9}(\.\d*)?){3}")
+"""Image, caption id and three numbers between tabs."""
+
+
+def _read_flickr8k(text: str, path: Path, captions: Sentences) -> tuple[str, list[Judgment]]:
+    """Return the layout and the judgments of a file with a judgment in each line."""
+    layout = ""
+    judgments = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        origin = f"{path}, line {number}"
+        cells = [cell.strip() for cell in line.split("\t")]
+        if not ROW.fullmatch("\t".join(cells)):
+            raise UserError(
+                f"{origin}: expected an image, a caption id such as 'name.jpg#0' and three numbers between tabs, "
+                f"got '{line[:60]}'"
+            )
+        image, candidate, *numbers = cells
+        ratings = tuple(map(float, numbers))
+        layout = layout or (CROWDFLOWER if _is_fraction(*ratings) else EXPERT)
+        if layout == CROWDFLOWER:
+            if not _is_fraction(*ratings):
+                raise UserError(f"{origin}: the fraction of yes does not fit the numbers; correct or remove the line")
+            ratings = ratings[:1]
+        elif wrong := [rating for rating in ratings if rating not in (1, 2, 3, 4)]:
+            raise UserError(f"{origin}: ratings are 1, 2, 3 or 4, got {wrong[0]:g}; correct or remove the line")
+        source, _, index = candidate.rpartition("#")
+        if int(index) >= len(captions.get(source, ())):
+            raise UserError(
+                f"{origin}: the references have no caption {candidate}; give the caption file that the ids are from"
+            )
+        judgments.append(Judgment(image, captions[source][int(index)], ratings))
+    return layout, judgments
+
+
+def _is_fraction(fraction: float, yes: float, no: float) -> bool:
+    """Return whether a line is of CrowdFlower, which no three ratings from 1 to 4 are."""
+    return yes + no > 0 and abs(fraction - yes / (yes + no)) < 0.01  # 2 digits or more
+
+
+IMAGE_URL = "Input.image_url"
+
+
+def _read_composite(text: str, path: Path) -> Iterator[Judgment]:
+    """Yield the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
+    rows = csv.DictReader(StringIO(text), delimiter=";", skipinitialspace=True)
+    header = set(rows.fieldnames or ())
+    pairs = [(f"Input.text{i}", f"Answer.Q{i}Answer") for i in range(1, 10)]
+    columns = [pair for pair in pairs if header.issuperset((IMAGE_URL, *pair))]
+    if not columns:
+        raise UserError(
+            f"{path}, line 1: expected the columns {IMAGE_URL}, Input.text1 and Answer.Q1Answer between semicolons"
+        )
+    for row in rows:
+        url = (row[IMAGE_URL] or "").strip()
+        for name, answer in columns if url else ():
+            caption, rating = ((row[column] or "").strip() for column in (name, answer))
+            if not caption or not rating:
+                continue
+            if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
+                raise UserError(
+                    f"{path}, line {rows.line_num}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or remove "
+                    "the line"
+                )
+            yield Judgment(url.rpartition("/")[2], caption, (float(rating),))
+
+
+class RankCorrelation(NamedTuple):
+    """Kendall's tau-b and tau-c, times 100; nan if all scores or all ratings are equal."""
+
+    tau_b: float
+    tau_c: float
+
+
+def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence[float]]) -> RankCorrelation:
+    """Return the correlation of a metric with the ratings.
+
+    Args:
+        scores: (M,) one for each caption.
+        ratings: M sequences, the ratings of each caption.
+    """
+    repeated = np.repeat(scores, list(map(len, ratings)))
+    flat = np.concatenate(ratings)
+    b, c = (100 * float(kendalltau(repeated, flat, variant=variant).statistic) for variant in ("b", "c"))
+    return RankCorrelation(b, c)
+
+
+def score_metrics(config: DictConfig) -> None:
+    """Print and write Kendall's tau of each metric with the judgments in the file `judgments` of `score`."""
+    tokenizer = scoring_name(config.tokenizer)
+    output, source = (
+        writable(Path(config.output), has_fields("scores", "judgments")),
+        Path(config.judgments).expanduser(),
+    )
+    if config.references is None:
+        raise UserError("references is not set; give the caption file of the judged images, as references=...")
+    files = read_all(find_caption_files(config.references))
+    captions = match_references(files, config.split)
+    captions |= {alias: captions[name] for alias, name in aliases_of(files.values()).items() if name in captions}
+    rated = read_judgments(source, captions, config.candidates)
+    images, candidates, ratings = zip(*rated.judgments, strict=True)
+    corpus = in_words(MatchedCaptions(list(images), rated.references, {source: list(candidates)}), tokenizer)
+    clip = load_clip(config.clip) if config.clip else None
+
+    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
+    by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
+    if clip:
+        paths = [str(Path(config.images).expanduser() / image) for image in images]
+        by_caption["clip_score"] = measure_clip_score(candidates, paths, clip, "cpu")
+    found = {name: rank_correlation(scores, ratings) for name, scores in by_caption.items()}
+    num_ratings = sum(map(len, ratings))
+    print_notes(corpus.notes)
+    protocol = "published" if rated.is_published else "not the published protocol"
+    title = (
+        f"{rated.layout}, {num_ratings:,} ratings of {len(images):,} captions\n"
+        f"candidates={rated.candidates} ({protocol}): {rated.own:,} that are a reference of their own image are "
+        f"{CONSEQUENCE[rated.candidates]}"
+    )
+    table = Table("", Column("tau-b", justify="right"), Column("tau-c", justify="right"))
+    labels = {f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)} | {name: label for name, (label, _) in METRICS.items()}
+    for name, correlation in found.items():
+        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
+    print_titled(table, title, panel.missing)
+    write_json(
+        {
+            "scores": {name: correlation._asdict() for name, correlation in found.items()},
+            "missing": panel.missing,
+            "judgments": {"file": str(source), "layout": rated.layout, "sha256": sha256(source)},
+            "candidates": rated.candidates,
+            "published_protocol": rated.is_published,
+            "own_references": rated.own,
+            "captions": len(images),
+            "ratings": num_ratings,
+            "tokenizer": tokenizer,
+            "split": config.split,
+            "metrics": list(config.metrics),
+            "references": describe(files),
+            "notes": corpus.notes,
+            "versions": versions(),
+        },
+        output,
+    )
+    print(f"written to {output}")
