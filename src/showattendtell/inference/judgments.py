@@ -210,10 +210,8 @@ def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence
 def score_metrics(config: DictConfig) -> None:
     """Print and write Kendall's tau of each metric with the judgments in the file `judgments` of `score`."""
     tokenizer = scoring_name(config.tokenizer)
-    output, source = (
-        writable(Path(config.output), has_fields("scores", "judgments")),
-        Path(config.judgments).expanduser(),
-    )
+    output = writable(Path(config.output), has_fields("scores", "judgments"))
+    source = Path(config.judgments).expanduser()
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
     files = read_all(find_caption_files(config.references))
