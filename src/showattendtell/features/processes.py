@@ -1,9 +1,11 @@
 """Run a function in several processes of this machine."""
 
-import signal
+import os
 import sys
 from collections.abc import Callable
+from multiprocessing import parent_process
 from multiprocessing.queues import SimpleQueue
+from threading import Thread
 
 import torch
 import torch.multiprocessing as multiprocessing
@@ -34,11 +36,18 @@ def run_in_processes(number: int, function: Callable[[], None]) -> None:
 
 
 def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
-    # torch sends SIGINT if the parent is killed, which processes in the background of a shell ignore
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
         function()
     except UserError as error:
         errors.put(error)
         sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """End this process if its parent was killed. The SIGINT that torch sends then is ignored in some shells."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
