@@ -22,8 +22,8 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import GridSource
-from showattendtell.features.store import EncodedBatch, FeatureStore, StorePlan
-from showattendtell.features.writer import write_shards, write_store
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.writer import EncodedBatch, StorePlan, write_shards, write_store
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner

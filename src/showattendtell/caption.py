@@ -152,10 +152,10 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
     from showattendtell.config.compose import with_overrides
     from showattendtell.data.images import find_images
+    from showattendtell.extensions.ray.actors import require_ray
+    from showattendtell.extensions.ray.captioning import caption_with_ray, read_outcome
     from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import checkpoint_groups, load_captioners, settings_checksum
-    from showattendtell.inference.ray_captioning import caption_with_ray, read_outcome
-    from showattendtell.runtime.ray_actors import require_ray
     from showattendtell.visualization.result_files import next_free
 
     require_ray()

@@ -7,23 +7,12 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("download")
 def main(config: DictConfig) -> None:
-    from pathlib import Path
-
     from hydra.utils import instantiate
 
-    from showattendtell.data import download
-    from showattendtell.data.archives import check_free_space
+    from showattendtell.extensions.download.publication import download
 
     publication = instantiate(config.dataset, _convert_="all")
-    cache = download.DownloadCache(Path(publication.root).expanduser())
-    with cache.lock():
-        plan = download.make_plan(publication, cache, config.parts, config.mirror)
-        download.print_plan(plan, publication)
-        check_free_space(cache.root, download.required_space(plan, cache), "the archives and what is in them")
-        for step in plan:
-            download.acquire(step, cache, config.retries)
-        download.check_requests(plan, publication)
-    print(f"complete in {cache.root}")
+    download(publication, config.parts, config.mirror, config.retries)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from showattendtell.data.custom import read_text
 from showattendtell.data.formats import read_list
 from showattendtell.datamodules.datasets import open_source
 from showattendtell.errors import UserError
+from showattendtell.extensions.language_model.encoder import NoEncoder
 from showattendtell.features.extract import Extraction
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.types import Dataset
 
 

@@ -1,4 +1,3 @@
-import io
 import multiprocessing
 import os
 import re
@@ -7,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,21 +15,13 @@ import pytest
 import torch
 from grid_stores import content
 from PIL import Image
-from rich.console import Console
-from rich.progress import Progress
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
-from showattendtell.features import store as store_module
 from showattendtell.features.extract import Extraction, feature_path, open_features
-from showattendtell.features.store import (
-    BATCH_SIZE,
-    FeatureStore,
-    is_finished,
-    read_manifest,
-    verify,
-)
+from showattendtell.features.store import FeatureStore, is_finished, read_manifest
+from showattendtell.features.writer import BATCH_SIZE
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
 
@@ -81,16 +71,6 @@ def with_broken_image(dataset: Dataset, folder: Path) -> tuple[Dataset, Path]:
     return dataset._replace(splits={**dataset.splits, "train": changed}), broken
 
 
-@pytest.fixture
-def forked_workers(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Workers are forked from the server that has imported torch. Without this fixture they import it themselves."""
-    strategy = torch.multiprocessing.get_sharing_strategy()
-    torch.multiprocessing.set_sharing_strategy("file_system")  # a request can pass 256 file descriptors
-    monkeypatch.setattr("showattendtell.features.workers.multiprocessing.get_context", lambda method: fork_server)
-    yield
-    torch.multiprocessing.set_sharing_strategy(strategy)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(dataset: Dataset, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("uninterrupted") / "grids"
@@ -122,41 +102,18 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
     assert torch.equal(*drawn)
 
 
-@pytest.mark.parametrize(("images", "hint"), [(1_000, []), (2_000, ["  about 17 minutes are left; be patient"])])
-def test_without_a_terminal_lines_report_progress_and_faster_settings_if_it_takes_long(images: int, hint: list[str]):
-    """Two images are written per second."""
-    console = Console(file=io.StringIO(), width=200)
-    clock = Clock()
-    with Progress(console=console, get_time=lambda: clock.seconds, auto_refresh=False) as progress:
-        progress.add_task("features", total=images)
-        extract._follow(progress, lambda: 2 * clock.seconds, clock, "be patient")
-    lines = console.file.getvalue().splitlines()
-    first = f"features: 18 of {images} images, 2.0 images/s"
-    assert lines[: 2 + len(hint)] == [first, *hint, f"features: 36 of {images} images, 2.0 images/s"]
-
-
-class Clock:
-    """An event that never happens within twenty seconds, which pass at once."""
-
-    seconds = 0
-
-    def wait(self, interval: int) -> bool:
-        self.seconds += interval
-        return self.seconds > 20
-
-
 @pytest.mark.slow
 def test_the_store_of_several_processes_is_the_same(
     dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
 ):
     open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
     assert content(tmp_path / "grids") == content(uninterrupted)
-    assert sum(verify(tmp_path / "grids")) == len(dataset.examples())
 
 
-def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int) -> None:
+def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int, views: int = 1) -> None:
     os.setsid()
-    open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=workers))
+    extraction = Extraction(workers=workers, views=views)
+    open_features(dataset, encoder, path, skip_unreadable=False, extraction=extraction)
 
 
 @pytest.mark.parametrize("workers", slow_after(1, [1, 2]))
@@ -181,7 +138,7 @@ def test_workers_end_if_only_the_process_that_started_them_is_killed(
     dataset: Dataset, encoder: Encoder, tmp_path: Path
 ):
     path = tmp_path / "grids"
-    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2))
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2, 20))
     process.start()
     while not has_batch(path):
         assert process.is_alive()
@@ -209,18 +166,17 @@ def kill_after_a_batch(path: Path) -> None:
 
 
 def has_batch(path: Path) -> bool:
-    return any(file.stat().st_size for file in path.glob("*.progress")) or any(path.glob("0*.json"))
+    return any(path.glob("*.part")) or any(path.glob("0*.json"))
 
 
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     dataset: Dataset,
     encoder: Encoder,
     uninterrupted: Path,
-    forked_workers: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    path, own = tmp_path / "grids", extract.in_processes
+    path, own = tmp_path / "grids", extract.run_in_processes
 
     def kill_one(number: int, write: Callable[[], None]) -> None:
         killer = Thread(target=kill_after_a_batch, args=(path,))
@@ -230,7 +186,7 @@ def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
         finally:
             killer.join()
 
-    monkeypatch.setattr(extract, "in_processes", kill_one)
+    monkeypatch.setattr(extract, "run_in_processes", kill_one)
     output = r"a process that encodes images ended with status -9.* finished work is kept"
     with pytest.raises(UserError, match=output):
         open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
@@ -272,9 +228,7 @@ def test_a_broken_image_is_reported_with_the_way_to_pass_over_it(dataset: Datase
     assert not is_finished(tmp_path / "grids")
 
 
-def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(
-    dataset: Dataset, encoder: Encoder, forked_workers: None, tmp_path: Path
-):
+def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
@@ -339,7 +293,7 @@ def test_the_path_names_data_set_network_grid_size_and_form(
 def test_the_store_says_how_the_grids_were_made(uninterrupted: Path, encoder: Encoder):
     manifest = read_manifest(uninterrupted)
     assert manifest.dataset == "noise"
-    assert manifest.settings == {**encoder.describe(), "dtype": "float16", "views": 1}
+    assert manifest.settings == {**encoder.describe(), "dtype": "float16", "views": 1, "precision": "float32"}
 
 
 def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
@@ -409,7 +363,7 @@ def test_squashed_images_have_a_store_of_their_own(dataset: Dataset, encoder: En
         "tf_efficientnet_lite0-last-64-resize64-squash",
     ]
     open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    with pytest.raises(UserError, match=r"was made with crop_mode=center, this run has crop_mode=squash"):
+    with pytest.raises(UserError, match=r"this run has crop_mode=squash"):
         open_features(few(dataset), squashing, tmp_path / "grids", skip_unreadable=False)
 
 
@@ -444,25 +398,9 @@ def test_grids_that_were_changed_are_found_at_the_first_use(
     open_features(few(dataset), encoder, path, skip_unreadable=False)
     shard = path / "00000.npy"
     shard.write_bytes(change(shard.read_bytes()))
-    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png do not match their checksum\); delete the folder"
+    sentence = r"damaged \(00000.npy does not match its checksum\); delete the folder"
     with pytest.raises(UserError, match=sentence):
         open_features(few(dataset), encoder, path, skip_unreadable=False)
-
-
-def test_shards_are_verified_once_and_again_after_a_change(
-    dataset: Dataset, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    verified: list[list[int]] = []
-    monkeypatch.setattr(store_module, "verify", lambda path, shards: iter(verified.append(list(shards)) or ()))
-    for _ in range(2):
-        open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[*range(8)]]
-    os.utime(tmp_path / "grids/00001.npy")
-    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[*range(8)], [1]]
-    (tmp_path / "grids" / store_module.VERIFIED).write_text("[")
-    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[*range(8)], [1], [*range(8)]]
 
 
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):
@@ -474,5 +412,5 @@ def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Enco
     Path(examples[0].path).write_bytes(copy)  # the same content at another time, as after copying the data set
     open_features(own, encoder, path, skip_unreadable=False)
     draw_photograph(Path(examples[1].path), rng)
-    with pytest.raises(UserError, match=r"1 photographs changed since .*1.png; delete the folder"):
+    with pytest.raises(UserError, match=r"1 files changed since .*1.png; delete the folder"):
         open_features(own, encoder, path, skip_unreadable=False)

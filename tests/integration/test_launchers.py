@@ -18,8 +18,8 @@ from ray_cluster import OWN_RAY, wait_until
 from runs import SIZES, TINY
 from slow_cases import slow_after
 
-from showattendtell.features.collection import find_stores
 from showattendtell.features.store import verify
+from showattendtell.features.stores import find_stores
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]

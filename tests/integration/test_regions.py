@@ -14,8 +14,8 @@ from runs import SIZES, TINY, Run, assert_done, assert_error
 from showattendtell import load
 from showattendtell.datamodules.datamodule import ShapesDataModule
 from showattendtell.errors import UserError
+from showattendtell.extensions.regions.encoder import RegionFeatures
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.models.region_features import RegionFeatures
 from showattendtell.training.module import CaptioningModule
 
 REGIONS = ["encoder=regions", "encoder.features=detections.tsv", f"encoder.dim={DIM}", "encoder.max_regions=12"]

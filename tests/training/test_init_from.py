@@ -11,11 +11,11 @@ from small_training import small_config, small_run
 from showattendtell.config.instantiate import build_captioner
 from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError
+from showattendtell.extensions.language_model.encoder import NoEncoder
 from showattendtell.features.extract import Extraction, feature_path
 from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint, initial_vocabulary
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.runtime.files import BEST
 from showattendtell.types import Caption, Dataset, Example
 

@@ -31,7 +31,7 @@ COMMON = {
     ),
     "prepare": (
         *("dataset.root", "dataset.skip_unreadable", "cache", "encoder.size", "encoder.resize", "encoder.crop_mode"),
-        *("features.workers", "features.executor", "features.dtype", "features.precision", "features.engine"),
+        *("features.workers", "features.dtype", "features.precision", "features.engine"),
         "features.views",
     ),
     "evaluate": (

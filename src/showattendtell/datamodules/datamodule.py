@@ -4,6 +4,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -381,7 +382,7 @@ class ReaderDataModule(CaptionDataModule):
         return {
             "dataset": describe_call(self._read),
             "cache": str(self._cache),
-            "features": describe_call(partial(Extraction, **self._extraction._asdict())),
+            "features": describe_call(partial(type(self._extraction), **asdict(self._extraction))),
             "seed": self._seed,
         }
 

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -23,7 +24,6 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
@@ -99,11 +99,14 @@ class GridSource:
         return torch.full((len(positions),), MIRRORED * self._fixed_view)
 
 
-class BlankSource:
-    """Source of regions (I, 1, 1) of 0, for language models."""
+class ConstantSource:
+    """Source of the same regions (L, D) for every image, which is not read."""
+
+    def __init__(self, regions: Tensor):
+        self._regions = regions
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        return torch.zeros(len(positions), 1, 1)
+        return self._regions.repeat(len(positions), 1, 1)
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         return [Frame(WHOLE)] * len(positions)
@@ -169,8 +172,9 @@ def open_source(
         UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
             image; a store with other settings.
     """
-    if isinstance(encoder, NoEncoder):
-        return lambda examples, view="plain": BlankSource(), dataset
+    constant = encoder.constant_regions
+    if constant is not None:
+        return lambda examples, view="plain": ConstantSource(constant), dataset
     if not any(example.path for example in dataset.examples()):
         raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")
     if encoder.trainable:
@@ -183,10 +187,10 @@ def open_source(
             "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
     if not encoder.reads_pixels:
-        for name in extraction._fields:
-            if getattr(extraction, name) != extraction._field_defaults[name]:
+        for field in fields(extraction):
+            if getattr(extraction, field.name) != field.default:
                 raise UserError(
-                    f"features.{name} is about grids that an encoder computes; leave it out with these regions"
+                    f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
                 )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)

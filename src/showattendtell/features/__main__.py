@@ -10,7 +10,7 @@ def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
-    from showattendtell.features.collection import find_stores, merge, print_stores, verify_stores
+    from showattendtell.features.stores import merge, print_stores, verify_stores
 
     folder = Path(config.cache).expanduser() / "features"
     if (config.merge is None) != (config.output is None):
@@ -18,10 +18,9 @@ def main(config: DictConfig) -> None:
     if config.merge:
         folder = Path(config.output).expanduser()
         merge([Path(source).expanduser() for source in config.merge], folder)
-    found = find_stores(folder)
-    print_stores(folder, found)
+    print_stores(folder)
     if config.verify:
-        verify_stores(found)
+        verify_stores(folder)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 
 from showattendtell.data.images import ImageFiles
 from showattendtell.errors import UserError
-from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FileStamp
+from showattendtell.features.store import FileStamp
 from showattendtell.features.views import view_of
+from showattendtell.features.writer import BATCH_SIZE, EncodedBatch
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.memory import keep_freed_memory

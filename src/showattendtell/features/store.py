@@ -1,25 +1,23 @@
-"""Storage format of grids, and the store that reads them.
+"""The feature cache: grids of a frozen encoder on disk.
 
-A store is a folder:
+A store is a folder. Its shards are numpy arrays, each with a record of its own, so that several
+processes and machines can write one store and an interrupted one loses one shard at most.
 
-    store.json     `Manifest`: settings and number of shards; written last, when the store is complete
-    00000.npy ...  shards: grids (images, views, L, D) in float16, or for int8 records of steps (L,) and values (L, D)
-    00000.json     `ShardRecord`: image names, checksums, unreadable images
-    verified.json  size and time of each shard when it was last verified
-    plan.json, 00000.progress  of a store that is being written; see `features.writer`
+    store.json      `Manifest`: settings and number of shards, written last
+    00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
+    00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
+    verified.json   size and time of each shard when its checksum was last compared
 """
 
 import fcntl
-import hashlib
 import io
 import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,89 +25,69 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import Progress
+from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, fadvise, open_folder
 from showattendtell.settings import PositiveInt
 
-StoredDtype = Literal["float16", "int8"]
-
-
-class Float16:
-    """Storage of grids in float16, which is also what is read."""
-
-    def record(self, regions: int, dim: int) -> np.dtype:
-        """Return the data type of one grid."""
-        return np.dtype((np.float16, (regions, dim)))
-
-    def pack(self, grids: Tensor) -> NDArray:
-        """Convert (N, L, D), float32, to N stored grids."""
-        return grids.to(torch.float16).contiguous().numpy()
-
-    def unpack(self, packed: NDArray) -> Tensor:
-        """Convert N stored grids to (N, L, D)."""
-        return torch.from_numpy(packed)
-
-    def are_finite(self, packed: NDArray) -> bool:
-        """Return whether stored grids have neither NaN nor infinity."""
-        exponent = np.uint16(0x7C00)  # the bits of the exponent, which are all 1 in infinity and NaN
-        return not ((packed.view(np.uint16) & exponent) == exponent).any()
-
-
-class Int8(Float16):
-    """Storage of grids in int8: value = q * step, with q from -127 to 127 and step = max |value| / 127 per region.
-
-    They are read as float32.
-    """
-
-    def record(self, regions: int, dim: int) -> np.dtype:
-        return np.dtype([("step", np.float32, (regions,)), ("q", np.int8, (regions, dim))])
-
-    def pack(self, grids: Tensor) -> NDArray:
-        values = grids.float().numpy()
-        packed = np.empty(len(values), self.record(*values.shape[1:]))
-        packed["step"] = np.abs(values).max(axis=2) / 127
-        step = packed["step"][..., np.newaxis]
-        with np.errstate(invalid="ignore"):  # `are_finite` finds infinity and NaN by the step
-            packed["q"] = np.rint(np.divide(values, step, out=np.zeros_like(values), where=step > 0))
-        return packed
-
-    def unpack(self, packed: NDArray) -> Tensor:
-        values = packed["q"].astype(np.float32)
-        values *= packed["step"][..., np.newaxis]
-        return torch.from_numpy(values)
-
-    def are_finite(self, packed: NDArray) -> bool:
-        return bool(np.isfinite(packed["step"]).all())
-
-
-STORAGE_FORMATS: dict[StoredDtype, Float16] = {"float16": Float16(), "int8": Int8()}
-
-
-FORMAT = 2
-"""Version of the storage format; 1 was a single safetensors file."""
-
-BATCH_SIZE = 32
-"""Images per batch, the unit of encoding, writing and checksums."""
+FORMAT = 3
+MANIFEST, VERIFIED = "store.json", "verified.json"
 
 LARGEST = 2**28
-"""Largest number of values in the grids of an image, of all views."""
+"""The largest number of values in the grids of an image, of all views."""
 
-MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
+StoredDtype = Literal["float16", "int8"]
 
 Settings = Mapping[str, Any]
-"""Everything that determines the values of the grids: the content of `Encoder.describe`, `dtype`, `views`, and settings
-that differ from `DEFAULTS`."""
+"""All that determines the grids: the content of `Encoder.describe`, `dtype`, `views`, `precision`."""
 
-DEFAULTS: Settings = {"precision": "float32", "crop_mode": "center"}
-"""Defaults of settings that a store records only if they differ."""
+
+def grid_type(settings: Settings) -> np.dtype:
+    """Return the data type of one grid: (L, D) in float16, or in int8 with a step (L,).
+
+    An int8 value q from -127 to 127 stands for q * step, with step = max |value| / 127 per region.
+    """
+    regions, dim = math.prod(settings["grid"]), settings["dim"]
+    if settings["dtype"] == "float16":
+        return np.dtype((np.float16, (regions, dim)))
+    return np.dtype([("step", np.float32, (regions,)), ("q", np.int8, (regions, dim))])
+
+
+def pack(grids: Tensor, dtype: StoredDtype) -> NDArray:
+    """Convert grids (N, L, D) in float32 to N stored ones.
+
+    Raises:
+        OverflowError: a value is not finite, or too large for the data type.
+    """
+    if dtype == "float16":
+        stored = grids.to(torch.float16)
+        if not stored.isfinite().all():
+            raise OverflowError
+        return stored.contiguous().numpy()
+    values = grids.float().numpy()
+    settings = {"grid": values.shape[1:2], "dim": values.shape[2], "dtype": dtype}
+    packed = np.empty(len(values), grid_type(settings))
+    packed["step"] = np.abs(values).max(axis=2) / 127
+    step = packed["step"][..., np.newaxis]
+    if not np.isfinite(step).all():
+        raise OverflowError
+    packed["q"] = np.rint(np.divide(values, step, out=np.zeros_like(values), where=step > 0))
+    return packed
+
+
+def unpack(stored: NDArray) -> Tensor:
+    """Convert N stored grids to (N, L, D): float16 as it is, int8 to float32."""
+    if stored.dtype == np.float16:
+        return torch.from_numpy(stored)
+    values = stored["q"].astype(np.float32)
+    values *= stored["step"][..., np.newaxis]
+    return torch.from_numpy(values)
 
 
 class FileStamp(NamedTuple):
-    """Identification of the content of a photograph: size in bytes, time of the last change in ns, and CRC-32."""
+    """Identifies the content of a photograph: size in bytes, time of the last change in ns, CRC-32."""
 
     size: int
     changed: int
@@ -126,11 +104,13 @@ class FileStamp(NamedTuple):
         status = os.stat(path)
         if status.st_size != self.size:
             return False
-        return status.st_mtime_ns == self.changed or zlib.crc32(Path(path).read_bytes()) == self.checksum
+        if status.st_mtime_ns == self.changed:
+            return True
+        return zlib.crc32(Path(path).read_bytes()) == self.checksum
 
 
 class GridSettings(BaseModel):
-    """The settings that the size of an image's grids follows from."""
+    """The settings that the size of a grid follows from."""
 
     grid: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
     dim: PositiveInt
@@ -138,10 +118,10 @@ class GridSettings(BaseModel):
     dtype: StoredDtype
 
 
-def _storable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Raise a `ValueError` for settings of grids that no file may hold."""
-    grid_settings = GridSettings.model_validate(settings, strict=True)
-    if math.prod([*grid_settings.grid, grid_settings.dim, grid_settings.views]) > LARGEST:
+def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
+    """Raise a `ValueError` for a size that no store has, before memory is allocated for it."""
+    sizes = GridSettings.model_validate(settings, strict=True)
+    if math.prod([*sizes.grid, sizes.dim, sizes.views]) > LARGEST:
         raise ValueError("the grids of an image are too large")
     return settings
 
@@ -154,7 +134,7 @@ class Manifest(BaseModel):
 
     format: int
     dataset: str
-    settings: Annotated[dict[str, Any], AfterValidator(_storable)]
+    settings: Annotated[dict[str, Any], AfterValidator(_check_size)]
     shards: int
     relative_error: float
 
@@ -164,17 +144,17 @@ class ShardRecord(BaseModel):
 
     images: names by position, unreadable images included.
     skipped: unreadable images with the reason; their grids are 0.
-    checksums: CRC-32 of each batch's bytes.
+    checksum: CRC-32 of the shard's file.
     lost, whole: sums of squares over all values of (stored - computed) and of computed.
-    stamps: of the photographs when they were encoded; empty in stores of earlier versions.
+    stamps: of the photographs when they were encoded.
     """
 
     images: list[str]
     skipped: dict[str, str]
-    checksums: list[int]
+    checksum: int
     lost: float
     whole: float
-    stamps: dict[str, FileStamp] = {}
+    stamps: dict[str, FileStamp]
 
 
 Content = TypeVar("Content", Manifest, ShardRecord)
@@ -190,33 +170,24 @@ def record_file(path: Path, number: int) -> Path:
     return path / f"{number:05}.json"
 
 
-def journal_file(path: Path, number: int) -> Path:
-    """Return the file with the journal of a shard that is being written."""
-    return path / f"{number:05}.progress"
-
-
 def is_finished(path: Path) -> bool:
-    """Return whether a folder has a complete store. If it has a plan, too, its writer was killed."""
-    return (path / MANIFEST).is_file() and not (path / PLAN).exists()
-
-
-def grid_type(settings: Settings) -> np.dtype:
-    """Return the data type of one view of an image."""
-    rows, columns = settings["grid"]
-    return STORAGE_FORMATS[settings["dtype"]].record(rows * columns, settings["dim"])
+    """Return whether a folder has a complete store."""
+    return (path / MANIFEST).is_file()
 
 
 def shard_header(settings: Settings, images: int) -> bytes:
-    """Return the header of a shard, a `.npy` file, with that many images. Its length is a multiple of 64 bytes."""
-    grid, head = grid_type(settings), io.BytesIO()
-    descr, shape = np.lib.format.dtype_to_descr(grid.base), (images, settings["views"], *grid.shape)
-    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
-    return head.getvalue()
+    """Return the header of the `.npy` file of a shard with that many images."""
+    grid, header = grid_type(settings), io.BytesIO()
+    shape = (images, settings["views"], *grid.shape)
+    content = {"descr": np.lib.format.dtype_to_descr(grid.base), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, content)
+    return header.getvalue()
 
 
 def image_bytes(settings: Settings) -> int:
     """Return the size in bytes of an image's grids, all views."""
-    return settings["views"] * grid_type(settings).itemsize
+    size: int = settings["views"] * grid_type(settings).itemsize
+    return size
 
 
 def shard_bytes(settings: Settings, images: int) -> int:
@@ -235,8 +206,8 @@ def read_manifest(path: Path) -> Manifest:
     manifest = _read(path / MANIFEST, Manifest)
     if manifest.format != FORMAT:
         raise UserError(
-            f"{path} has format {manifest.format}, and this version reads {FORMAT}; set cache to another folder, or "
-            "delete this one; the next run recreates it"
+            f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the "
+            "folder; the next run recreates it"
         )
     return manifest
 
@@ -262,97 +233,29 @@ def damaged(path: Path, reason: str) -> UserError:
 
 def write_json(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
-    text = content.model_dump_json(indent=1) if isinstance(content, BaseModel) else json.dumps(content, indent=1)
+    plain = content.model_dump(mode="json") if isinstance(content, BaseModel) else content
     with atomic_write(file) as stream:
-        stream.write(f"{text}\n".encode())
+        stream.write(f"{json.dumps(plain, indent=1)}\n".encode())
 
 
-def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> None:
+def check_same_settings(path: Path, stored: Settings, expected: Settings) -> None:
     """Raise `UserError` if settings differ; the message names the first difference."""
-    for key in {**made_with, **expected}:
-        value, stored = (settings.get(key, DEFAULTS.get(key)) for settings in (expected, made_with))
-        if isinstance(value, Mapping) and isinstance(stored, Mapping):
-            check_same_settings(path, stored, value)
-        elif value != stored:
+    for key in {**stored, **expected}:
+        old, new = stored.get(key), expected.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            check_same_settings(path, old, new)
+        elif old != new:
             raise UserError(
-                f"{path} was made with {key}={stored}, this run has {key}={value}; set cache to another "
+                f"{path} was made with {key}={old}, this run has {key}={new}; set cache to another "
                 "folder, or delete this one; the next run recreates it"
             )
-
-
-SHARD_SIZE = 1024
-"""Maximum number of images per shard."""
-
-SHARDS = 64
-"""Number of shards of a store with images for as many batches, so that so many processes can write it."""
-
-
-def shard_size(images: int) -> int:
-    """Return the images per shard of a store: whole batches, and the same for any number of processes."""
-    return min(BATCH_SIZE * math.ceil(images / (SHARDS * BATCH_SIZE)), SHARD_SIZE)
-
-
-class StorePlan(NamedTuple):
-    """Planned content of a store: the grids of `images` in this order."""
-
-    dataset: str
-    settings: Settings
-    images: Sequence[str]
-    shard_size: int = SHARD_SIZE
-
-    @property
-    def shards(self) -> list[Sequence[str]]:
-        """Return the images of each shard."""
-        return [self.images[start : start + self.shard_size] for start in range(0, len(self.images), self.shard_size)]
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all shards in bytes."""
-        return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the content of `plan.json`. An unfinished store is continued if it is equal."""
-        names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
-        content = {"settings": self.settings, "shard_size": self.shard_size, "images_sha256": names}
-        return json.loads(json.dumps({"format": FORMAT, "dataset": self.dataset, **content}))
-
-
-class EncodedBatch(NamedTuple):
-    """An encoded batch.
-
-    images   names of the readable images
-    grids    (N, views, L, D) their grids, in float32
-    skipped  errors of the unreadable images, by name
-    stamps   of the files of the readable images
-    """
-
-    images: Sequence[str]
-    grids: Tensor
-    skipped: Mapping[str, str]
-    stamps: Mapping[str, FileStamp] = MappingProxyType({})
-
-
-Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
-"""Encodes batches of images, which are given by their names and may be requested ahead."""
-
-
-@contextmanager
-def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
-    """Convert an error of writing, such as a full disk, to `UserError`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); it needs {decimal(plan.num_bytes)}: make room, or set cache "
-            "to a folder on another disk"
-        ) from None
 
 
 class FeatureStore:
     """Grids by row, read from disk on request.
 
-    Files are opened at their first use and read with `pread`, which has no file position. A store therefore works in
-    other processes, forked or not, and its data are in the page cache instead of this process's memory.
+    Shards are opened at their first use and read with `preadv`, which has no file position. A store
+    therefore works in other processes, and its data are in the page cache instead of their memory.
 
     Attributes:
         settings: with which the grids were computed.
@@ -374,19 +277,22 @@ class FeatureStore:
         self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
-        self._numbers, self._grid = STORAGE_FORMATS[self.settings["dtype"]], grid_type(self.settings)
+        self._grid = grid_type(self.settings)
         self._files: dict[int, int] = {}
         self._rows: dict[str, int] = {}
-        records = [read_record(path, i) for i in range(manifest.shards)]
-        self._firsts = np.cumsum([0, *(len(record.images) for record in records)])
-        self._starts = np.array([len(shard_header(self.settings, len(record.images))) for record in records], int)
-        for i, record in enumerate(records):
-            file, expected_size = shard_file(path, i), shard_bytes(self.settings, len(record.images))
+        records = [read_record(path, number) for number in range(manifest.shards)]
+        sizes = [len(record.images) for record in records]
+        self._firsts = np.cumsum([0, *sizes])
+        self._starts = np.array([len(shard_header(self.settings, size)) for size in sizes], int)
+        for number, record in enumerate(records):
+            file = shard_file(path, number)
+            expected_size = shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
-            named = enumerate(record.images, self._firsts[i].item())
-            self._rows |= {image: row for row, image in named if image not in record.skipped}
+            for row, image in enumerate(record.images, self._firsts[number].item()):
+                if image not in record.skipped:
+                    self._rows[image] = row
             self.skipped |= record.skipped
             self.stamps |= record.stamps
 
@@ -395,8 +301,8 @@ class FeatureStore:
         unknown = [image for image in images if image not in self._rows]
         if unknown:
             raise UserError(
-                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; delete the "
-                "folder; the next run recreates it"
+                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; "
+                "delete the folder; the next run recreates it"
             )
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
 
@@ -420,9 +326,8 @@ class FeatureStore:
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a header of
-        # _starts[k] bytes, the views of an image follow each other. View v of row r has the offset
-        # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid_bytes.
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
+        # header of _starts[k] bytes, the views of an image follow each other.
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         images = self._starts[shards] + (rows.numpy() - self._firsts[shards]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()
@@ -437,7 +342,7 @@ class FeatureStore:
         except OSError as error:
             file_name = f"{Path(error.filename).name}: " if error.filename else ""
             raise damaged(self.path, f"{file_name}{error.strerror}") from None
-        return self._numbers.unpack(np.ndarray((len(rows),), self._grid, content))
+        return unpack(np.ndarray((len(rows),), self._grid, content))
 
     def _open(self, number: int) -> int:
         if number not in self._files:
@@ -454,76 +359,49 @@ class FeatureStore:
             os.close(file)
 
 
-def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
-    """Verify checksums, and that all values are finite. Yield the number of images of each verified batch.
-
-    Args:
-        shards: by default all.
-
-    Raises:
-        UserError: at the first invalid batch.
-    """
-    manifest = read_manifest(path)
-    numbers, grid = STORAGE_FORMATS[manifest.settings["dtype"]], grid_type(manifest.settings)
-    for number in range(manifest.shards) if shards is None else shards:
-        record, shard = read_record(path, number), shard_file(path, number)
-        with shard.open("rb", buffering=0) as file:
-            fadvise(file.fileno(), "SEQUENTIAL")
-            if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
-                raise damaged(path, f"the header of {shard.name}")
-            for batch, checksum in enumerate(record.checksums):
-                images = record.images[batch * BATCH_SIZE : (batch + 1) * BATCH_SIZE]
-                content = file.read(len(images) * image_bytes(manifest.settings))
-                where = f"{shard.name}: the grids of {images[0]} to {images[-1]}"
-                if zlib.crc32(content) != checksum:
-                    raise damaged(path, f"{where} do not match their checksum")
-                if not numbers.are_finite(np.frombuffer(content, grid.base)):
-                    raise damaged(path, f"{where} are not finite")
-                yield len(images)
+def verify_shard(path: Path, number: int) -> None:
+    """Compare the checksum of a shard. Raise `UserError` if it differs."""
+    checksum = 0
+    with shard_file(path, number).open("rb") as file:
+        fadvise(file.fileno(), "SEQUENTIAL")
+        while chunk := file.read(2**22):
+            checksum = zlib.crc32(chunk, checksum)
+    if checksum != read_record(path, number).checksum:
+        raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
 
 
 def verify_changed(path: Path) -> None:
     """Verify the shards whose size or time differs from when they were last verified, all at the first use.
 
-    Of several processes one verifies, and the others wait for its mark. In a cache that may not be written there is no
-    mark, and every process verifies at the same time.
+    Of several processes one verifies and the others wait. A cache that may not be written has no mark,
+    and every process verifies.
 
     Raises:
-        UserError: for the first invalid batch.
+        UserError: for the first shard that is damaged.
     """
-    if not _changed_shards(path, _shard_stamps(path)):
+    if not _changed_shards(path):
         return
-    console = Console(stderr=True)
     with open_folder(path) as folder:
         if os.access(path, os.W_OK):
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                console.print("waiting for another process to verify the stored grids")
-                fcntl.flock(folder, fcntl.LOCK_EX)
-        stamps = _shard_stamps(path)
-        changed = _changed_shards(path, stamps)
-        if not changed:  # another process has verified them meanwhile
-            return
-        total = sum(len(read_record(path, number).images) for number in changed)
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("verifying the stored grids", total=total)
-            for images in verify(path, changed):
-                progress.advance(bar, images)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        description = "verifying the stored grids"
+        for number in track(_changed_shards(path), description, console=Console(stderr=True), transient=True):
+            verify_shard(path, number)
         with suppress(OSError):
-            write_json(path / VERIFIED, stamps)
+            write_json(path / VERIFIED, _shard_stamps(path))
 
 
 def _shard_stamps(path: Path) -> dict[str, list[int]]:
     """Return size and time of each shard by its file name."""
-    files = [shard_file(path, i) for i in range(read_manifest(path).shards)]
+    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
     return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
-def _changed_shards(path: Path, stamps: Mapping[str, Sequence[int]]) -> list[int]:
+def _changed_shards(path: Path) -> list[int]:
     """Return the shards whose stamps differ from when they were last verified."""
     verified: Any = None
     with suppress(OSError, ValueError):
         verified = json.loads((path / VERIFIED).read_bytes())
-    stamps_by_file = verified if isinstance(verified, dict) else {}
-    return [i for i, (name, stamp) in enumerate(stamps.items()) if stamps_by_file.get(name) != stamp]
+    known = verified if isinstance(verified, dict) else {}
+    stamps = _shard_stamps(path)
+    return [number for number, (name, stamp) in enumerate(stamps.items()) if known.get(name) != stamp]

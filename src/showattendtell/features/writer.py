@@ -1,296 +1,282 @@
-"""Write feature stores in several processes, with journals from which interrupted work resumes.
+"""Write feature stores, in one process or in several at once, and complete interrupted ones.
 
-Every process that writes holds a shared lock on the folder, and an exclusive one on its shard. Laying out and
-completing a store need an exclusive lock on the folder. The locks are those of `flock`, which end with their process.
+A process locks a shard, writes it and then its record, so that a shard with a record is complete. The
+locks are those of `flock`, which end with their process: the shard of a killed process is written again.
 """
 
 import fcntl
+import hashlib
 import json
-import os
+import math
+import shutil
+import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from io import FileIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from rich.filesize import decimal
+from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import (
-    BATCH_SIZE,
     FORMAT,
     MANIFEST,
-    PLAN,
-    STORAGE_FORMATS,
-    Encode,
-    EncodedBatch,
     FileStamp,
     Manifest,
     Settings,
     ShardRecord,
-    StorePlan,
     grid_type,
     image_bytes,
     is_finished,
-    journal_file,
+    pack,
     read_record,
     record_file,
-    report_write_errors,
     shard_bytes,
     shard_file,
     shard_header,
+    unpack,
     write_json,
 )
-from showattendtell.runtime.files import open_folder, preallocate
-from showattendtell.settings import NonNegativeInt
+
+PLAN = "plan.json"
+
+BATCH_SIZE = 32
+"""Images per batch, the unit of encoding."""
+
+MAX_SHARD_SIZE = 1024
+MIN_SHARDS = 64
+"""The shards of a store with images for as many batches, so that so many processes can write it."""
 
 
-class JournalLine(BaseModel):
-    """Journal entry of a batch; for the fields see `ShardRecord`."""
-
-    batch: NonNegativeInt
-    checksum: int
-    skipped: dict[str, str]
-    lost: float
-    whole: float
-    stamps: dict[str, FileStamp] = {}
+def shard_size(images: int) -> int:
+    """Return the images per shard of a store: whole batches, and the same for any number of processes."""
+    return min(BATCH_SIZE * math.ceil(images / (MIN_SHARDS * BATCH_SIZE)), MAX_SHARD_SIZE)
 
 
-class Shard:
-    """A shard that this process writes in batches; its journal has a line for each complete batch.
+class StorePlan(NamedTuple):
+    """Planned content of a store: the grids of `images` in this order."""
 
-    Args:
-        file: the shard's file, which is closed when the shard is complete.
+    dataset: str
+    settings: Settings
+    images: Sequence[str]
+    shard_size: int = MAX_SHARD_SIZE
+
+    @property
+    def shards(self) -> list[Sequence[str]]:
+        """The images of each shard."""
+        starts = range(0, len(self.images), self.shard_size)
+        return [self.images[start : start + self.shard_size] for start in starts]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all shards in bytes."""
+        return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the content of `plan.json`. An unfinished store is completed if it is equal."""
+        names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
+        content = {"format": FORMAT, "settings": self.settings, "shard_size": self.shard_size}
+        return json.loads(json.dumps({**content, "images_sha256": names}))
+
+
+class EncodedBatch(NamedTuple):
+    """An encoded batch.
+
+    images   names of the readable images
+    grids    (N, views, L, D) their grids, in float32
+    skipped  errors of the unreadable images, by name
+    stamps   of the files of the readable images
     """
 
-    def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: FileIO):
-        self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
-        self._numbers = STORAGE_FORMATS[plan.settings["dtype"]]
-        self._header_bytes = len(shard_header(plan.settings, len(images)))
-        self._batch_bytes = BATCH_SIZE * image_bytes(plan.settings)
-        self._lines: dict[int, JournalLine] = {}
-        with report_write_errors(self._path, self._plan):
-            self._journal = journal_file(path, number).open("a+b", buffering=0)
-            self._read_journal()
+    images: Sequence[str]
+    grids: Tensor
+    skipped: Mapping[str, str]
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
 
-    def batch(self, number: int) -> Sequence[str]:
-        """Return the images of a batch."""
-        return self._images[number * BATCH_SIZE : (number + 1) * BATCH_SIZE]
 
-    def remaining(self) -> list[int]:
-        """Return the batches still to be written, in order."""
-        return [batch for batch in range(-(-len(self._images) // BATCH_SIZE)) if batch not in self._lines]
+Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
+"""Encodes batches of images, which are given by their names and may be requested ahead."""
 
-    def write(self, batch: int, encoded: EncodedBatch) -> None:
-        """Write a batch to its place in the file, and record it in the journal.
+
+@contextmanager
+def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
+    """Convert an error of writing, such as a full disk, to `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); it needs {decimal(plan.num_bytes)}: make room, "
+            "or set cache to a folder on another disk"
+        ) from None
+
+
+class ShardWriter:
+    """Writes a shard batch by batch, and its record at the end.
+
+    Args:
+        lock: the open file whose lock reserves the shard; closed with the writer.
+    """
+
+    def __init__(self, path: Path, plan: StorePlan, number: int, lock: Any):
+        self._path, self._plan, self._number, self._lock = path, plan, number, lock
+        self._images = plan.shards[number]
+        self._partial = shard_file(path, number).with_suffix(".part")
+        self._record = ShardRecord(images=list(self._images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
+        self._written = 0
+        with report_write_errors(path, plan):
+            self._file = self._partial.open("wb")
+        self._append(shard_header(plan.settings, len(self._images)))
+
+    @classmethod
+    def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
+        """Lock a shard; return None if it is complete or another process writes it."""
+        with ExitStack() as opened:
+            with report_write_errors(path, plan):
+                lock = opened.enter_context((path / f"{number:05}.lock").open("a"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if is_finished(path) or record_file(path, number).exists():
+                return None
+            writer = cls(path, plan, number, lock)
+            opened.pop_all()
+            return writer
+
+    @property
+    def batches(self) -> list[Sequence[str]]:
+        """The images of each batch."""
+        return [self._images[start : start + BATCH_SIZE] for start in range(0, len(self._images), BATCH_SIZE)]
+
+    def write(self, encoded: EncodedBatch) -> None:
+        """Write the next batch; after the last one, complete the shard.
 
         Raises:
-            UserError: values are too large for the number format, or the disk is full.
+            UserError: values are too large for the data type, or the disk is full.
         """
-        images = self.batch(batch)
-        packed = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
-        lost = whole = 0.0
+        settings, record = self._plan.settings, self._record
+        images = self.batches[self._written]
+        stored = np.zeros((len(images), settings["views"]), grid_type(settings))
         if encoded.images:
             grids = encoded.grids.flatten(0, 1)
-            packed_grids = self._numbers.pack(grids)
-            if not self._numbers.are_finite(packed_grids):
+            try:
+                packed = pack(grids, settings["dtype"])
+            except OverflowError:
                 raise UserError(
-                    f"the grids of {encoded.images[0]} and others do not fit into {self._plan.settings['dtype']}; "
+                    f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
                     "choose another encoder.stride"
-                )
-            lost = (self._numbers.unpack(packed_grids).double() - grids.double()).square().sum().item()
-            whole = grids.double().square().sum().item()
-            packed[[images.index(image) for image in encoded.images]] = packed_grids.reshape(-1, *packed.shape[1:])
-        content = packed.tobytes()
-        line = JournalLine(
-            batch=batch,
-            checksum=zlib.crc32(content),
-            skipped=dict(encoded.skipped),
-            lost=lost,
-            whole=whole,
-            stamps=dict(encoded.stamps),
-        )
-        with report_write_errors(self._path, self._plan):
-            view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
-            while view:  # on a nearly full disk, `pwrite` writes a part and fails only at the next call
-                count = os.pwrite(self._file.fileno(), view, offset)
-                view, offset = view[count:], offset + count
-            self._write_line(line.model_dump_json().encode() + b"\n")
-        self._lines[batch] = line
+                ) from None
+            record.lost += (unpack(packed).double() - grids.double()).square().sum().item()
+            record.whole += grids.double().square().sum().item()
+            rows = [images.index(image) for image in encoded.images]
+            stored[rows] = packed.reshape(-1, *stored.shape[1:])
+        self._append(stored.tobytes())
+        record.skipped |= encoded.skipped
+        record.stamps |= encoded.stamps
+        self._written += 1
+        if self._written == len(self.batches):
+            self._finish()
 
-    def finish(self) -> None:
-        """Write the record of the complete shard, which replaces the journal."""
-        lines = [self._lines[batch] for batch in sorted(self._lines)]
-        record = ShardRecord(
-            images=list(self._images),
-            skipped={image: reason for line in lines for image, reason in line.skipped.items()},
-            checksums=[line.checksum for line in lines],
-            lost=sum(line.lost for line in lines),
-            whole=sum(line.whole for line in lines),
-            stamps={image: stamp for line in lines for image, stamp in line.stamps.items()},
-        )
+    def _append(self, content: bytes) -> None:
         with report_write_errors(self._path, self._plan):
-            os.fsync(self._file.fileno())
-            write_json(record_file(self._path, self._number), record)
-            journal_file(self._path, self._number).unlink()
+            self._file.write(content)
+        self._record.checksum = zlib.crc32(content, self._record.checksum)
+
+    def _finish(self) -> None:
+        with report_write_errors(self._path, self._plan):
+            self._file.close()
+            self._partial.rename(shard_file(self._path, self._number))
+            write_json(record_file(self._path, self._number), self._record)
         self.close()
 
     def close(self) -> None:
-        """Close the files, which gives up the lock on the shard."""
-        self._journal.close()
+        """Release the shard, complete or not."""
         self._file.close()
+        self._lock.close()
 
-    def _write_line(self, line: bytes) -> None:
-        while line:
-            line = line[self._journal.write(line) :]
 
-    def _read_journal(self) -> None:
-        """Read the journal of an interrupted process. Lines count only if the file has the batch that they describe."""
-        self._journal.seek(0)
-        content = self._journal.read()
-        for line in content.split(b"\n"):
-            with suppress(ValidationError):
-                entry = JournalLine.model_validate_json(line)
-                if images := self.batch(entry.batch):
-                    size = len(images) * image_bytes(self._plan.settings)
-                    written = os.pread(self._file.fileno(), size, self._header_bytes + entry.batch * self._batch_bytes)
-                    if zlib.crc32(written) == entry.checksum and set(entry.skipped) <= set(images):
-                        self._lines[entry.batch] = entry
-        if content and not content.endswith(b"\n"):
-            self._write_line(b"\n")
+def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
+    """Write all shards, or those with these numbers, that no other process writes or has written."""
+    writers: deque[ShardWriter] = deque()  # of the batches that were requested and not yet encoded
+    with ExitStack() as opened:
+
+        def batches() -> Iterator[Sequence[str]]:
+            for number in range(len(plan.shards)) if numbers is None else numbers:
+                writer = ShardWriter.claim(path, plan, number)
+                if writer is None:
+                    continue
+                opened.callback(writer.close)
+                for images in writer.batches:
+                    writers.append(writer)
+                    yield images
+
+        for encoded in encode(batches()):
+            writers.popleft().write(encoded)
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     """Call `work`, which calls `write_shards`, until the store is complete.
 
-    Shards of other processes are waited for, and written here if those processes are killed. Space for all images is
-    reserved at the start.
+    Shards of other processes are waited for, and written here if those processes are killed.
 
     Raises:
-        UserError: another process writes a store with other settings there, or the disk is full.
+        UserError: the folder has an unfinished store with other settings, or the disk has too little space.
     """
     with report_write_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
-    with open_folder(path) as folder:
-        while _join(folder, path, plan):
-            work()
+        if not is_finished(path) and not (path / PLAN).exists():
+            write_json(path / PLAN, plan.describe())
+    if not is_finished(path) and _read_plan(path) != plan.describe():
+        raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
+    if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
+        raise UserError(
+            f"{path} needs {decimal(plan.num_bytes)}, and the disk has less; make room, or set cache to a "
+            "folder on another disk"
+        )
+    while not is_finished(path):
+        work()
+        if all(record_file(path, number).exists() for number in range(len(plan.shards))):
             with report_write_errors(path, plan):
-                fcntl.flock(folder, fcntl.LOCK_EX)
-                numbers = range(len(plan.shards))
-                if not is_finished(path) and all(record_file(path, number).exists() for number in numbers):
-                    seal(path, plan.dataset, plan.settings, [read_record(path, number) for number in numbers])
-                    for file in [path / PLAN, *path.glob("*.progress"), *path.glob("*.tmp")]:
-                        file.unlink(missing_ok=True)
-
-
-def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
-    """Write all shards that no other process writes or has written.
-
-    Args:
-        numbers: of the shards; by default all.
-    """
-    with open_folder(path) as folder, ExitStack() as opened:
-        fcntl.flock(folder, fcntl.LOCK_SH)
-        claimed = deque[tuple[Shard, int]]()
-
-        def batches() -> Iterator[Sequence[str]]:
-            for number in range(len(plan.shards)) if numbers is None else numbers:
-                if shard := _claim(path, plan, number):
-                    opened.callback(shard.close)
-                    for batch in shard.remaining():
-                        claimed.append((shard, batch))
-                        yield shard.batch(batch)
-
-        for encoded in encode(batches()):  # which may have claimed the next shards already
-            shard, batch = claimed.popleft()
-            shard.write(batch, encoded)
-            if not shard.remaining():
-                shard.finish()
-
-
-def _claim(path: Path, plan: StorePlan, number: int) -> Shard | None:
-    """Lock a shard and return it, if it has remaining batches and no other process writes it."""
-    with ExitStack() as opened:
-        file = opened.enter_context(shard_file(path, number).open("r+b", buffering=0))
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not record_file(path, number).exists():
-                shard = Shard(path, plan, number, plan.shards[number], file)
-                if shard.remaining():
-                    opened.pop_all()
-                    return shard
-                shard.finish()  # its process was killed before it wrote the record
-    return None
-
-
-def count_written(path: Path, plan: StorePlan) -> int:
-    """Return the number of images in the complete batches of an unfinished store."""
-    written = 0
-    for i, images in enumerate(plan.shards):
-        try:
-            written += min(journal_file(path, i).read_bytes().count(b"\n") * BATCH_SIZE, len(images))
-        except FileNotFoundError:
-            written += len(images) if record_file(path, i).exists() else 0
-    return written
-
-
-def _join(folder: int, path: Path, plan: StorePlan) -> bool:
-    """Take a shared lock on the folder, which the first process lays out. Return whether work is left."""
-    with report_write_errors(path, plan):
-        with suppress(BlockingIOError):
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sizes = {
-                shard_file(path, n): shard_bytes(plan.settings, len(images)) for n, images in enumerate(plan.shards)
-            }
-            is_complete = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
-            if not is_finished(path) and not (is_complete and _read_plan(path) == plan.describe()):
-                _prepare_files(path, plan)
-        fcntl.flock(folder, fcntl.LOCK_SH)
-    if is_finished(path):
-        return False
-    if _read_plan(path) != plan.describe():
-        raise UserError(f"{path} is being written by another process with other settings; wait until it is done")
-    return True
+                seal(path, plan.dataset, plan.settings, len(plan.shards))
+        else:
+            time.sleep(0.2)  # other processes write the remaining shards
 
 
 def _read_plan(path: Path) -> Any:
-    with suppress(OSError, ValueError):
+    with suppress(ValueError):
         return json.loads((path / PLAN).read_bytes())
     return None
 
 
-def _prepare_files(path: Path, plan: StorePlan) -> None:
-    """Remove the shards of another plan, and reserve space for all images."""
-    _remove_shards(path, path / PLAN)
-    try:
-        for i, images in enumerate(plan.shards):
-            with shard_file(path, i).open("wb") as file:
-                preallocate(file.fileno(), shard_bytes(plan.settings, len(images)))
-                file.write(shard_header(plan.settings, len(images)))
-        write_json(path / PLAN, plan.describe())
-    except OSError:
-        _remove_shards(path)
-        raise
+def count_written(path: Path, plan: StorePlan) -> int:
+    """Return the number of images in an unfinished store."""
+    written = 0
+    for number, images in enumerate(plan.shards):
+        partial = shard_file(path, number).with_suffix(".part")
+        if record_file(path, number).exists():
+            written += len(images)
+        elif partial.exists():
+            header = len(shard_header(plan.settings, len(images)))
+            written += max(0, partial.stat().st_size - header) // image_bytes(plan.settings)
+    return written
 
 
-def _remove_shards(path: Path, *others: Path) -> None:
-    """Remove the files of shards, complete or not, after other files."""
-    kinds = (".npy", ".json", ".progress", ".tmp")
-    for file in [*others, *(file for file in path.iterdir() if file.suffix in kinds and file.stem.isdigit())]:
-        file.unlink(missing_ok=True)
-
-
-def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRecord]) -> None:
-    """Complete a store by writing its manifest."""
+def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
+    """Complete a store by writing its manifest. All processes write the same."""
+    records = [read_record(path, number) for number in range(shards)]
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     manifest = Manifest(
         format=FORMAT,
         dataset=dataset,
         settings=dict(settings),
-        shards=len(records),
+        shards=shards,
         relative_error=(lost / whole) ** 0.5 if whole else 0.0,
     )
     write_json(path / MANIFEST, manifest)
+    for file in [path / PLAN, *path.glob("*.lock"), *path.glob("*.part")]:
+        file.unlink(missing_ok=True)

@@ -22,7 +22,6 @@ from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import Decoder
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.types import Dataset
 
 WORD_BIAS = "decoder.word_scores.bias"
@@ -114,7 +113,7 @@ class InitialCheckpoint(NamedTuple):
 
     @property
     def _is_language_model(self) -> bool:
-        return self.metadata["encoder"].get("network") == NoEncoder.network_name
+        return self.metadata["encoder"].get("dim") == 1
 
     def _weights_of(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): weight for name, weight in self.weights.items() if name.startswith(prefix)}

@@ -4,8 +4,9 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +60,12 @@ class Encoder(nn.Module):
 
     reads_pixels = True
     """Whether the regions are computed from photographs."""
+
+    constant_regions: Tensor | None = None
+    """The regions (L, D) of every image, if they do not depend on it."""
+
+    stored_files: Sequence[Path] = ()
+    """Files that the regions are read from, if no network computes them."""
 
     def __init__(
         self,
@@ -225,6 +232,28 @@ class Encoder(nn.Module):
         coordinates = self.coordinate_scale * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
         return torch.cat([regions, coordinates.expand(len(regions), -1, -1)], dim=2)
 
+    @property
+    def store_name(self) -> str:
+        """Name of the folder of its grids in the feature cache; fine-tuned weights have a hash."""
+        preprocessing = self.preprocessing
+        sizes = f"{self.network_name}-{self.stride}-{preprocessing.crop}-resize{preprocessing.resize}"
+        parts = [
+            sizes,
+            "squash" if preprocessing.crop_mode == "squash" else "",
+            f"pool{self.pool}" if self.pool > 1 else "",
+            self.describe()["weights_sha256"][:12] if self.tuned else "",
+        ]
+        return "-".join(filter(None, parts))
+
+    def region_reader(self, paths: Mapping[str, str], skip_unreadable: bool) -> Any:
+        """Return an `Encode` (features/writer.py) that reads stored regions; None if a network computes them.
+
+        Args:
+            paths: image files by name.
+            skip_unreadable: report images without regions instead of raising `UserError`.
+        """
+        return None
+
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if the regions of a new photograph cannot be computed."""
 
@@ -285,6 +314,43 @@ class Encoder(nn.Module):
             "pixels": PIXELS,
             "preprocessing": self.preprocessing.describe(),
             "pool": self.pool,
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+class EncoderWithoutNetwork(Encoder):
+    """Base class of what takes the place of an encoder.
+
+    Args:
+        regions: the number of regions of an image.
+        dim: the width of a stored region.
+    """
+
+    reads_pixels = False
+
+    def __init__(self, regions: int, dim: int):
+        nn.Module.__init__(self)
+        self.network, self.grid, self.dim, self.feature_dim = nn.Identity(), (1, regions), dim, dim
+        self.coordinate_scale = 0.0
+        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
+        # of which only the frame is used: boxes are in fractions of the whole photograph
+        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Raise `UserError`: there is no network."""
+        self.check_reads_pixels()
+        raise AssertionError
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "network": self.network_name,
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "preprocessing": self.preprocessing.describe(),
             "grid": list(self.grid),
             "dim": self.dim,
         }

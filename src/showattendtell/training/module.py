@@ -41,7 +41,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank
@@ -214,7 +213,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     @property
     def selective(self) -> bool:
         """Return whether attention depends on the image and the words."""
-        return self.captioner.attention.selective and not isinstance(self.encoder, NoEncoder)
+        return self.captioner.attention.selective and self.encoder.constant_regions is None
 
     def on_fit_start(self) -> None:
         if self.distillation is not None:

@@ -1,5 +1,6 @@
 """The stores of a cache, and the command that shows, verifies and merges them."""
 
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +13,8 @@ import torch
 from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.collection import find_stores, merge, print_stores
-from showattendtell.features.store import FeatureStore, verify
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.stores import find_stores, merge, print_stores, verify_stores
 
 RunCommand = Callable[..., Any]
 """See tests/conftest.py."""
@@ -32,23 +33,20 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-def test_stores_are_found_with_what_is_in_them(cache: Path):
-    found = find_stores(cache)
-    assert [one.path.parent.name for one in found] == ["first", "second", "third"]
-    assert [len(one.store) if one.store else None for one in found] == [300, 19, None]
-    assert [(one.written, one.shards) for one in found] == [(3, 3), (1, 1), (1, 3)]
-    assert found[0].num_bytes == sum(file.stat().st_size for file in found[0].path.iterdir())
+def test_stores_are_found_complete_or_not(cache: Path):
+    assert [path.parent.name for path in find_stores(cache)] == ["first", "second", "third"]
 
 
-def test_a_damaged_store_is_found_as_damaged(cache: Path):
+def test_a_damaged_store_is_listed_as_damaged(cache: Path, capsys: pytest.CaptureFixture):
     (cache / "first" / "tiny-16" / "00001.npy").unlink()
-    assert "00001.npy" in find_stores(cache)[0].error
+    print_stores(cache)
+    assert "is damaged (00001.npy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_what_was_written_is_verified(tmp_path: Path, dtype: str):
     write(tmp_path / "grids", plan_of(settings={**SETTINGS, "dtype": dtype}))
-    assert list(verify(tmp_path / "grids")) == [32, 32, 32, 32, 2, 32, 32, 32, 32, 2, 32, 8]
+    verify_stores(tmp_path)
 
 
 def flip_bit(shard: bytes) -> bytes:
@@ -57,21 +55,11 @@ def flip_bit(shard: bytes) -> bytes:
     return shard[:place] + bytes([shard[place] ^ 1]) + shard[place + 1 :]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            flip_bit,
-            r"damaged \(00001.npy: the grids of photograph 194.jpg to .* 225.jpg do not match their checksum\)",
-        ),
-        (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the header of 00001.npy\)"),
-    ],
-)
-def test_a_changed_shard_fails_verification(tmp_path: Path, change: Callable[[bytes], bytes], message: str):
-    write(tmp_path / "grids")
-    damage(tmp_path / "grids" / "00001.npy", change)
-    with pytest.raises(UserError, match=message):
-        list(verify(tmp_path / "grids"))
+def test_all_damaged_stores_are_listed(cache: Path):
+    damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
+    damage(cache / "second" / "tiny-16" / "00000.npy", lambda shard: b"\x93NUMPX" + shard[6:])
+    with pytest.raises(UserError, match=r"first/tiny-16 is damaged \(00001.npy.*second/tiny-16 is damaged \(00000.npy"):
+        verify_stores(cache)
 
 
 def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
@@ -80,7 +68,7 @@ def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
     merged, names = FeatureStore(tmp_path / "all", SETTINGS), [*OTHERS[1:], *NAMES]
     assert torch.equal(merged[merged.rows(names)], random_grids(names)[:, 0].half())
     assert (len(merged), list(merged.skipped)) == (319, OTHERS[:1])
-    assert sum(verify(tmp_path / "all")) == 320
+    verify_stores(tmp_path / "all")
     errors = [(store.relative_error, random_grids(own).norm().item()) for store, own in parts(sources)]
     lost = sum((error * norm) ** 2 for error, norm in errors)
     assert merged.relative_error == pytest.approx((lost / sum(norm**2 for _, norm in errors)) ** 0.5, rel=1e-4)
@@ -94,9 +82,9 @@ def test_a_merged_store_outlives_its_sources_and_they_it(cache: Path, tmp_path: 
     sources = [cache / name / "tiny-16" for name in ("first", "second")]
     merge(sources, tmp_path / "all")
     shutil.rmtree(sources[0])
-    assert sum(verify(tmp_path / "all")) == 320
+    verify_stores(tmp_path / "all")
     shutil.rmtree(tmp_path / "all")
-    assert sum(verify(sources[1])) == 20
+    verify_stores(sources[1])
 
 
 def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
@@ -127,14 +115,16 @@ def test_the_command_shows_every_store(cache: Path, features: RunCommand):
     assert shown.status == 0, shown.err
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert lines[0] == "in features"
-    assert "first/tiny-16 300 2 x 3 x 5 float16, 2 views 44.3 kB 3 complete" in lines
-    assert "second/tiny-16 19, 1 skipped 2 x 3 x 5 float16, 2 views 3.4 kB 1 complete" in lines
-    assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 of 3 shards") for line in lines)
+    assert any(
+        re.fullmatch(r"first/tiny-16 300 2 x 3 x 5 float16, 2 views 4\d\.\d kB complete", line) for line in lines
+    )
+    assert any(line.startswith("second/tiny-16 19, 1 skipped") for line in lines)
+    assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 shards") for line in lines)
 
 
 def test_the_list_shows_the_precision_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture):
     write(tmp_path / "short", plan_of(NAMES[:3], {**SETTINGS, "precision": "bfloat16"}))
-    print_stores(tmp_path, find_stores(tmp_path))
+    print_stores(tmp_path)
     assert "2 x 3 x 5 float16, 2 views, computed in bfloat16" in capsys.readouterr().out
 
 
@@ -149,9 +139,9 @@ def test_the_command_verifies_and_reports_all_damage(cache: Path, features: RunC
     damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
     done = features("verify=true")
     assert done.status == 2
-    assert "features/second/tiny-16: checksums match, and all values are finite" in done.out
+    assert "features/second/tiny-16: checksums match" in done.out
     assert done.err.count("error: ") == 1
-    assert "error: features/first/tiny-16 is damaged (00001.npy: the grids of photograph 194.jpg" in done.err
+    assert "error: features/first/tiny-16 is damaged (00001.npy does not match its checksum" in done.err
 
 
 def test_the_command_merges(cache: Path, features: RunCommand, tmp_path: Path):

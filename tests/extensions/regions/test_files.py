@@ -19,9 +19,9 @@ from PIL import Image
 
 from showattendtell.datamodules.datasets import open_source
 from showattendtell.errors import UserError
+from showattendtell.extensions.regions.encoder import RegionFeatures
+from showattendtell.extensions.regions.files import image_ids
 from showattendtell.features.extract import Extraction
-from showattendtell.features.regions import image_ids
-from showattendtell.models.region_features import RegionFeatures
 from showattendtell.types import WHOLE, Caption, Dataset, Example
 
 D = 6
@@ -383,7 +383,7 @@ def test_a_newer_file_asks_for_a_new_store(read: Callable[..., Any], tmp_path: P
     read(path)
     read(path)
     os.utime(path, (4_000_000_000, 4_000_000_000))
-    with pytest.raises(UserError, match=r"trainval.tsv is newer than .*; delete the folder"):
+    with pytest.raises(UserError, match=r"1 files changed since .*trainval.tsv; delete the folder"):
         read(path)
 
 

@@ -17,8 +17,7 @@ def require_ray() -> Any:
         import ray.data
     except ImportError:
         raise UserError(
-            "workers=N of caption and features.executor=ray need the packages of Ray Data; run pip install "
-            "'showattendtell[ray]'"
+            "workers=N of caption and features=ray need the packages of Ray Data; run pip install 'showattendtell[ray]'"
         ) from None
     return ray
 

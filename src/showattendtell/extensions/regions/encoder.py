@@ -1,80 +1,18 @@
-"""In place of an encoder: regions with boxes from the files of a detector, or none for a language model."""
+"""Regions with boxes that a detector has found, in place of the grid of an encoder (Anderson et al. 2018)."""
 
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
-from showattendtell.models.encoder import Encoder
-from showattendtell.models.pretrained import state_hash
+from showattendtell.extensions.regions.files import BOX, RegionReading, open_region_file
+from showattendtell.models.encoder import EncoderWithoutNetwork
 from showattendtell.settings import NonNegativeFloat, PositiveInt, Text
 from showattendtell.types import Box, RegionBoxes
-
-BOX = 4
-"""Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
-
-
-class EncoderWithoutNetwork(Encoder):
-    """Base class of what takes the place of an encoder.
-
-    Args:
-        regions: the number of regions of an image.
-        dim: the width of a stored region.
-    """
-
-    reads_pixels = False
-
-    def __init__(self, regions: int, dim: int):
-        nn.Module.__init__(self)
-        self.network, self.grid, self.dim, self.feature_dim = nn.Identity(), (1, regions), dim, dim
-        self.coordinate_scale = 0.0
-        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
-        # of which only the frame is used: boxes are in fractions of the whole photograph
-        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
-        self.eval()
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Raise `UserError`: there is no network."""
-        self.check_reads_pixels()
-        raise AssertionError
-
-    def settings(self) -> dict[str, Any]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "network": self.network_name,
-            "weights_sha256": state_hash(self.network.state_dict()),
-            "preprocessing": self.preprocessing.describe(),
-            "grid": list(self.grid),
-            "dim": self.dim,
-        }
-
-
-class NoEncoder(EncoderWithoutNetwork):
-    """No encoder: every image is one region of one zero, which makes the captioner a language model.
-
-    `init_from` loads its weights into a captioner of any encoder, except those whose shape depends on the width of a
-    region; most of them learn nothing here, because their inputs are 0.
-
-    Args:
-        ignored: settings of other encoders, which a recipe may set.
-    """
-
-    network_name = "none"
-
-    def __init__(self, **ignored: Any):
-        super().__init__(regions=1, dim=1)
-
-    def check_reads_pixels(self) -> None:
-        raise UserError(
-            "this model is a language model, which reads no photographs; give it as init_from= of train, or as "
-            "decoding.language_model= with a model that does"
-        )
 
 
 class RegionFeatures(EncoderWithoutNetwork):
@@ -110,9 +48,22 @@ class RegionFeatures(EncoderWithoutNetwork):
 
     def check_reads_pixels(self) -> None:
         raise UserError(
-            f"this model reads regions that a detector has stored in {PurePath(self.features).name}, and the detector "
+            f"this model reads regions that a detector has stored in {Path(self.features).name}, and the detector "
             "is not part of showattendtell; caption images of its data set with split=test, or take another checkpoint"
         )
+
+    @property
+    def store_name(self) -> str:
+        return f"{self.network_name}-{Path(self.features).name}-{self.max_regions}-{self.feature_dim}"
+
+    @property
+    def stored_files(self) -> Sequence[Path]:  # type: ignore[override]  # an attribute of the base class
+        file = Path(self.features).expanduser()
+        return [file] if file.is_file() else []
+
+    def region_reader(self, paths: Mapping[str, str], skip_unreadable: bool) -> RegionReading:
+        file = open_region_file(Path(self.features), None if self.boxes is None else Path(self.boxes))
+        return RegionReading(file, paths, skip_unreadable, self.feature_dim, self.max_regions)
 
     @property
     def region_dim(self) -> int:
@@ -145,7 +96,7 @@ class RegionFeatures(EncoderWithoutNetwork):
         return {**settings, "max_regions": self.max_regions, "coordinate_scale": self.coordinate_scale}
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "features": PurePath(self.features).name}
+        return {**super().describe(), "features": Path(self.features).name}
 
 
 def is_region(regions: Tensor) -> Tensor:

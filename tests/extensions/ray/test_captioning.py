@@ -11,7 +11,7 @@ from PIL import Image
 from showattendtell import load
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.errors import UserError
-from showattendtell.inference.ray_captioning import CaptionWorker, _finished, read_outcome, schema
+from showattendtell.extensions.ray.captioning import CaptionWorker, _finished, read_outcome, schema
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra ray")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")

@@ -14,9 +14,9 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import Config
 from showattendtell.errors import UserError
+from showattendtell.extensions.ray.actors import actor_options, require_ray
 from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
 from showattendtell.runtime.files import UNFINISHED, atomic_write
-from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.visualization.caption_rows import CaptionRow
 from showattendtell.visualization.result_files import write_errors
 

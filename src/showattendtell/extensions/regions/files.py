@@ -8,7 +8,6 @@ import base64
 import binascii
 import json
 import math
-import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -25,8 +24,10 @@ from numpy.typing import NDArray
 
 from showattendtell.data.images import image_size
 from showattendtell.errors import UserError, first_line, printable
-from showattendtell.features.store import EncodedBatch
-from showattendtell.models.region_features import BOX, RegionFeatures
+from showattendtell.features.writer import EncodedBatch
+
+BOX = 4
+"""Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
 
 COLUMNS = {6: (0, 1, 2, 4, 5), 10: (0, 2, 1, 8, 9)}
 """Of a line of a .tsv file, by the number of its columns: those of image id, width, height, boxes and features."""
@@ -272,14 +273,16 @@ class SeveralRegions(RegionFile):
         return next(filter(None, (file.read(image) for file in self._files)), None)
 
 
-def open_region_file(encoder: RegionFeatures) -> RegionFile:
-    """Open the file or folder of `encoder.features`, whose layout follows from its name.
+def open_region_file(path: Path, boxes: Path | None = None) -> RegionFile:
+    """Open a file or folder of regions, whose layout follows from its name.
+
+    Args:
+        boxes: the folder of the boxes, if `path` is a folder without them.
 
     Raises:
         UserError: it is missing, damaged or of an unknown layout.
     """
-    path = Path(encoder.features).expanduser()
-    boxes = None if encoder.boxes is None else Path(encoder.boxes).expanduser()
+    path, boxes = path.expanduser(), boxes and boxes.expanduser()
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
     with report_read_errors(path):
@@ -325,12 +328,15 @@ class RegionReading:
     """An `Encode` that reads regions instead of computing them.
 
     paths: image files by name, for the size of photographs that the file does not state.
+    dim: D, the width of a region.
+    max_regions: the largest number of regions of an image.
     """
 
-    encoder: RegionFeatures
     file: RegionFile
     paths: Mapping[str, str]
     skip_unreadable: bool
+    dim: int
+    max_regions: int
 
     def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
         """Yield the regions of batches of images, given by their names.
@@ -349,7 +355,7 @@ class RegionReading:
                     if not self.skip_unreadable:
                         raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true") from None
                     skipped[image] = str(error)
-            grids = np.zeros((len(regions_by_image), 1, self.encoder.max_regions, self.encoder.dim), np.float32)
+            grids = np.zeros((len(regions_by_image), 1, self.max_regions, self.dim + BOX), np.float32)
             for row, regions in enumerate(regions_by_image.values()):
                 grids[row, 0, : len(regions)] = regions
             yield EncodedBatch(list(regions_by_image), torch.from_numpy(grids), skipped)
@@ -359,7 +365,7 @@ class RegionReading:
         stored = next(filter(None, map(self.file.read, image_ids(image))), None)
         if stored is None:
             raise UserError(f"{self.file.path} has no regions of {image}; give a file with all images of the data set")
-        dim, max_regions = self.encoder.feature_dim, self.encoder.max_regions
+        dim, max_regions = self.dim, self.max_regions
         features, boxes = stored.features.astype(np.float32), stored.boxes.astype(np.float64)
         if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != BOX:
             raise ValueError(f"features of shape {features.shape} with boxes of shape {boxes.shape}")
@@ -394,9 +400,3 @@ class RegionReading:
             raise ValueError("boxes that reach beyond the photograph: they are of another size of it")
         corners = boxes[:, :2].clip(0, 1 - SMALLEST)
         return np.concatenate([corners, np.maximum(boxes[:, 2:].clip(0, 1), corners + SMALLEST)], axis=1)
-
-
-def has_changed(encoder: RegionFeatures, manifest: Path) -> bool:
-    """Return whether the file of the regions is newer than the store that was made from it."""
-    file = Path(encoder.features).expanduser()
-    return file.is_file() and os.stat(file).st_mtime_ns > os.stat(manifest).st_mtime_ns

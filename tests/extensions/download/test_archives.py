@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from archive_server import files_in, tarred, zipped
 
-from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError
+from showattendtell.extensions.download.archives import unpack
 
 MEMBERS = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second", "notes/a.txt": b"text", "__MACOSX/._1.jpg": b"junk"}
 CHOSEN = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second"}
@@ -22,7 +22,7 @@ def unpacked(content: bytes, folder: Path, *patterns: str) -> dict[str, bytes]:
     archive, root = folder / "archive", folder / "root"
     archive.write_bytes(content)
     root.mkdir(exist_ok=True)
-    names = unpack(archive, root, patterns or ("train2014/*.jpg",), lambda *_: None, lambda: None)
+    names = unpack(archive, root, patterns or ("train2014/*.jpg",))
     assert set(names) <= set(files_in(root))
     return files_in(root)
 
@@ -42,8 +42,10 @@ def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: C
     folder = tmp_path / "root" / "train2014"
     folder.mkdir(parents=True)
     (folder / "1.jpg").write_bytes(b"own")
-    (folder / "2.jpg").write_bytes(b"torn")
     assert unpacked(packed(MEMBERS), tmp_path) == {**CHOSEN, "train2014/1.jpg": b"own"}
+    (folder / "2.jpg").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"2.jpg exists, and differs from the file in the archive; remove it"):
+        unpacked(packed(MEMBERS), tmp_path)
 
 
 @forms
@@ -53,14 +55,6 @@ def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(packed: Calla
     (tmp_path / "root/train2014/1.jpg.part").symlink_to(tmp_path / "outside")
     assert unpacked(packed(MEMBERS), tmp_path) == CHOSEN
     assert (tmp_path / "outside").read_bytes() == b"own"
-
-
-def test_it_is_reported_how_much_is_there(tmp_path: Path):
-    (tmp_path / "a.zip").write_bytes(zipped(MEMBERS))
-    output: list[tuple[int, int]] = []
-    for _ in range(2):
-        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *sizes: output.append(sizes), lambda: None)
-    assert output == [(0, 9), (3, 9), (9, 9), (9, 9)]
 
 
 @forms
@@ -79,7 +73,7 @@ def test_a_link_in_a_zip_leads_nowhere(tmp_path: Path):
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr(link, str(tmp_path / "elsewhere"))
-    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: None)
+    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"])
     assert not (tmp_path / "train2014" / "out").is_symlink()
 
 
@@ -90,9 +84,9 @@ def broken_member(packed: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "is neither a whole zip nor a tar file"),
-        (b"<html>please log in</html>", "is neither a whole zip nor a tar file"),
-        (zipped(MEMBERS)[:-30], "is neither a whole zip nor a tar file"),
+        (b"", r"cannot be unpacked \(.*\); get it again"),
+        (b"<html>please log in</html>", r"cannot be unpacked \(.*\); get it again"),
+        (zipped(MEMBERS)[:-30], r"cannot be unpacked \(.*\); get it again"),
         (broken_member(zipped(MEMBERS)), r"cannot be unpacked \(Bad CRC-32 for file 'train2014/2.jpg'\)"),
         (tarred({"train2014/1.jpg": os.urandom(20_000)})[:9000], r"cannot be unpacked \(.+\)"),
         (zipped({"notes/a.txt": b"text"}), r"has no train2014/\*.jpg"),
@@ -100,7 +94,7 @@ def broken_member(packed: bytes) -> bytes:
     ],
 )
 def test_a_damaged_archive_is_reported(content: bytes, complaint: str, tmp_path: Path):
-    with pytest.raises(DamagedError, match=f"^{complaint}$"):
+    with pytest.raises(UserError, match=complaint):
         unpacked(content, tmp_path)
     assert set(files_in(tmp_path / "root")) <= {"train2014/1.jpg", "train2014/1.jpg.part", "train2014/2.jpg.part"}
 
@@ -110,7 +104,7 @@ def test_an_encrypted_member_is_reported(tmp_path: Path):
     directory = content.index(b"PK\x01\x02")
     content[6] |= 1
     content[directory + 8] |= 1
-    with pytest.raises(DamagedError, match="encrypted"):
+    with pytest.raises(UserError, match="encrypted"):
         unpacked(bytes(content), tmp_path)
 
 
@@ -122,12 +116,3 @@ def test_files_for_which_there_is_no_room_are_reported_before_the_first_is_writt
     with pytest.raises(UserError, match=r"archive need 9 bytes, and the disk of .* has 8 bytes free; make room"):
         unpacked(zipped(MEMBERS), tmp_path)
     assert files_in(tmp_path / "root") == {}
-
-
-@pytest.mark.parametrize("content", [b"no archive", zipped({"notes/a.txt": b"text"})])
-def test_what_cannot_be_unpacked_has_not_begun(content: bytes, tmp_path: Path):
-    begun: list[int] = []
-    (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(DamagedError):
-        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: begun.append(1))
-    assert begun == []

@@ -14,7 +14,7 @@ from runs import Run, Start, assert_done, assert_error
 pytest.importorskip("ray.data", reason="needs the extra ray")
 
 SETTINGS = ["dataset.train=400", "dataset.val=10", "dataset.test=10"]
-RAY = ["cache=two", "features.workers=2", "features.executor=ray"]
+RAY = ["cache=two", "features.workers=2", "features=ray"]
 
 
 def store(cache: Path) -> Path:
@@ -41,7 +41,7 @@ def test_a_cluster_writes_the_store_of_one_process_also_when_a_worker_is_killed(
     deadline = time.monotonic() + 400
     while not list((folder / "two").rglob("0*.json")) and running.process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    first, _ = workers_of(short_folder, "MapWorker(MapBatches(ShardWriter))")
+    first, _ = workers_of(short_folder, "MapWorker(MapBatches(ShardActor))")
     os.kill(first, signal.SIGKILL)
     assert not (store(folder / "two") / "store.json").exists(), "it was too late"
     assert_done(running.finish())

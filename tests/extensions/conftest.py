@@ -1,0 +1,1 @@
+from command_runs import *  # noqa: F403
