@@ -128,12 +128,12 @@ KINDS = {
     # captions: their columns and lines
     "a table without its header": Kind(text("captions.csv", "a.jpg,A dog .\n"), "line 1: expected a header with the"),
     "a table of other columns": Kind(
-        text("captions.csv", "file,text\na.jpg,A dog\n"), "header with the columns image and c"
+        text("captions.csv", "file,words\na.jpg,A dog\n"), "header with the columns image and c"
     ),
-    "a comma in a caption": Kind(rows("a.jpg,A dog , and a cat .,train"), "line 2: expected a cell for each of"),
-    "a quote that does not close": Kind(rows('a.jpg,"A dog .,train'), r"captions.csv, line \d: .* into double quotes"),
-    "a row without an image": Kind(rows(",A dog .,train"), "line 2: expected a cell for each of the columns image"),
-    "a row that is cut": Kind(rows("a.jpg,A dog .,train", "b.j"), "line 3: expected a cell for each of"),
+    "a comma in a caption": Kind(rows("a.jpg,A dog , and a cat .,train"), "line 2: 4 cells in 3 columns"),
+    "a quote that does not close": Kind(rows('a.jpg,"A dog .,train'), "captions.csv, line 2: a quote does not close"),
+    "a row without an image": Kind(rows(",A dog .,train"), "line 2: the column image is empty"),
+    "a row that is cut": Kind(rows("a.jpg,A dog .,train", "b.j"), "line 3: 1 cells in 3 columns"),
     "plain lines": Kind(
         text("captions.txt", "A dog .\nA cat .\n"), "names no images", settings={"captions": "captions.txt"}
     ),
@@ -183,7 +183,7 @@ KINDS = {
         coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)]), "is not within", settings=UNSHARED
     ),
     # splits
-    "an unknown split": Kind(rows("a.jpg,A dog .,trian"), "there is no split 'trian'; did you mean 'train'"),
+    "an unknown split": Kind(rows("a.jpg,A dog .,trian"), "split=trian is not a split; did you mean 'train'"),
     "an image in two splits": Kind(
         rows("a.jpg,A dog .,train", "a.jpg,A cat .,val"),
         "line 3: image a.jpg is in the split 'val', and in the split 'train' before",

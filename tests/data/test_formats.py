@@ -147,7 +147,7 @@ def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
     assert read_table(path).captions == {"a.jpg": ['A "stop"\nsign .']}
 
 
-@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,text", "photo,caption", "image caption", ""])
+@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,words", "photo,caption", "image caption", ""])
 def test_a_table_without_its_columns_is_reported(tmp_path: Path, header: str):
     path = write(tmp_path / "captions.csv", f"{header}\nb.jpg,Two cats .\n")
     with pytest.raises(UserError, match=rf"captions.csv, line 1: expected .* image and caption, got '{header}'"):
@@ -157,14 +157,14 @@ def test_a_table_without_its_columns_is_reported(tmp_path: Path, header: str):
 @pytest.mark.parametrize("row", ["a.jpg", "a.jpg,A dog , and a cat .", ",A dog ."])
 def test_a_row_that_does_not_fit_the_header_is_reported_with_its_line(tmp_path: Path, row: str):
     path = write(tmp_path / "captions.csv", f'image,caption\nb.jpg,"Two\ncats ."\n{row}\n')
-    with pytest.raises(UserError, match=r"captions.csv, line 4: expected a cell for each of .* image, caption; put a"):
+    with pytest.raises(UserError, match=r"captions.csv, line 4: (\d cells in 2 columns|the column image is empty)"):
         read_table(path)
 
 
 @pytest.mark.parametrize("row", ['a.jpg,"A dog', 'a.jpg,"A dog" runs'])
 def test_quotes_that_do_not_close_are_reported_with_their_line(tmp_path: Path, row: str):
     path = write(tmp_path / "captions.csv", f"image,caption\n{row}\n")
-    with pytest.raises(UserError, match=r"captions.csv, line \d: .*; put a caption that has .* into double quotes"):
+    with pytest.raises(UserError, match=r"captions.csv, line 2: a quote does not close"):
         read_table(path)
 
 

@@ -17,7 +17,7 @@ from rich.progress import track
 from showattendtell.data.formats import CaptionFile, find_caption_files, read_all
 from showattendtell.data.images import read_pixels
 from showattendtell.data.tokenizers import Tokenizer, tokenize
-from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.errors import UserError, listed
 from showattendtell.types import Caption, Dataset, Example
 
 
@@ -55,9 +55,6 @@ def hash_fraction(image: str) -> float:
 SKIP = "skip them with dataset.skip_missing=true"
 """How errors about missing captions and images end if the data set has the setting."""
 
-SPLITS = ("train", "restval", "val", "test")
-"""Names of splits; `restval` holds the images of COCO's validation set that Karpathy added to training."""
-
 OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
 """Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
 
@@ -75,11 +72,8 @@ def assemble(
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
-        UserError: a split is unknown, or an image is listed twice, has no caption, or has a path out of the folder.
+        UserError: an image is listed twice, has no caption, or has a path out of the folder.
     """
-    for split in file.splits:
-        if split not in SPLITS:
-            raise UserError(f"there is no split '{split}'{did_you_mean(split, SPLITS)}")
     counts = Counter(image for images in file.splits.values() for image in images)
     duplicate = next((image for image, count in counts.items() if count > 1), None)
     if duplicate:

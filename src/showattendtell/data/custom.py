@@ -3,14 +3,13 @@
 import hashlib
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 from pydantic import Field
 
 from showattendtell.data.assembly import (
     SKIP,
-    SPLITS,
     assemble,
     check_images,
     join_restval,
@@ -21,6 +20,8 @@ from showattendtell.data.assembly import (
 from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import (
     PLAIN,
+    SPLIT_NAMES,
+    SPLIT_OF_SPELLING,
     SUFFIXES,
     CaptionFile,
     read_caption_folder,
@@ -140,6 +141,12 @@ def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[Captio
     """Return the file with splits, and a note if it had none."""
     if file.splits:
         return file, ()
+    folders: dict[str, list[str]] = {}
+    for image in file.captions:
+        folders.setdefault(PurePath(image).parts[0].lower(), []).append(image)
+    if "train" in folders and folders.keys() <= SPLIT_OF_SPELLING.keys():
+        splits = {SPLIT_OF_SPELLING[folder]: images for folder, images in folders.items()}
+        return file._replace(splits=splits), (f"the folders {', '.join(folders)} are the splits",)
     file = file._replace(splits=split_by_hash(file.captions, shares))
     counts = ", ".join(f"{len(images):,} for {split}" for split, images in file.splits.items())
     return file, (f"no splits are given, so a hash of the images' names chooses {counts}",)
@@ -177,7 +184,7 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
 
 def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:
     """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
-    lists = {split: folder / f"{split}.txt" for split in SPLITS}
+    lists = {split: folder / f"{split}.txt" for split in SPLIT_NAMES}
     splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
     if not splits:
         raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")

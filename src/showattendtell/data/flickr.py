@@ -127,6 +127,10 @@ MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
 """An annotated phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
 
 
+LARGEST = 2**20
+"""The largest number of bytes in a file of Flickr30k Entities; a zip may unpack to any size."""
+
+
 class Entities:
     """Annotations of Flickr30k Entities (Plummer et al. 2015): `Annotations/ID.xml` and `Sentences/ID.txt`.
 
@@ -167,7 +171,11 @@ class Entities:
 
     def _read(self, name: str) -> str:
         try:
-            return (self.root / name).read_text(encoding="utf-8-sig")
+            with (self.root / name).open("rb") as file:
+                content = file.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise UserError(f"{self.path}: {name} is larger than {LARGEST:,} bytes; get Flickr30k Entities again")
+            return content.decode("utf-8-sig")
         except (OSError, KeyError):
             raise UserError(f"{self.path} has no file {name}; download Flickr30k Entities again") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as error:

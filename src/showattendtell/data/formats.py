@@ -1,6 +1,5 @@
 """Caption file formats and their readers, and checks of text and JSON files."""
 
-import csv
 import json
 import re
 from collections import Counter, defaultdict
@@ -9,14 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from glob import glob
-from io import StringIO
 from pathlib import Path, PurePath
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.memory import paused_collection
 
 Layout = TypeVar("Layout")
@@ -62,12 +60,17 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
     text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
     names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
+
+    def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        renamed = ((name if name in names or not is_split_field(name) else "split", value) for name, value in fields)
+        return {name: value for name, value in renamed if name in names}
+
     content = None
     if not re.search(r"\\u[dD][89a-fA-F]", text):  # `json` accepts escaped lone surrogates
         with suppress(ValueError, RecursionError):  # its error messages differ from those of `parse_json`
-            content = json.loads(text, object_pairs_hook=lambda fields: {k: v for k, v in fields if k in names})
+            content = json.loads(text, object_pairs_hook=keep)
     if content is None:
-        content = parse_json(text, str(path))
+        content = json.loads(json.dumps(parse_json(text, str(path))), object_pairs_hook=keep)
     return check_layout(content, layout, f"{path} is not in {whose} layout")
 
 
@@ -119,20 +122,69 @@ class CaptionFile(NamedTuple):
     folders: Mapping[str, str] = {}
 
 
-CaptionEntry = tuple[str, str, list[str], str]
-"""An entry of a file: its place, such as a line; name of the image, its captions, and its split, or an empty text."""
+CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
+"""An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
 
 
-def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFile:
+SPLIT_NAMES = {
+    "train": ("train", "training", "trn"),
+    "restval": ("restval",),
+    "val": ("val", "valid", "validation", "dev", "development"),
+    "test": ("test", "testing", "tst"),
+}
+"""Names of splits, with the spellings that are read; `restval` holds the images of COCO's validation set that Karpathy
+added to training."""
+
+SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings}
+
+SPLIT_FIELDS = {"split", "splits", "splitname", "datasplit", "datasetsplit"}
+SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase"}
+"""Names of fields and columns with the split of an image, without case, spaces and underscores."""
+
+
+def is_split_field(name: str) -> bool:
+    """Return whether a field or column has the split of an image."""
+    return re.sub(r"[\W_]", "", name).lower() in SPLIT_FIELDS
+
+
+def to_split(name: str, value: Any, origin: str) -> str:
+    """Return the split that a field names, empty if the value is. Raise `UserError` if it names none."""
+    spelling = "" if value is None else str(value).strip().lower()
+    if spelling and spelling not in SPLIT_OF_SPELLING:
+        hint = did_you_mean(spelling, SPLIT_NAMES)
+        raise UserError(f"{origin}: {name}={value} is not a split{hint}; rename the field if it is none")
+    return SPLIT_OF_SPELLING.get(spelling, "")
+
+
+def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
+    """Return the fields that have splits: by their name, or because all their values are splits."""
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for *_, fields in entries:
+        for name, value in fields.items():
+            values[name].add(str(value).strip().lower())
+    return [
+        name
+        for name, spellings in values.items()
+        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys())
+    ]
+
+
+def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
     """Collect the captions and the split of each image from all its entries.
 
     Raises:
-        UserError: an image is in two splits, or in none while others are in one.
+        UserError: a split is unknown; or an image is in two splits, or in none while others are in one.
     """
+    entries = list(rows)
+    split_fields = _split_fields(entries)
     sentences: Sentences = {}
     split_of: dict[str, str] = {}
-    for origin, image, captions, split in entries:
+    for origin, image, captions, fields in entries:
         sentences.setdefault(image, []).extend(captions)
+        named = {to_split(name, fields.get(name), origin) for name in split_fields} or {""}
+        if len(named) > 1:
+            raise UserError(f"{origin}: {' and '.join(split_fields)} name different splits; keep one of the fields")
+        [split] = named
         previous = split_of.setdefault(image, split)
         if previous != split:
             current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
@@ -226,43 +278,101 @@ def _aligned_images(folder: Path, prefix: str) -> list[str]:
     return [image.partition("#")[0] for image in read_list(list_file)]
 
 
-IMAGE_COLUMNS = ("image", "file")
-"""Names of the column of images: in data sets, and in what `caption` writes."""
+IMAGE_FIELDS = ("image", "file", "file_name", "filename", "image_name", "image_id")
+CAPTION_FIELDS = ("caption", "text", "comment")
+"""Names of the column or field of images and of captions, in any case; the first that exists counts."""
+
+
+def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table with the number of their first line; blank lines are skipped.
+
+    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180).
+
+    Raises:
+        ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
+    """
+    quoted = rf'[ ]*"((?:[^"]+|"")*+)"[ ]*(?={re.escape(delimiter)}|\r?\n|\Z)'
+    pattern = re.compile(rf"{quoted}|([^{re.escape(delimiter)}\n]*)")
+    position, line, first, cells = 0, 1, 1, list[str]()
+    while position <= len(text):
+        cell = pattern.match(text, position)
+        assert cell
+        if delimiter != "\t" and cell[1] is None and cell[2].lstrip().startswith('"'):
+            raise ValueError(f"line {line}: a quote does not close; put the cell into double quotes")
+        cells.append(cell[2].strip() if cell[1] is None else cell[1].replace('""', '"'))
+        line += cell[0].count("\n")
+        position = cell.end() + 1
+        if text[cell.end() : position] == delimiter:
+            continue
+        if text[cell.end() : position] == "\r":
+            position += 1
+        if cells != [""]:
+            yield first, cells
+        line, cells = line + 1, []
+        first = line
 
 
 def find_delimiter(header: str) -> str | None:
     """Return the delimiter of a table, given its first line; None if it has no columns of images and captions."""
-    for delimiter in ",\t;":
-        columns = next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), [])
-        if "caption" in columns and set(columns) & set(IMAGE_COLUMNS):
-            return delimiter
+    for delimiter in ",\t;|":
+        with suppress(ValueError):
+            names = {name.lower() for _, columns in parse_rows(header, delimiter) for name in columns}
+            if names & set(IMAGE_FIELDS) and names & set(CAPTION_FIELDS):
+                return delimiter
     return None
 
 
 def read_table(path: Path) -> CaptionFile:
-    """Read a table with the columns `image` (or `file`) and `caption`, and optionally `split`, one caption per row.
+    """Read a table with a column of images, one of captions, and optionally one of splits, one caption per row.
 
-    The delimiter is a comma, a tab or a semicolon.
+    The delimiter is a comma, a tab, a semicolon or a vertical line.
     """
     text = read_text(path)
     header = text.partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
         raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
-    rows = csv.DictReader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
-    column = next(name for name in IMAGE_COLUMNS if name in (rows.fieldnames or ()))
+    try:
+        (_, columns), *rows = parse_rows(text, delimiter)
+    except ValueError as error:
+        raise UserError(f"{path}, {error}") from None
+    names = [name.lower() for name in columns]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}, line 1: two columns have one name; rename one")
+    image_column = next(name for name in IMAGE_FIELDS if name in names)
+    caption_column = next(name for name in CAPTION_FIELDS if name in names)
+    lines = text.split("\n")
 
     def entries() -> Iterator[CaptionEntry]:
-        for row in rows:
-            if None in row or None in row.values() or not row[column]:
-                raise csv.Error(f"expected a cell for each of the columns {', '.join(rows.fieldnames or ())}")
-            yield f"{path}, line {rows.line_num}", row[column], [row["caption"]], row.get("split", "").strip()
+        for number, cells in rows:
+            origin = f"{path}, line {number}"
+            if len(cells) != len(names):
+                raise UserError(
+                    f"{origin}: {len(cells)} cells in {len(names)} columns; put a caption that has a comma or a quote "
+                    "into double quotes"
+                )
+            row = dict(zip(names, cells, strict=True))
+            image, caption = row.pop(image_column), row.pop(caption_column)
+            if not image:
+                raise UserError(f"{origin}: the column {image_column} is empty")
+            if "\n" in caption:
+                _refuse_swallowed_rows(lines, number, caption.count("\n"), names.index(image_column), delimiter, path)
+            yield origin, image, [caption], row
 
-    try:
-        return collect("CSV", entries(), path)
-    except csv.Error as error:
-        hint = "put a caption that has a comma or a quote into double quotes"
-        raise UserError(f"{path}, line {rows.line_num}: {error}; {hint}") from None
+    return collect("CSV", entries(), path)
+
+
+def _refuse_swallowed_rows(
+    lines: Sequence[str], number: int, breaks: int, image_column: int, delimiter: str, path: Path
+) -> None:
+    """Raise `UserError` if each line of a cell would be a row of its own: two lone quotes enclose them by accident."""
+    rows = [line.split(delimiter) for line in lines[number - 1 : number + breaks]]
+    suffixes = {PurePath(row[image_column].strip()).suffix for row in rows if len(row) == len(rows[0])}
+    if len({len(row) for row in rows}) == 1 and len(suffixes) == 1 and suffixes != {""}:
+        raise UserError(
+            f"{path}, line {number}: a caption begins with a quote and ends in line {number + breaks}, and the lines "
+            "between are rows; double the quote and put the caption into quotes, or remove it"
+        )
 
 
 ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
@@ -272,14 +382,15 @@ ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
 class CaptionRecord(BaseModel):
     """An image with one or several captions, in JSON lines or COCO's results."""
 
-    image: ImageName = Field(validation_alias=AliasChoices("image", "image_id", "file"))
+    model_config = ConfigDict(extra="allow")
+
+    image: ImageName = Field(validation_alias=AliasChoices(*IMAGE_FIELDS))
     captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
-        validation_alias=AliasChoices("caption", "captions")
+        validation_alias=AliasChoices(*CAPTION_FIELDS, "captions")
     )
-    split: str = ""
 
     def entry(self, origin: str) -> CaptionEntry:
-        return origin, self.image, self.captions, self.split.strip()
+        return origin, self.image, self.captions, self.model_extra or {}
 
 
 def read_json_lines(path: Path) -> CaptionFile:
@@ -300,12 +411,14 @@ def read_coco_results(path: Path) -> CaptionFile:
 class CocoImage:
     id: ImageName
     file_name: str | None = None
+    split: Any = None
 
 
 @dataclass(slots=True)
 class CocoCaption:
     image_id: ImageName
     caption: str
+    split: Any = None
 
 
 @dataclass(slots=True)
@@ -327,10 +440,18 @@ def read_coco_captions(path: Path) -> CaptionFile:
     )
     if unknown is not None:
         raise UserError(f"{path} has a caption for image {unknown}, which it does not list; add it to its images")
-    sentences: Sentences = {name: [] for name in names.values()}
-    for annotation in content.annotations:
-        sentences[names[annotation.image_id]].append(annotation.caption)
-    return CaptionFile("COCO captions", sentences, _aliases(names))
+    records = [
+        *((image.id, "", image.split) for image in content.images),
+        *((annotation.image_id, annotation.caption, annotation.split) for annotation in content.annotations),
+    ]
+    split_of = {number: split for number, _, split in records if split is not None}
+
+    def entries() -> Iterator[CaptionEntry]:
+        for number, caption, split in records:
+            fields = {"split": split_of.get(number) if split is None else split}
+            yield f"{path}, image {number}", names[number], [caption] if caption else [], fields
+
+    return collect("COCO captions", entries(), path)._replace(aliases=_aliases(names))
 
 
 @dataclass(slots=True)
@@ -341,7 +462,7 @@ class KarpathySentence:
 @dataclass(slots=True)
 class KarpathyImage:
     filename: str
-    split: str
+    split: Any
     sentences: list[KarpathySentence]
     filepath: str = ""
     cocoid: int | None = None
@@ -361,7 +482,8 @@ def read_karpathy(path: Path) -> CaptionFile:
     _refuse_duplicates((image.filename for image in images), path)
     splits: dict[str, list[str]] = {}
     for image in images:
-        splits.setdefault(image.split, []).append(image.filename)
+        split = to_split("split", image.split, f"{path}, image {image.filename}")
+        splits.setdefault(split, []).append(image.filename)
     ids = ((image.imgid if image.cocoid is None else image.cocoid, image.filename) for image in images)
     numbers = {str(number): name for number, name in ids if number is not None}
     sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}

@@ -1,5 +1,6 @@
 """Read images and preprocess them for the encoder, and map its input back to pixels of the photograph."""
 
+import math
 import os
 import re
 import stat
@@ -28,6 +29,10 @@ PIXELS = 2
 
 MAX_ASPECT_RATIO = 16
 """Maximum aspect ratio. The ends of a longer image are cropped before it is resized."""
+
+
+BAND_PIXELS = 2**20
+"""Number of pixels that are converted from 16 or 32 bits at a time."""
 
 
 def open_image(path: str | Path) -> Image.Image:
@@ -163,15 +168,25 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     image.load()  # before its EXIF data are read, which may follow the pixels
     upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if upright.mode.startswith(("I", "F")):  # Pillow would clip the values at 255
-        values = np.nan_to_num(np.asarray(upright, dtype=np.float64), posinf=0).clip(0)
-        largest = values.max()
-        whites = (1, 255, 65535) if upright.mode == "F" else (65535,)
-        white = next((white for white in whites if largest <= white), largest)
-        return Image.fromarray((values * 255 / white).astype(np.uint8)).convert("RGB")
+        return _grey_of_8_bits(upright).convert("RGB")
     if not upright.has_transparency_data:
         return upright.convert("RGB")
     picture = upright.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+
+
+def _grey_of_8_bits(image: Image.Image) -> Image.Image:
+    """Return an image of mode I or F as grey of 8 bits, converted in bands: float64 takes eight bytes for a pixel."""
+    values = np.asarray(image)
+    bands = np.array_split(values, math.ceil(values.size / BAND_PIXELS))
+
+    def finite(band: np.ndarray) -> np.ndarray:
+        return np.nan_to_num(band.astype(np.float64), posinf=0).clip(0)
+
+    largest = max(finite(band).max() for band in bands)
+    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
+    white = next((white for white in whites if largest <= white), largest)
+    return Image.fromarray(np.concatenate([(finite(band) * 255 / white).astype(np.uint8) for band in bands]))
 
 
 class FoundImages(NamedTuple):
@@ -279,11 +294,17 @@ class Preprocessing(NamedTuple):
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
         """Resize and crop an RGB image, or pixels (3, height, width) in uint8, to (3, crop, crop) in uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
-        size = [self.resize] * 2
+        interpolation = InterpolationMode(self.interpolation)
+        longest = MAX_ASPECT_RATIO * min(pixels.shape[1:])
         if self.crop_mode == "center":
-            size, longest = [self.resize], MAX_ASPECT_RATIO * min(pixels.shape[1:])
+            size = [self.resize]
             pixels = transforms.center_crop(pixels, [min(side, longest) for side in pixels.shape[1:]])
-        resized = transforms.resize(pixels, size, InterpolationMode(self.interpolation), antialias=True)
+        else:
+            # a resize of 1 x N to a square makes `resize` x N pixels in between; the long side alone first makes few
+            size = [self.resize] * 2
+            bounded = [min(side, max(longest, 4 * self.resize)) for side in pixels.shape[1:]]
+            pixels = transforms.resize(pixels, bounded, interpolation, antialias=True)
+        resized = transforms.resize(pixels, size, interpolation, antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])
 
     def normalize(self, pixels: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ from showattendtell.visualization.fonts import families, pillow_font, right_to_l
 from showattendtell.visualization.rendering import DARKEST, UNGATED, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
+MAX_ASPECT_RATIO = 8
+"""Largest ratio of the sides of a drawn photograph."""
+
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
 
@@ -134,13 +137,14 @@ def draw_panel(
     The arguments are those of `heatmap_figure`.
     """
     scale = CELL / photograph.width
-    small = photograph.convert("RGB").resize((CELL, max(1, round(scale * photograph.height))))
+    side = min(max(1, round(scale * photograph.height)), MAX_ASPECT_RATIO * CELL)
+    small = photograph.convert("RGB").resize((CELL, side))
     columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
     canvas = Image.new("RGB", (columns * CELL, math.ceil((len(words) + 1) / columns) * height), "white")
     canvas.paste(small, (0, TITLE))
     for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
         left, top = cell % columns * CELL, cell // columns * height
-        canvas.paste(_darken(small, step, seen.scaled(scale, scale)), (left, top + TITLE))
+        canvas.paste(_darken(small, step, seen.scaled(scale, side / photograph.height)), (left, top + TITLE))
         ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
     return canvas
 
@@ -205,10 +209,14 @@ def place_words(
 
 
 def _shrink(photograph: Image.Image, seen: Box | RegionBoxes, longest: int) -> tuple[Image.Image, Box | RegionBoxes]:
-    """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side."""
+    """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side.
+
+    A photograph that is longer than `MAX_ASPECT_RATIO` is drawn wider: a figure's size follows from its ratio.
+    """
     scale = min(1.0, longest / max(photograph.size))
-    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
-    return photograph.resize(size), seen.scaled(scale, scale)
+    least = math.ceil(scale * max(photograph.size) / MAX_ASPECT_RATIO)
+    width, height = (max(least, round(side * scale)) for side in photograph.size)
+    return photograph.resize((width, height)), seen.scaled(width / photograph.width, height / photograph.height)
 
 
 def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:

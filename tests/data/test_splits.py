@@ -1,0 +1,204 @@
+"""The splits of a caption file: whatever looks like a split is used or refused, in every format and spelling."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from showattendtell.data.formats import read_captions
+from showattendtell.errors import UserError
+
+Rows = list[tuple[str, str, Any]]
+"""Image, caption and the value of the field."""
+
+ROWS = {"a.jpg": "train", "b.jpg": "train", "c.jpg": "val", "d.jpg": "test"}
+
+
+def table(delimiter: str) -> Callable[[Path, str, Rows], Path]:
+    def write(folder: Path, field: str, rows: Rows) -> Path:
+        lines = [delimiter.join(["image", "caption", field])]
+        lines += [
+            delimiter.join([image, caption, "" if split is None else str(split)]) for image, caption, split in rows
+        ]
+        file = folder / "captions.csv"
+        file.write_text("\n".join(lines) + "\n")
+        return file
+
+    return write
+
+
+def write_json_lines(folder: Path, field: str, rows: Rows) -> Path:
+    file = folder / "captions.jsonl"
+    entries = [{"file_name": image, "text": caption, field: split} for image, caption, split in rows]
+    file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    return file
+
+
+def write_list(folder: Path, field: str, rows: Rows) -> Path:
+    file = folder / "captions.json"
+    file.write_text(
+        json.dumps([{"image_id": image, "caption": caption, field: split} for image, caption, split in rows])
+    )
+    return file
+
+
+def write_coco(folder: Path, field: str, rows: Rows) -> Path:
+    images = [{"id": number, "file_name": image, field: split} for number, (image, _, split) in enumerate(rows)]
+    annotations = [{"image_id": number, "caption": caption} for number, (_, caption, _) in enumerate(rows)]
+    file = folder / "captions.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return file
+
+
+def write_coco_annotations(folder: Path, field: str, rows: Rows) -> Path:
+    images = [{"id": number, "file_name": image} for number, (image, _, _) in enumerate(rows)]
+    annotations = [
+        {"image_id": number, "caption": caption, field: split} for number, (_, caption, split) in enumerate(rows)
+    ]
+    file = folder / "captions.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return file
+
+
+def write_karpathy(folder: Path, field: str, rows: Rows) -> Path:
+    images = [{"filename": image, "sentences": [{"raw": caption}], field: split} for image, caption, split in rows]
+    file = folder / "captions.json"
+    file.write_text(json.dumps({"images": images}))
+    return file
+
+
+WRITERS = {
+    "CSV": table(","),
+    "TSV": table("\t"),
+    "semicolons": table(";"),
+    "vertical lines": table("|"),
+    "JSON lines": write_json_lines,
+    "list of objects": write_list,
+    "COCO images": write_coco,
+    "COCO annotations": write_coco_annotations,
+    "Karpathy": write_karpathy,
+}
+writers = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+
+
+def rows_of(splits: Mapping[str, Any]) -> Rows:
+    return [(image, f"a dog {number}", split) for number, (image, split) in enumerate(splits.items())]
+
+
+@writers
+@pytest.mark.parametrize("field", ["split", "Split", "SPLITS", "data_split", "subset", "Set", "partition"])
+def test_a_field_is_the_split_whatever_its_name(tmp_path: Path, write: Callable[..., Path], field: str):
+    file = read_captions(write(tmp_path, field, rows_of(ROWS)))
+    assert file.splits == {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg"], "test": ["d.jpg"]}
+
+
+@writers
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("training", "validation", "testing"),
+        ("Train ", "VALID", "Test"),
+        ("trn", "dev", "tst"),
+        ("train", "val", "test"),
+    ],
+)
+def test_splits_are_read_in_every_spelling(tmp_path: Path, write: Callable[..., Path], spellings: tuple[str, str, str]):
+    named = dict(zip(("train", "val", "test"), spellings, strict=True))
+    file = read_captions(write(tmp_path, "split", rows_of({image: named[split] for image, split in ROWS.items()})))
+    assert file.splits == {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg"], "test": ["d.jpg"]}
+
+
+@writers
+@pytest.mark.parametrize("value", ["holdout", "3", 3, "trian"])
+def test_an_unknown_split_is_an_error_that_names_it(tmp_path: Path, write: Callable[..., Path], value: Any):
+    with pytest.raises(UserError, match=rf"captions\.\w+.*split={value} is not a split"):
+        read_captions(write(tmp_path, "split", rows_of({**ROWS, "d.jpg": value})))
+
+
+@pytest.mark.parametrize("write", [w for name, w in WRITERS.items() if name != "Karpathy"])
+@pytest.mark.parametrize("value", ["", None])
+def test_a_split_of_some_images_only_is_an_error_that_names_one(
+    tmp_path: Path, write: Callable[..., Path], value: str | None
+):
+    with pytest.raises(UserError, match=r"image c\.jpg is in no split, others are"):
+        read_captions(write(tmp_path, "split", rows_of({**ROWS, "c.jpg": value})))
+
+
+@pytest.mark.parametrize("write", [w for name, w in WRITERS.items() if name not in ("Karpathy", "COCO images")])
+def test_an_image_in_two_splits_is_an_error(tmp_path: Path, write: Callable[..., Path]):
+    rows = [*rows_of(ROWS), ("a.jpg", "another", "test")]
+    with pytest.raises(UserError, match=r"a\.jpg"):
+        read_captions(write(tmp_path, "split", rows))
+
+
+@writers
+def test_a_field_of_other_values_is_no_split(tmp_path: Path, write: Callable[..., Path]):
+    """In COCO a train is a category."""
+    if write is write_karpathy:
+        pytest.skip("needs splits")
+    file = read_captions(write(tmp_path, "label", rows_of({**dict.fromkeys(ROWS, "train")})))
+    assert file.splits == {}
+
+
+def test_a_column_of_splits_is_one_by_its_values(tmp_path: Path):
+    assert read_captions(table(",")(tmp_path, "part", rows_of(ROWS))).splits["test"] == ["d.jpg"]
+
+
+def test_two_columns_that_differ_are_an_error(tmp_path: Path):
+    (tmp_path / "captions.csv").write_text(
+        "image,caption,split,subset\na.jpg,a dog,train,train\nb.jpg,a cat,train,test\n"
+    )
+    with pytest.raises(UserError, match="line 3: split and subset name different splits"):
+        read_captions(tmp_path / "captions.csv")
+
+
+def lines_of(captions: list[str]) -> str:
+    return "image\tcaption\n" + "".join(f"{number}.jpg\t{caption}\n" for number, caption in enumerate(captions))
+
+
+def captions_in(folder: Path, text: str, name: str = "captions.tsv") -> list[str]:
+    (folder / name).write_text(text, newline="")
+    return [caption for captions in read_captions(folder / name).captions.values() for caption in captions]
+
+
+def test_a_lone_quote_is_a_character(tmp_path: Path):
+    said = ["a dog", '"Look', "a cat", 'say "hi" twice', '"Look" he says', "a bird", '"']
+    assert captions_in(tmp_path, lines_of(said)) == said
+
+
+def test_a_cell_in_quotes_is_unquoted(tmp_path: Path):
+    said = ['"a ""big"" dog"', '"a\ttab"', '"two\nlines of one caption"']
+    assert captions_in(tmp_path, lines_of(said)) == ['a "big" dog', "a\ttab", "two\nlines of one caption"]
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, delimiter: str):
+    said = ["a dog", '"Look', "a cat", 'the end"', "a bird"]
+    text = lines_of(said).replace("\t", delimiter)
+    with pytest.raises(UserError, match=r"line 3: a caption begins with a quote and ends in line 5, and the lines"):
+        captions_in(tmp_path, text)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_line_endings_and_blank_lines_are_no_rows(tmp_path: Path, ending: str, end: str):
+    text = ('\ufeffimage,caption\na.jpg,a dog\n\nb.jpg,"a, cat"' + end).replace("\n", ending)
+    assert captions_in(tmp_path, text, "captions.csv") == ["a dog", "a, cat"]
+
+
+def test_a_row_of_too_many_cells_is_an_error_with_its_line(tmp_path: Path):
+    with pytest.raises(UserError, match=r"line 3: 3 cells in 2 columns; put a caption"):
+        captions_in(tmp_path, "image,caption\na.jpg,a dog\nb.jpg,a cat, a bird\n", "captions.csv")
+
+
+def test_columns_of_one_name_are_an_error(tmp_path: Path):
+    with pytest.raises(UserError, match="two columns have one name"):
+        captions_in(tmp_path, "image,caption,Caption\na.jpg,a dog,a cat\n", "captions.csv")
+
+
+@pytest.mark.parametrize("image", ["image", "File_Name", "filename", "image_name", "IMAGE_ID", "file"])
+@pytest.mark.parametrize("caption", ["caption", "Text", "comment"])
+def test_columns_have_the_names_that_people_use(tmp_path: Path, image: str, caption: str):
+    assert captions_in(tmp_path, f"{image},{caption}\na.jpg,a dog\n", "captions.csv") == ["a dog"]
