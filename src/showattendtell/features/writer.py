@@ -278,5 +278,5 @@ def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
         relative_error=(lost / whole) ** 0.5 if whole else 0.0,
     )
     write_json(path / MANIFEST, manifest)
-    for file in [path / PLAN, *path.glob("*.lock"), *path.glob("*.part")]:
+    for file in [path / PLAN, *(file for kind in ("lock", "part", "tmp") for file in path.glob(f"*.{kind}"))]:
         file.unlink(missing_ok=True)
