@@ -16,7 +16,7 @@ from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
+from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
@@ -44,7 +44,7 @@ def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
     callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
     folder.mkdir(exist_ok=True)
     torch.save(
-        {METADATA_KEY: {"format": 2, "arguments": arguments, "config": config}, "callbacks": callbacks},
+        {METADATA_KEY: {"format": 3, "arguments": arguments, "config": config}, "callbacks": callbacks},
         folder / "last.ckpt",
     )
     return folder
@@ -313,7 +313,7 @@ def endless() -> Any:
     ],
 )
 def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, config: Any, words: str):
-    torch.save({METADATA_KEY: {**METADATA, "format": 3, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
+    torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
     with pytest.raises(UserError, match=words):
         read_checkpoint(tmp_path / "a.ckpt")
 
@@ -347,10 +347,3 @@ def test_arguments_with_control_characters_are_refused(tmp_path: Path):
     run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
     with pytest.raises(UserError, match="has control characters"):
         recall([f"resume={run}"])
-
-
-def test_the_progress_bar_of_older_checkpoints_is_trusted():
-    """Nothing else of its module is."""
-    bar = {"progress_bar": {"_target_": "pytorch_lightning.callbacks.RichProgressBar"}}
-    assert untrusted_targets(bar) == []
-    assert untrusted_targets({"_target_": "pytorch_lightning.callbacks.LambdaCallback"}) != []

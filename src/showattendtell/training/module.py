@@ -13,10 +13,8 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
-from showattendtell.config.compose import PLAIN
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
-from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -360,8 +358,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         }
         names = {name: self.hparams[name] for name in ("attention", "decoder")}
         config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
-        if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
-            config["tokenizer"] = self.vocabulary.tokenizer.settings()
+        config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
         return build_metadata(config, chosen, self.vocabulary, self.encoder, dataset)
 
@@ -370,7 +367,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             if self.vocabulary is None:
-                tokenizer = build(DictConfig(checkpoint[METADATA_KEY]["config"].get("tokenizer", PLAIN)))
+                tokenizer = build(DictConfig(checkpoint[METADATA_KEY]["config"]["tokenizer"]))
                 self.vocabulary = read_vocabulary(checkpoint[METADATA_KEY], tokenizer, "the checkpoint")
             if self.encoder is None:
                 settings = checkpoint[METADATA_KEY]["config"]["encoder"]
