@@ -105,12 +105,6 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     return dict(settings)
 
 
-def load_plain(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
-    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return settings
-
-
 def purpose(group: str, option: str) -> str:
     """Return the first line of the comment at the top of an option's YAML."""
     lines = _option_text(group, option).splitlines()

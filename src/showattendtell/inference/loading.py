@@ -41,6 +41,7 @@ from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.models.region_features import NoEncoder
 from showattendtell.runtime.distributed import local_device
+from showattendtell.runtime.files import cache_folder
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -138,7 +139,7 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
     check_targets(metadata["config"], path)
     config = literal(metadata["config"])
     if metadata["config"].get("cache") == CACHE:
-        config.cache = CACHE  # the only resolver that this project writes itself
+        config.cache = str(cache_folder())
     if errors := validate(config):
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     if any(value is not None for value in (attention or {}).values()):
