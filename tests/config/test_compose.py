@@ -79,3 +79,10 @@ def test_what_hydra_refuses_has_the_first_line_of_its_error(line: str):
     with pytest.raises(UserError) as alone:
         compose("train", [line])
     assert str(alone.value) == first_line(whole.value)
+
+
+@pytest.mark.parametrize(("decoder", "dropout"), [("lstm", 0.3), ("nic", None), ("log_bilinear", None)])
+def test_the_dropout_of_the_lstm_on_flickr8k_is_not_that_of_the_baselines(decoder: str, dropout: float | None):
+    config, groups = compose("train", ["experiment=paper/flickr8k", f"decoder={decoder}"])
+    assert config.decoder.get("dropout") == dropout
+    assert "paper/dropout/flickr8k_lstm" not in groups["experiment"]

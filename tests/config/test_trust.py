@@ -2,12 +2,14 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -16,7 +18,7 @@ from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
+from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
@@ -44,7 +46,7 @@ def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
     callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
     folder.mkdir(exist_ok=True)
     torch.save(
-        {METADATA_KEY: {"format": 2, "arguments": arguments, "config": config}, "callbacks": callbacks},
+        {METADATA_KEY: {"format": 3, "arguments": arguments, "config": config}, "callbacks": callbacks},
         folder / "last.ckpt",
     )
     return folder
@@ -304,16 +306,16 @@ def endless() -> Any:
     ("config", "words"),
     [
         ({"x": laughs(20)}, "more than 1,000,000 values"),
-        (endless(), "nested more than 50 deep"),
+        (endless(), "nested more than 20 deep"),
         ({"x": list(range(6000))}, "more than 5,000 values"),
-        ({"x": "${" * 2000}, "more than 1,000 references"),
+        ({"x": "${" * 60_000}, "or 100,000 characters"),
         ({"x": torch.zeros(2)}, "a Tensor among its settings"),
         ({"x": b"a"}, "a bytes among its settings"),
         ({"a\x1b": 1}, r"a\\x1b has control characters"),
     ],
 )
 def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, config: Any, words: str):
-    torch.save({METADATA_KEY: {**METADATA, "format": 3, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
+    torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
     with pytest.raises(UserError, match=words):
         read_checkpoint(tmp_path / "a.ckpt")
 
@@ -328,13 +330,55 @@ def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, c
         "\0",
         "- 1\n",
         "a: [" + "1," * 6000 + "]\n",
+        "a: " + "9" * 5000,
+        "? [1, 2]\n: 1\n",
+        "a: 2020-01-01\n",
+        "a: " + "x" * 200_000,
+        "".join(f"k{number}: {'{a: ' * 19}1{'}' * 19}\n" for number in range(800)),
+        "\n".join(" " * depth + "a:" for depth in range(400)),
     ],
-    ids=["aliases", "a tag", "nested", "no YAML", "a zero", "a list", "many values"],
 )
 def test_settings_that_hydra_never_wrote_are_reported(tmp_path: Path, text: str):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml (is damaged or )?was altered"):
         read_settings(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"k{number}: {'{a: ' * 17}1{'}' * 17}\n" for number in range(240)),
+        "".join(f"k{number}: '{'${a:[' * 6}'\n" for number in range(2000)),
+        f"a: '{'${' * 49_000}'",
+        f"a: '{chr(92) * 99_000}${{'",
+    ],
+    ids=["nested", "references", "a reference", "escapes"],
+)
+def test_the_settings_of_a_run_take_no_time_and_are_literal(tmp_path: Path, text: str):
+    (tmp_path / "config.yaml").write_text(text)
+    begin = time.process_time()
+    content = read_settings(tmp_path / "config.yaml")
+    assert content == yaml.safe_load(text)
+    assert time.process_time() - begin < 15  # most of which safe_load takes
+
+
+def test_a_run_reads_the_settings_that_omegaconf_writes(tmp_path: Path):
+    config = small_config()
+    config.strange = ["1e3", "2020-01-01", "0o17", "1:30", "yes", "null", "~", "=", "", "${x}", "a: b", "'", 1e-7, 1e20]
+    OmegaConf.save(config, tmp_path / "config.yaml")
+    assert read_settings(tmp_path / "config.yaml") == OmegaConf.to_container(config)
+
+
+LITERAL = ["${oc.env:SECRET}", "a${oc.env:SECRET}", r"\${oc.env:SECRET}", r"\\${oc.env:SECRET}", "${seed}", "${", "\\"]
+
+
+@pytest.mark.parametrize("text", LITERAL)
+def test_an_object_is_built_from_the_texts_that_are_stored(text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET", SECRET)
+    monkeypatch.setenv(TRUST, "builtins.dict")
+    inner = {"x": text, "many": [text, [{"y": text}]], "deep": {"a": {"b": text}}}
+    stored = {"_target_": "builtins.dict", **inner, "part": {"_target_": "builtins.dict", **inner}}
+    assert build(literal(stored)) == {**inner, "part": inner}
 
 
 def test_a_stage_in_a_folder_resumes_no_other_run(tmp_path: Path):
@@ -347,10 +391,3 @@ def test_arguments_with_control_characters_are_refused(tmp_path: Path):
     run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
     with pytest.raises(UserError, match="has control characters"):
         recall([f"resume={run}"])
-
-
-def test_the_progress_bar_of_older_checkpoints_is_trusted():
-    """Nothing else of its module is."""
-    bar = {"progress_bar": {"_target_": "pytorch_lightning.callbacks.RichProgressBar"}}
-    assert untrusted_targets(bar) == []
-    assert untrusted_targets({"_target_": "pytorch_lightning.callbacks.LambdaCallback"}) != []

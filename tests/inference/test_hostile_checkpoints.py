@@ -3,6 +3,8 @@
 import json
 import zipfile
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from slow_cases import slow_after
 
+from showattendtell.config.validation import leaves
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_checkpoint
@@ -107,6 +110,31 @@ def test_an_altered_model_folder_is_refused_in_one_printable_sentence(
     with pytest.raises(UserError, match=sentence) as error:
         load_model(str(altered(change)), "cpu", BeamSearch())
     assert str(error.value).isprintable()
+
+
+BUILT = ("encoder", "tokenizer", "attention", "decoder")
+"""The parts of a configuration from which `load_model` builds objects."""
+STORED = json.loads((BUNDLED / CONFIG).read_text(encoding="utf-8"))["config"]
+TEXTS = sorted(
+    (place for place, value in leaves("", STORED) if isinstance(value, str)),
+    key=lambda place: not place.startswith(BUILT),
+)
+
+
+@pytest.mark.parametrize("place", slow_after(12, TEXTS))
+def test_no_text_of_the_settings_is_resolved(
+    altered: Callable[[Change], Path], place: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SECRET", "hunter2")
+
+    def change(card: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
+        *path, last = place.split(".")
+        reduce(getitem, path, card["config"])[last] = "${oc.env:SECRET}"
+        del state["captioner.decoder.embedding.weight"]  # so that every model is refused, here or later
+
+    with pytest.raises(UserError) as error:
+        load_model(str(altered(change)), "cpu", BeamSearch())
+    assert "hunter2" not in str(error.value)
 
 
 def test_the_bundled_model_is_read_as_it_is(altered: Callable[[Change], Path]):

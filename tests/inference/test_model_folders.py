@@ -18,7 +18,7 @@ from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_fol
 from showattendtell.inference.loading import bundled_models, find_model, next_to
 
 CARD = {
-    "format": 2,
+    "format": 3,
     "config": {"cache": "/home/someone/cache", "encoder": {"weights": "/data/vgg.pth"}, "dataset": {"root": "photos"}},
     "arguments": ["dataset.root=/home/someone/photos"],
     "vocabulary": ["<pad>", "<start>", "<eos>", "<unk>", "été"],

@@ -29,11 +29,6 @@ LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs
 SEARCHPATH = "hydra.searchpath"  # the setting with the user's own folders of options
 SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop some early
-PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
-"""The default tokenizer."""
-IMPLIED = {"tokenizer": PLAIN, "distillation": {TARGET: "showattendtell.losses.distillation.Distillation"}}
-"""Nodes that stored configurations leave out if they are unchanged: earlier versions do not have them."""
-
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
@@ -108,12 +103,6 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     """Return a configuration as plain data, by default with its interpolations resolved."""
     settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
     return dict(settings)
-
-
-def load_plain(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
-    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return settings
 
 
 def purpose(group: str, option: str) -> str:
@@ -204,9 +193,8 @@ def _defaults(group: str, searchpath: tuple[str, ...]) -> set[str]:
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration as plain data, without `resume`, `stages` and the nodes in `IMPLIED`."""
-    left_out = ("resume", "stages", *(name for name, default in IMPLIED.items() if config.get(name) == default))
-    return {name: value for name, value in to_plain(config).items() if name not in left_out}
+    """Return a training configuration as plain data, without `resume` and `stages`."""
+    return {name: value for name, value in to_plain(config).items() if name not in ("resume", "stages")}
 
 
 def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def has_resolver(text: str) -> bool:
     """Return whether OmegaConf calls a resolver, as in `${oc.env:HOME}`; `${cache}` refers to another setting."""
     try:
         nodes = [grammar_parser.parse(text)] if "${" in text else []
-    except OmegaConfBaseException:  # neither a text nor an interpolation
+    except (OmegaConfBaseException, RecursionError):  # neither a text nor an interpolation
         return True
     while nodes:
         node = nodes.pop()

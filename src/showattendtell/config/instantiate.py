@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.hydra_internals import full_key
-from showattendtell.config.trust import trusted_targets
+from showattendtell.config.trust import literal, trusted_targets
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
@@ -41,15 +41,15 @@ def build(node: DictConfig, **objects: Any) -> Any:
         raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
         # Hydra copies the whole configuration that a node belongs to, so it gets a resolved copy of the node alone
-        return _partial(OmegaConf.to_container(node, resolve=True))(**objects)
+        return _partial(to_plain(node))(**objects)
     except (InstantiationException, ValueError) as error:
         raise UserError(f"{full_key(node)}: {first_line(error)}{_import_error(error)}") from error
 
 
-def _partial(node: Any) -> Callable[..., Any]:
-    """Return the target of a node, which is imported, with the node's settings."""
+def _partial(node: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the target of a node of resolved settings, which is imported, with these settings."""
     partial: Callable[..., Any] = instantiate(
-        OmegaConf.create(node), _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets()
+        literal(node), _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets()
     )
     return partial
 

@@ -17,22 +17,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import FAST_LOADER, compose, config_folder, load_plain, to_plain, without_hydra
+from showattendtell.config.compose import FAST_LOADER, compose, config_folder, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
-LIMIT = 20_000  # the largest number of characters in a stored command
-VALUES, DEPTH = 1_000_000, 50  # the most values in stored metadata, most of them words, and how deep they are nested
-SETTINGS, REFERENCES = 5_000, 1_000  # the most values in a stored configuration, and `${` in it: OmegaConf is slow
-
-# targets of conf/ in earlier versions, which their checkpoints name
-FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
+LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
+DEPTH = 20  # how deep stored metadata may be nested
+VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
+SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
 def trusted_targets() -> list[str]:
@@ -42,7 +39,6 @@ def trusted_targets() -> list[str]:
     user_targets += _installed_targets()
     return [
         *_targets_in_conf(),
-        *FORMER_TARGETS,
         *user_targets,
         *(f"{name}.*" for name in user_targets),
     ]  # all targets of a package
@@ -104,15 +100,12 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file in a run's folder as plain data, without resolving any interpolation.
+    """Return the settings of a YAML file in a run's folder as plain data, in which every text is literal.
 
-    Raises `UserError` for one that Hydra does not write, such as one with aliases, which could hold any number of
-    values.
+    Raises `UserError` for one that Hydra does not write.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-        _check_yaml(text)
-        content = load_plain(file)
+        content = _load_yaml(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("no settings")
         for page in ("help", "hydra_help"):  # texts of several lines, which `check_content` does not accept
@@ -120,21 +113,21 @@ def read_settings(file: Path) -> dict[str, Any]:
                 content["hydra"].pop(page, None)
         check_content({"config": content}, file)
         return content
-    except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
 
 
-def _check_yaml(text: str) -> None:
-    """Raise a `ValueError` if a YAML text is long or deep, or has aliases, before any value is built from it."""
-    if len(text) > 10 * LIMIT:
-        raise ValueError(f"longer than {10 * LIMIT:,} characters")
+def _load_yaml(text: str) -> Any:
+    """Return the content of a YAML text; raise a `ValueError` before any value is built if it is long or deep, or has
+    aliases, with which a short text could hold any number of values."""
+    if len(text) > SETTINGS_CHARACTERS:
+        raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
     depth = 0
-    for event in yaml.parse(text, FAST_LOADER):  # the parser in Python takes quadratic time for nested lists
+    for event in yaml.parse(text, FAST_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH:
-            raise ValueError(f"nested more than {DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has aliases")
+        if depth > DEPTH or isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
+    return yaml.load(text, FAST_LOADER)
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -195,40 +188,39 @@ def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
 def check_content(content: Any, file: str | Path) -> None:
     """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
     has control characters: on a terminal they are commands."""
-    _check_values(content, file, VALUES)
+    _check_values(content, file, VALUES, CHARACTERS)
     config = content.get("config") if isinstance(content, dict) else None
-    if _check_values(config, file, SETTINGS) > REFERENCES:
-        raise UserError(f"{file} was altered: its settings have more than {REFERENCES:,} references; do not trust it")
+    _check_values(config, file, SETTINGS, SETTINGS_CHARACTERS)
 
 
-def _check_values(content: Any, file: str | Path, max_values: int) -> int:
-    """Return the number of `${`. Nodes are counted as often as they are referred to, as everything else reads them."""
-    nodes, count, references = [(content, 0)], 0, 0
+def _check_values(content: Any, file: str | Path, max_values: int, max_characters: int) -> None:
+    """Nodes are counted as often as they are referred to, as everything else reads them."""
+    nodes, values, characters = [(content, 0)], 0, 0
     while nodes:
         node, depth = nodes.pop()
         if isinstance(node, str):
-            references += node.count("${")
+            characters += len(node)
             if has_control(node):
                 raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
         elif isinstance(node, dict | list | tuple):
-            count += len(node)
-            if count > max_values or depth >= DEPTH:
-                raise UserError(
-                    f"{file} was altered: it has more than {max_values:,} values, or they are nested more than {DEPTH} "
-                    "deep; do not trust the file"
-                )
+            values += len(node)
             inner = chain(node, node.values()) if isinstance(node, dict) else node
             nodes += [(value, depth + 1) for value in inner]
         elif not isinstance(node, bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
-    return references
+        if values > max_values or characters > max_characters or depth > DEPTH:
+            raise UserError(
+                f"{file} was altered: it has more than {max_values:,} values or {max_characters:,} characters, or they "
+                f"are nested more than {DEPTH} deep; do not trust the file"
+            )
 
 
 def _parse(argument: str, file: Path) -> Override:
     """Raise a `UserError` for an argument that is not a setting with a value, such as a flag."""
     with suppress(HydraException, RecursionError):
         override = OverridesParser.create().parse_override(argument)
-        if override.package is None and not override.is_delete() and _is_plain(override.value()):
+        is_setting = override.package is None and not override.is_delete() and override.key_or_group.count(".") < DEPTH
+        if is_setting and _is_plain(override.value()):
             return override
     raise UserError(f"{file} holds the argument {_shown(argument)}, which is not name=value; do not trust the file")
 

@@ -156,7 +156,7 @@ ADVICE = {
 }
 """What to do about an error of the system, by its number."""
 
-USER_ERRORS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
+USER_ERRORS = (UserError, HydraException, OSError, RecursionError)  # exceptions that are reported without a traceback
 
 
 def sentence(error: Exception) -> str:
@@ -167,6 +167,8 @@ def sentence(error: Exception) -> str:
         return first_line(error)
     if isinstance(error, OSError):
         return _system_error(error)
+    if isinstance(error, RecursionError):
+        return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"
 

@@ -20,7 +20,6 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from showattendtell import __version__
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import Choices
-from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
 from showattendtell.config.trust import check_content
 from showattendtell.data.formats import check_layout
 from showattendtell.data.tokenizers import Tokenizer
@@ -32,14 +31,8 @@ from showattendtell.types import Dataset, fingerprint
 
 FORMAT = 3
 
-UPGRADED = 2
-"""The older format that can also be read. Its settings have other names."""
-
 METADATA_KEY = "showattendtell"
 """Key of the metadata in a checkpoint."""
-
-PLAIN_CHOICE = ("tokenizer", "plain")
-"""The default option, which metadata omit: earlier versions have no other."""
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -59,11 +52,18 @@ class _EncoderMetadata(TypedDict):
     tuned: NotRequired[StrictBool]
 
 
+class _StoredConfig(TypedDict):
+    encoder: dict[str, Any]
+    tokenizer: dict[str, Any]
+    attention: dict[str, Any] | None
+    decoder: dict[str, Any] | None
+
+
 class _Metadata(TypedDict):
     """Metadata of a checkpoint: the fields that are read, for pydantic."""
 
     version: str
-    config: dict[str, Any]
+    config: _StoredConfig
     choices: dict[str, str]
     vocabulary: list[str]
     encoder: _EncoderMetadata
@@ -85,7 +85,7 @@ def build_metadata(
             "format": FORMAT,
             "version": __version__,
             "config": plain_settings(config),
-            "choices": {group: option for group, option in chosen.choices.items() if (group, option) != PLAIN_CHOICE},
+            "choices": chosen.choices,
             "arguments": chosen.arguments,
             "vocabulary": list(vocabulary.words),
             **({"tokenizer": state} if (state := vocabulary.tokenizer.state()) else {}),
@@ -159,31 +159,7 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(METADATA_KEY), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
     check_content(checkpoint[METADATA_KEY], file)
-    return upgrade_checkpoint(checkpoint)
-
-
-def upgrade_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint with the present names of settings, classes and states, in format 3 if it had format 2."""
-    metadata = checkpoint.get(METADATA_KEY)
-    if not isinstance(metadata, dict):
-        return checkpoint
-    return {**rename_states(checkpoint), METADATA_KEY: _upgrade(metadata)}
-
-
-def _upgrade(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return checkpoint metadata with the present names, in format 3 if they had format 2; others unchanged."""
-    if metadata.get("format") not in (UPGRADED, FORMAT):
-        return metadata
-    upgraded = {**metadata, "format": FORMAT}
-    if isinstance(config := metadata.get("config"), dict):
-        upgraded["config"] = rename_settings(config)
-    if isinstance(choices := metadata.get("choices"), dict):
-        upgraded["choices"] = rename_choices(choices)
-    if isinstance(arguments := metadata.get("arguments"), list):
-        upgraded["arguments"] = [
-            rename_argument(argument) if isinstance(argument, str) else argument for argument in arguments
-        ]
-    return upgraded
+    return checkpoint
 
 
 def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> None:
@@ -222,7 +198,6 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         calibration = checkpoint.get(CALIBRATION, {})
         if isinstance(state, dict) and isinstance(calibration, dict):
             state = state | {f"{CALIBRATION}.{name}": values for name, values in calibration.items()}
-    metadata = _upgrade(metadata)
     if metadata.get("format") != FORMAT:
         raise UserError(
             f"{file} was written by showattendtell {printable(str(metadata.get('version')), 20)} in format "

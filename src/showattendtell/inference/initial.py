@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.compose import MODEL, PLAIN, model_differences, plain_settings, to_plain, trained_with
+from showattendtell.config.compose import MODEL, model_differences, plain_settings, to_plain, trained_with
 from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
@@ -51,7 +51,7 @@ class InitialCheckpoint(NamedTuple):
         Raises:
             UserError: tokenizer or languages differ.
         """
-        stored = {**PLAIN, **self.metadata["config"].get("tokenizer", {})}
+        stored = self.metadata["config"]["tokenizer"]
         if stored != to_plain(config["tokenizer"]):
             stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
             raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")

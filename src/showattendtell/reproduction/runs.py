@@ -17,7 +17,7 @@ from showattendtell.config.compose import (
     without_hydra,
 )
 from showattendtell.config.entry_point import as_value, read_searchpath
-from showattendtell.config.trust import literal, read_settings
+from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.reproduction.tables import (
@@ -267,8 +267,7 @@ def find_other_settings(run: TableRun) -> list[str]:
         return errors
     file = run.folder / "config/config.yaml"
     if file.is_file():
-        stored = literal(read_settings(file))  # nothing is resolved: interpolations of a file are untrusted
-        current = literal(to_plain(run.config, resolve=False))
+        stored, current = read_settings(file), to_plain(run.config, resolve=False)
         paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS if run.dependencies}
         moved = {name: path for name, path in paths.items() if path}
         if differences := find_differences(current, {**plain_settings(stored), **moved}):

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from showattendtell.config.entry_point import as_argument
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import save, upgrade_checkpoint
+from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 from showattendtell.runtime.random_states import random_states, set_random_states
@@ -48,10 +48,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"{file} cannot be written ({error.strerror}); the checkpoints saved before are intact: free some "
                 "space, and continue from there with resume=true"
             ) from None
-
-    def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return a checkpoint; entries of format 2 get their current names."""
-        return upgrade_checkpoint(super().load_checkpoint(path, *arguments, **options))
 
 
 class BestCheckpoint(ModelCheckpoint):

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
-from showattendtell.config.compose import PLAIN
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
-from showattendtell.data.tokenizers import PlainTokenizer
+from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -359,8 +357,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         }
         names = {name: self.hparams[name] for name in ("attention", "decoder")}
         config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
-        if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
-            config["tokenizer"] = self.vocabulary.tokenizer.settings()
+        config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
         return build_metadata(config, chosen, self.vocabulary, self.encoder, dataset)
 
@@ -368,14 +365,14 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
+            settings = checkpoint[METADATA_KEY]["config"]
+            check_targets(settings, "the checkpoint")
             if self.vocabulary is None:
-                tokenizer = build(DictConfig(checkpoint[METADATA_KEY]["config"].get("tokenizer", PLAIN)))
+                tokenizer = build(literal(settings["tokenizer"]))
                 self.vocabulary = read_vocabulary(checkpoint[METADATA_KEY], tokenizer, "the checkpoint")
             if self.encoder is None:
-                settings = checkpoint[METADATA_KEY]["config"]["encoder"]
-                self.encoder = build(
-                    DictConfig({**settings, **({"weights": "random"} if "weights" in settings else {})})
-                )
+                random = {"weights": "random"} if "weights" in settings["encoder"] else {}
+                self.encoder = build(literal(settings["encoder"] | random))
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._train_means.load_means(checkpoint.get(TRAINED, {}))
