@@ -7,9 +7,9 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Decoding, Ensemble, LanguageModel
 from showattendtell.decoding.sampling import Sampling
+from showattendtell.extensions.latent.attention import MarginalAttention
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.latent_attention import MarginalAttention
 
 
 def word_probabilities(captioner: Captioner, regions: Tensor, tokens: list[int]) -> Tensor:

@@ -24,10 +24,11 @@ from showattendtell.inference.faithfulness import (
     region_effects,
 )
 from showattendtell.inference.predictions import Predictor
-from showattendtell.models.attention import AttentionCache, AttentionOutput, SoftAttention
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState
 from showattendtell.training.module import ATTENTIONS, DECODERS
 from showattendtell.types import Caption, Example
 
@@ -68,7 +69,7 @@ def test_every_attention_of_the_registry_is_measured(name: str):
         vocabulary_size=len(VOCABULARY), region_dim=D, embedding_dim=8, hidden_dim=8
     )
     attention = ATTENTIONS[name](D, 8)
-    if attention.stochastic:
+    if attention.samples:
         attention.inference_mode = "argmax"
     captioner = Captioner(attention, decoder).eval()
     for parameter in captioner.parameters():

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
+from showattendtell.extensions.latent.loss import VariationalLoss
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.scheduled_sampling import mix_words
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, shift_right
 from showattendtell.models.decoder import LSTMDecoder

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.errors import UserError
+from showattendtell.extensions.latent.attention import MarginalAttention
 from showattendtell.losses.self_critical import Reward, SelfCriticalLoss, log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import Batch
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
+from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
@@ -15,14 +17,11 @@ from showattendtell.models.decoder import LSTMDecoder, lstm
 from showattendtell.models.generation import (
     IncrementalDecoder,
     SoftIncrementalDecoder,
-    incremental_decoder,
     lstm_in_place,
     transposed,
 )
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import AdditiveScore, DotScore, MultiheadScore
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 SCORE = partial(AdditiveScore, width=3)
 ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -104,14 +103,19 @@ def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Ten
 def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: str, decoder: str, dtype: torch.dtype):
     captioner, regions = make_captioner(attention, decoder).to(dtype), make_regions().to(dtype)
     trace = captioner(regions, OWNERS, TOKENS)
-    log_p, weights, gates = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    log_p, weights, gates = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     torch.testing.assert_close(log_p, trace.at_steps(trace.logits).log_softmax(dim=2))
     torch.testing.assert_close(weights, trace.weights)
     torch.testing.assert_close(gates, trace.gates)
 
 
+def make_incremental(*model: str) -> IncrementalDecoder:
+    captioner = make_captioner(*model)
+    return captioner.decoder.incremental(captioner)(make_regions())
+
+
 def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
-    kinds = {model: type(incremental_decoder(make_captioner(*model))(make_regions())) for model in MODELS}
+    kinds = {model: type(make_incremental(*model)) for model in MODELS}
     assert {model for model, kind in kinds.items() if kind is SoftIncrementalDecoder} == {
         ("soft", "lstm"),
         ("soft", "lstm as released"),
@@ -127,7 +131,10 @@ def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
 def test_both_decoders_give_the_same_probabilities():
     captioner, regions = make_captioner(), make_regions()
     plain = IncrementalDecoder(captioner, transposed(captioner.decoder.word_scores.weight), regions)
-    output = [generate_given(decoder, OWNERS, TOKENS) for decoder in (incremental_decoder(captioner)(regions), plain)]
+    output = [
+        generate_given(decoder, OWNERS, TOKENS)
+        for decoder in (captioner.decoder.incremental(captioner)(regions), plain)
+    ]
     for ours, theirs in zip(*output, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -137,7 +144,7 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     captioner, regions = make_captioner("dot"), make_regions()
     seen = []
     captioner.attention.register_forward_hook(lambda layer, inputs, output: seen.append(len(inputs[0].regions)))
-    decoder = incremental_decoder(captioner)(regions)
+    decoder = captioner.decoder.incremental(captioner)(regions)
     state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
@@ -150,14 +157,14 @@ def test_finished_images_are_left_out_of_the_attention_cache():
 @torch.no_grad()
 def test_finished_images_are_left_out_of_the_table_of_regions():
     captioner, regions = make_captioner("marginal"), make_regions()
-    decoder, kept = incremental_decoder(captioner)(regions), []
+    decoder, kept = captioner.decoder.incremental(captioner)(regions), []
     state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
         step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
         trace = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.scores, trace.logits)
-        kept.append(len(decoder._mixture.table.exp_scores))
+        kept.append(len(decoder.scorer._table.exp_scores))
     assert kept == [4, 4, 2, 1]
 
 
@@ -173,9 +180,9 @@ def test_the_lstm_in_place_is_the_lstm():
 @torch.no_grad()
 def test_under_an_autocast_products_are_in_its_precision_and_all_else_in_single(attention: str):
     captioner, regions = make_captioner(attention), make_regions()
-    exact = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    exact = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+        rough = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     gated = captioner.attention.gate is not None  # otherwise beta is 1
     for ours, theirs in list(zip(rough, exact, strict=True))[: 3 if gated else 2]:
         assert 0 < (ours.float() - theirs).abs().max() < 0.3

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD
+from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
+from showattendtell.extensions.latent.loss import VariationalLoss
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.packing import Packing
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Parts = tuple[Tensor, ...]
 """A value, and its gradient by each parameter."""

@@ -24,26 +24,27 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.extensions.distillation.loss import DistillationLoss
+from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
+from showattendtell.extensions.latent.loss import VariationalLoss
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, read_vocabulary
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
-from showattendtell.losses.distillation import DistillationLoss
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.means import RunningMeans
-from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
+from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import Decoder, LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.models.kernels import without_autocast
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.region_features import NoEncoder
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.settings import describe_call
 from showattendtell.training.lightning_internals import let_lightning_unscale

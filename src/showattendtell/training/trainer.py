@@ -20,9 +20,9 @@ from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
+from showattendtell.extensions.distillation.loss import Distillation, DistillationLoss
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.loading import find_model, load_models, weights_file
-from showattendtell.losses.distillation import Distillation, DistillationLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank

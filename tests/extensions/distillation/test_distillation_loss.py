@@ -13,8 +13,8 @@ from showattendtell.data.tokenizers import WordTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.extensions.distillation.loss import DistillationLoss
 from showattendtell.losses.caption import LossOutput, SoftLoss, total
-from showattendtell.losses.distillation import DistillationLoss
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.hard_attention import HardAttention

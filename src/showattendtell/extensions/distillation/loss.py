@@ -17,7 +17,6 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.settings import PositiveFloat, Probability, Texts
 from showattendtell.types import Batch
 
@@ -75,8 +74,7 @@ class DistillationLoss:
         Raises:
             UserError: the vocabulary or the encoder is another one, or attention or loss are not supported.
         """
-        attention = student.captioner.attention
-        if isinstance(attention, MarginalAttention) or getattr(attention, "estimator", None) == "exact":
+        if student.captioner.attention.by_region:
             raise UserError(
                 "distillation.teacher needs one word distribution per step, and attention=marginal, "
                 "attention=variational and attention.estimator=exact compute one for each region; choose another "
