@@ -14,7 +14,7 @@ from small_training import Grids, examples_of
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"

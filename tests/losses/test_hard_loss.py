@@ -21,7 +21,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 
 L, T, D, N, V = 3, 3, 4, 3, 6
 REGIONS = torch.randn(1, L, D, generator=torch.Generator().manual_seed(0)).double()

@@ -31,7 +31,7 @@ SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop some early
 PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
 """The default tokenizer."""
-IMPLIED = {"tokenizer": PLAIN, "distillation": {TARGET: "showattendtell.extensions.distillation.loss.Distillation"}}
+IMPLIED = {"tokenizer": PLAIN}
 """Nodes that stored configurations leave out if they are unchanged: earlier versions do not have them."""
 
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain

@@ -23,7 +23,6 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
@@ -169,7 +168,7 @@ def open_source(
         UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
             image; a store with other settings.
     """
-    if isinstance(encoder, NoEncoder):
+    if not encoder.sees_images:
         return lambda examples, view="plain": BlankSource(), dataset
     if not any(example.path for example in dataset.examples()):
         raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")

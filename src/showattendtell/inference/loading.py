@@ -39,7 +39,6 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
-from showattendtell.models.region_features import NoEncoder
 from showattendtell.runtime.distributed import local_device
 
 BUNDLED = "flickr8k_soft"
@@ -292,7 +291,7 @@ def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, pa
     """Return the language model of a decoding, for a model that was loaded from a path."""
     name = str(decoding.language_model)
     module = load_model(name, device, decoding).module
-    if not isinstance(module.encoder, NoEncoder):
+    if module.encoder.sees_images:
         raise UserError(f"decoding.language_model={name} was trained with photographs; train one with dataset=text")
     if module.vocabulary.words != model.module.vocabulary.words:
         raise UserError(

@@ -57,6 +57,9 @@ class Encoder(nn.Module):
     padded = False
     """Whether images have different numbers of regions, and rows of zeros are padding."""
 
+    sees_images = True
+    """Whether the regions depend on the image; false for a language model."""
+
     reads_pixels = True
     """Whether the regions are computed from photographs."""
 

@@ -65,7 +65,7 @@ class NoEncoder(EncoderWithoutNetwork):
         ignored: settings of other encoders, which a recipe may set.
     """
 
-    network_name = "none"
+    sees_images, network_name = False, "none"
 
     def __init__(self, **ignored: Any):
         super().__init__(regions=1, dim=1)
