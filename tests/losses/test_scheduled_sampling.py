@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from extension_cases import cases
 from small_training import Grids
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.extensions.latent.loss import VariationalLoss
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.scheduled_sampling import mix_words
@@ -63,7 +63,7 @@ def test_the_language_of_a_caption_is_never_replaced():
 
 @pytest.mark.parametrize(
     ("attention", "loss"),
-    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), ("variational", VariationalLoss)],
+    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), *cases("SCHEDULED")],
 )
 def test_a_model_of_several_languages_reads_them_with_every_loss(attention: str, loss: type[SoftLoss]):
     torch.manual_seed(0)

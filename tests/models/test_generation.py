@@ -5,11 +5,10 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
-from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
-from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
@@ -31,14 +30,7 @@ ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
     "dot": lambda: SoftAttention(5, 4, DotScore),
     "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, num_heads=2)),
     "hard": lambda: HardAttention(5, 4, SCORE, inference_mode="argmax"),
-    "marginal": lambda: MarginalAttention(5, 4, SCORE),
-    "marginal, dot": lambda: MarginalAttention(5, 4, DotScore),
-    "marginal, step": lambda: MarginalAttention(5, 4, SCORE, latent="step"),
-    "variational": lambda: VariationalAttention(5, 4, SCORE),
     "adaptive": lambda: AdaptiveAttention(5, 4, SCORE),
-    "cross": lambda: CrossAttention(5, 4),
-    "cross, layer 1": lambda: CrossAttention(5, 4, map=1),
-    "cross, rollout": lambda: CrossAttention(5, 4, map="rollout"),
 }
 """Those that draw nothing."""
 
@@ -50,14 +42,12 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
     "lstm that says what it heard": lambda: LSTMDecoder(9, 5, 3, 4, output=["word"], tie_embeddings=True),
     "nic": lambda: NICDecoder(9, 5, embedding_dim=3, hidden_dim=4),
     "log-bilinear": lambda: LogBilinearDecoder(9, 5, embedding_dim=3, hidden_dim=4),
-    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
-    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, num_layers=2, num_heads=2, positions="rotary"),
 }
 MODELS = [("soft", decoder) for decoder in ("lstm", "lstm as released", "lstm that says what it heard")]
-MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft" and "cross" not in attention]
-MODELS += [(attention, "transformer") for attention in ATTENTIONS if "cross" in attention]
-MODELS += [("cross, rollout", "transformer, rotary")]
-MODELS += [("marginal", "lstm as released"), ("marginal", "log-bilinear")]
+MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft"]
+MODELS += cases("GENERATED_PAIRS")
+ATTENTIONS |= cases("GENERATED_ATTENTIONS")
+DECODERS |= cases("GENERATED_DECODERS")
 MODELS += [("mean", decoder) for decoder in ("lstm", "nic", "log-bilinear")]
 
 OWNERS = torch.tensor([0, 0, 0, 2, 3, 3])
@@ -122,8 +112,7 @@ def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
         ("soft", "lstm that says what it heard"),
         ("soft, a gate for each channel", "lstm"),
         ("soft, no gate", "lstm"),
-        ("marginal", "lstm"),
-        ("variational", "lstm"),
+        *cases("FUSED_DECODING"),
     }
 
 
@@ -154,6 +143,7 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     assert seen[::2] == [4, 4, 2, 1]
 
 
+@pytest.mark.skipif("marginal" not in ATTENTIONS, reason="without the extension")
 @torch.no_grad()
 def test_finished_images_are_left_out_of_the_table_of_regions():
     captioner, regions = make_captioner("marginal"), make_regions()
@@ -176,7 +166,7 @@ def test_the_lstm_in_place_is_the_lstm():
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("attention", ["soft", "dot", "marginal", "marginal, dot"])
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "dot", "marginal", "marginal, dot"}))
 @torch.no_grad()
 def test_under_an_autocast_products_are_in_its_precision_and_all_else_in_single(attention: str):
     captioner, regions = make_captioner(attention), make_regions()

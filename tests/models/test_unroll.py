@@ -5,12 +5,10 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
-from showattendtell.extensions.latent.loss import VariationalLoss
-from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
@@ -32,14 +30,11 @@ TOKENS = torch.tensor([[5, EOS, PAD, PAD], [4, 5, 6, EOS], [7, 8, EOS, PAD], [EO
 MODELS = {
     "soft": (SoftAttention, LSTMDecoder, SoftLoss),
     "hard": (partial(HardAttention, expectation_prob=1.0), LSTMDecoder, HardLoss),
-    "marginal": (MarginalAttention, LSTMDecoder, SoftLoss),
-    "marginal, step": (partial(MarginalAttention, latent="step"), LSTMDecoder, SoftLoss),
-    "variational": (partial(VariationalAttention, estimator="exact"), LSTMDecoder, VariationalLoss),
     "adaptive": (AdaptiveAttention, LSTMDecoder, SoftLoss),
     "none": (MeanAttention, LSTMDecoder, SoftLoss),
     "nic": (MeanAttention, NICDecoder, SoftLoss),
     "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
-    "transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss),
+    **cases("UNROLLED"),
 }
 
 

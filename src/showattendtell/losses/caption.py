@@ -180,8 +180,13 @@ def negative_log_likelihood(outputs: CaptionerOutput, tokens: Tensor) -> Tensor:
 def caption_cross_entropy(outputs: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of each caption (B,), summed over its words; `tokens` (B, T) are the targets."""
     targets = tokens.flatten()[outputs.indices]
-    words = outputs.output_features.cross_entropy(targets, label_smoothing)
-    return CrossEntropy(*(outputs.at_steps(values.masked_fill(targets == PAD, 0.0)).sum(dim=1) for values in words))
+    is_padding = targets == PAD
+    loss, nll = outputs.output_features.cross_entropy(targets, label_smoothing)  # (N,) each
+
+    def sum_words(values: Tensor) -> Tensor:
+        return outputs.at_steps(values.masked_fill(is_padding, 0.0)).sum(dim=1)
+
+    return CrossEntropy(sum_words(loss), sum_words(nll))
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:

@@ -5,12 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
-from showattendtell.extensions.latent.loss import VariationalLoss
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models import decoder as decoder_module
@@ -31,8 +30,7 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "soft, a gate a channel": (partial(SoftAttention, gate="channel"), SoftLoss),
     "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, doubly_stochastic_weight=0.3)),
-    "marginal": (MarginalAttention, partial(SoftLoss, label_smoothing=0.1)),
-    "variational": (partial(VariationalAttention, estimator="exact"), VariationalLoss),
+    **cases("FUSED"),
     "hard": (
         partial(HardAttention, expectation_prob=0.5),
         partial(HardLoss, reward_weight=0.1, doubly_stochastic_weight=0.2),
