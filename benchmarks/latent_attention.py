@@ -18,12 +18,13 @@ from benchmarks.workload import Workload
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
+from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
+from showattendtell.extensions.latent.loss import VariationalLoss
 from showattendtell.losses.caption import SoftLoss, total
-from showattendtell.losses.variational import VariationalLoss
-from showattendtell.models.attention import Attention, SoftAttention
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
+from showattendtell.models.interfaces import Attention
 
 WORKLOAD = Workload(13, 5, regions=81, region_dim=1280, vocabulary=2539, embedding=256, hidden=512)
 BATCHES = {"13 x 5": WORKLOAD, "64 x 1": WORKLOAD._replace(images=64, captions_per_image=1)}

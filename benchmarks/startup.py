@@ -27,7 +27,7 @@ from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.inference.checkpoints import build_metadata
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 from showattendtell.types import Dataset
 
 REPEATS = 3

@@ -34,6 +34,8 @@ def on_config(config: MkDocsConfig) -> None:
     assert config.nav is not None
     [reference] = (pages["Reference"] for pages in config.nav if isinstance(pages, dict) and "Reference" in pages)
     reference.extend({section: paths} for section, paths in sections.items())
+    docs = Path(config.docs_dir)
+    config.nav.append({"Extensions": [str(page.relative_to(docs)) for page in sorted(docs.glob("extensions/*.md"))]})
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

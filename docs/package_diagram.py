@@ -7,6 +7,7 @@ ROOT = Path(__file__).parent.parent
 FIGURE = ROOT / "docs/figures/package.svg"
 
 CONTENTS = {
+    "extensions": "latent, transformer, distillation",
     "training": "LightningModule, Trainer",
     "serving": "web page, JSON endpoint",
     "reproduction": "tables of runs",

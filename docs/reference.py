@@ -31,13 +31,13 @@ CLASSES = {
     "Captions": ("visualization.pages", ("ImageCaptions",)),
     "Attention": (
         "models.attention",
-        ("Attention", "StepAttention", "SoftAttention", "AdaptiveAttention", "MeanAttention"),
+        ("SoftAttention", "AdaptiveAttention", "MeanAttention"),
     ),
     "Hard attention": ("models.hard_attention", ("HardAttention",)),
-    "Latent attention": ("models.latent_attention", ("MarginalAttention", "VariationalAttention")),
     "Attention scores": ("models.scores", ()),
-    "Decoders": ("models.decoder", ("Decoder", "RecurrentDecoder", "LSTMDecoder")),
-    "Transformer": ("models.transformer", ("TransformerDecoder", "CrossAttention")),
+    "Base classes": ("models.interfaces", ("Attention", "StepAttention", "Decoder")),
+    "Recurrent decoders": ("models.recurrent", ("RecurrentDecoder",)),
+    "LSTM decoder": ("models.decoder", ("LSTMDecoder",)),
     "Encoder": ("models.encoder", ("Encoder",)),
     "Tokenizers": (
         "data.tokenizers",
@@ -45,12 +45,16 @@ CLASSES = {
     ),
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
     "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
-    "Loss of variational attention": ("losses.variational", ("VariationalLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
     "Metrics": ("metrics.modular", tuple(name for name in metrics.__all__ if name != "Means")),
     "Means over steps": ("metrics.means", ("Means",)),
 }
 """The page of each part of the Python API: its module, and its documented names, or () for all its classes."""
+
+EXTENSIONS = Path(showattendtell.__file__).parent / "extensions"
+for _file in sorted(EXTENSIONS.glob("*/[!_]*.py")):
+    _name = f"{_file.parent.name}.{_file.stem}"
+    CLASSES[f"Extension {_name}"] = (f"extensions.{_name}", ())
 
 
 @cache

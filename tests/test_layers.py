@@ -25,6 +25,7 @@ LAYERS = [
     {"config"},
     {"inference"},
     {"training", "serving", "reproduction", "export"},
+    {"extensions"},
     COMMANDS,
     {"extensions"},
 ]
@@ -112,7 +113,7 @@ def test_every_module_has_its_layer_and_every_layer_its_module():
 
 
 def test_the_walk_sees_imports_of_every_form():
-    assert {"inference.checkpoints", "config.entry_point", "visualization.tables"} <= own(imports("train"))
+    assert {"training.build", "config.entry_point", "runtime.distributed"} <= own(imports("train"))
     assert "settings" in own(imports("config.signatures"))
     assert "pytorch_lightning" in foreign(imports("train"))
     assert "pytorch_lightning" not in foreign(imports("train", when_imported=True))
@@ -135,6 +136,17 @@ def test_no_module_imports_itself_through_others():
     assert set(TopologicalSorter(imported).static_order()) == set(MODULES)
 
 
+def test_an_extension_imports_no_other():
+    def folder(module: str) -> str:
+        return ".".join(module.split(".")[:2])
+
+    extensions = [module for module in MODULES if layer(module) == "extensions"]
+    others = {
+        module: {other for other in own(imports(module)) if layer(other) == "extensions"} for module in extensions
+    }
+    assert not_empty({m: {o for o in found if folder(o) != folder(m)} for m, found in others.items()}) == {}
+
+
 def test_nothing_imports_an_entry_point():
     assert not_empty({module: own(imports(module)) & COMMANDS for module in MODULES}) == {}
 
@@ -153,7 +165,7 @@ def test_metrics_need_nothing_of_training_and_models():
 
 
 def test_what_only_captions_and_scores_does_not_wait_for_lightning():
-    others = [module for module in MODULES if not is_training(module)]
+    others = [module for module in MODULES if not is_training(module) and layer(module) != "extensions"]
     imported = {module: imports(module, module == "runtime.distributed") for module in others}  # but for tasks of srun
     assert not_empty({module: foreign(names) & {"pytorch_lightning"} for module, names in imported.items()}) == {}
     assert not_empty({module: set(filter(is_training, own(imports(module)))) for module in others}) == {}

@@ -6,7 +6,7 @@ from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry_point import as_argument, entry_point, read_choices, run_folder, search_root
+from showattendtell.config.entry_point import as_argument, entry_point, run_folder, search_root
 from showattendtell.errors import UserError
 
 
@@ -41,17 +41,11 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.config.instantiate import build, build_source, import_own_classes
-    from showattendtell.data.assembly import with_generated
-    from showattendtell.data.languages import tokenized
-    from showattendtell.inference.checkpoints import build_metadata
-    from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
-    from showattendtell.models.kernels.products import MATMUL, library
+    from showattendtell.config.instantiate import import_own_classes
     from showattendtell.runtime.distributed import decide_on_first, raise_together
-    from showattendtell.runtime.memory import keep_freed_memory
+    from showattendtell.training.build import build_data, build_model, build_trainer
     from showattendtell.training.resume import check_data, find_start, run_lock
-    from showattendtell.training.trainer import build_module, build_trainer, fit
-    from showattendtell.visualization.tables import print_dataset
+    from showattendtell.training.trainer import fit
 
     lightning.seed_everything(config.seed, verbose=False)
     import_own_classes(config)
@@ -62,34 +56,10 @@ def train(config: DictConfig) -> float:
     with run_lock(start.folder):
         with raise_together():
             trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
-            dataset, encoder = build(config.dataset), build(config.encoder)
-            origin = find_initial_checkpoint(config)
-            if origin:
-                origin.load_encoder(encoder)
-            source, dataset = build_source(config, dataset, encoder)
-            vocabulary = initial_vocabulary(config, dataset, origin)
-            dataset = tokenized(dataset, vocabulary.tokenizer)
-            references, distillation = dataset.split("train"), build(config.distillation)
-            if distillation.captions:
-                dataset = with_generated(
-                    dataset, vocabulary.tokenizer, distillation.captions, distillation.keep_references
-                )
-            print_dataset(dataset, vocabulary)
-
-            data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-            metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
-            module = build_module(config, encoder, vocabulary, metadata, references, distillation)
-            check_data(start, metadata)
-            if origin:
-                origin.load_captioner(module.captioner, vocabulary)
-            elif config.init_embeddings:
-                number = load_word_vectors(module.captioner.decoder, vocabulary, config.init_embeddings)
-                print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
-            module.captioner.decoder.embedding.requires_grad_(not config.freeze_embeddings)
-        keep_freed_memory()
-        if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
-            print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
-        fit(trainer, module, data, start.checkpoint)
+            data = build_data(config)
+            module = build_model(config, data)
+            check_data(start, module.metadata)
+        fit(trainer, module, data.module, start.checkpoint)
     return report_best(start.folder, best.best_model_score)
 
 

@@ -202,6 +202,19 @@ class SampledLocations(NamedTuple):
     log_prob: Tensor
     entropy: Tensor
 
+    @classmethod
+    def of(cls, log_weights: Tensor, locations: Tensor, use_expectation: Tensor | None) -> SampledLocations:
+        """Return the locations (..., H) with log p and entropy under log alpha (..., H, L).
+
+        Heads are independent: log p(s) = sum_h log alpha_h(s_h), and H[s] = -sum_h sum_i alpha_hi log alpha_hi. log p
+        is 0 where `use_expectation` (...), so that these captions have no REINFORCE term.
+        """
+        log_prob = log_weights.gather(-1, locations.unsqueeze(-1)).sum(dim=(-2, -1))
+        if use_expectation is not None:
+            log_prob = log_prob.masked_fill(use_expectation, 0.0)
+        entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # exp(log alpha) has a finite gradient
+        return cls(locations, log_prob, entropy)
+
 
 def scatter_words(values: Tensor, indices: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return the values (N, ...) of words at steps `indices` (N,) of B * T: (B, T, ...), 0 elsewhere."""
@@ -209,40 +222,14 @@ def scatter_words(values: Tensor, indices: Tensor, shape: tuple[int, int]) -> Te
     return padded.index_copy(0, indices, values).unflatten(0, shape)
 
 
-class OutputFeatures(NamedTuple):
-    """Inputs of the output layer for N words: the logits are W x + b with x (N, w), W (V, w) and b (V,).
-
-    The loss takes these instead of the logits (N, V), which are the largest tensor of a training step.
-    """
-
-    values: Tensor
-    matrix: Tensor
-    bias: Tensor
-
-    def select(self, words: Tensor) -> OutputFeatures:
-        """Return the inputs of some words, from their indices or a mask."""
-        return self._replace(values=self.values[words])
-
-    def without(self, tokens: tuple[int, ...]) -> OutputFeatures:
-        """Return the inputs with p = 0 for these tokens."""
-        bias = self.bias.clone()
-        bias[list(tokens)] = -math.inf
-        return self._replace(bias=bias)
-
-    def logits(self) -> Tensor:
-        """Return the logits of the words, (N, V)."""
-        return self.values @ self.matrix.T + self.bias
-
-
 class CaptionerOutput(NamedTuple):
     """Output of the captioner for given captions (teacher forcing).
 
-    output_features  output-layer inputs of the captions' N words: `OutputFeatures`, or those of a mixture over regions
+    output_features  what the attention returns for the loss of the N words: `OutputFeatures`, or an object like it
     indices          (N,) positions of these words among the B * T steps; the others are padding: weights and gates 0
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1
     sample           the locations sampled by hard attention
-    log_q            (N, L) log q of variational attention's inference network
     present          (B, L) false for padding; None if all images have L regions
     """
 
@@ -251,7 +238,6 @@ class CaptionerOutput(NamedTuple):
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
-    log_q: Tensor | None = None
     present: Tensor | None = None
 
     @property

@@ -23,7 +23,7 @@ from showattendtell.data.vocabulary import EOS, START
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.interfaces import DecoderState
 
 MAX_LENGTH = 4
 MERITS = {

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from extension_cases import cases
 from random_models import SAYABLE, VOCABULARY, ended_captions, random_captioner, random_regions
 from torch import Tensor
 
@@ -9,7 +10,6 @@ from showattendtell.decoding.decoding import Decoding, Ensemble, LanguageModel
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.latent_attention import MarginalAttention
 
 
 def word_probabilities(captioner: Captioner, regions: Tensor, tokens: list[int]) -> Tensor:
@@ -19,7 +19,7 @@ def word_probabilities(captioner: Captioner, regions: Tensor, tokens: list[int])
     return p.gather(1, batch.T).flatten()
 
 
-@pytest.mark.parametrize(("seed", "kind"), [*((seed, SoftAttention) for seed in range(4)), (0, MarginalAttention)])
+@pytest.mark.parametrize(("seed", "kind"), [*((seed, SoftAttention) for seed in range(4)), *cases("ENSEMBLES")])
 @torch.no_grad()
 def test_several_models_find_the_caption_that_the_mean_of_their_p_makes_likeliest(seed: int, kind: type[SoftAttention]):
     captioners = [random_captioner(seed), random_captioner(seed + 100, kind=kind), random_captioner(seed + 200)]

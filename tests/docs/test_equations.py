@@ -8,7 +8,7 @@ import yaml
 from repository import ROOT
 
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.interfaces import DecoderState
 
 PAGE = (ROOT / "docs" / "attention.md").read_text()
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from extension_cases import cases
 from slow_cases import slow_after
-from small_models import KINDS, VOCABULARY, D, small_captioner, small_model
+from small_models import ATTENTIONS, KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch
@@ -97,8 +98,8 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 
 @pytest.mark.parametrize(
     "kind",
-    slow_after(1, [["soft", "lstm", D, 3], [*MARGINAL, D, 3], ["cross", "transformer", D, 21]]),
-    ids=["soft", "marginal", "transformer"],
+    slow_after(1, [["soft", "lstm", D, 3], *cases("EXPORTED").values()]),
+    ids=["soft", *cases("EXPORTED")],
 )
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()
@@ -143,6 +144,7 @@ def test_attention_that_draws_is_not_exported():
         graphs_and_programs(captioner)
 
 
+@pytest.mark.skipif("cross" not in ATTENTIONS, reason="without the extension")
 def test_a_rollout_and_captions_that_are_too_long_for_the_positions_are_not_exported():
     captioner = small_captioner("cross", "transformer")
     captioner.attention.map = "rollout"  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from small_models import KINDS, VOCABULARY, D, small_captioner
+from small_models import ATTENTIONS, KINDS, VOCABULARY, D, small_captioner
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch
@@ -24,11 +24,11 @@ from showattendtell.inference.faithfulness import (
     region_effects,
 )
 from showattendtell.inference.predictions import Predictor
-from showattendtell.models.attention import AttentionCache, AttentionOutput, SoftAttention
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
-from showattendtell.training.module import ATTENTIONS, DECODERS
+from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState
 from showattendtell.types import Caption, Example
 
 TOKENS = torch.tensor([4, 5, 6, 2])
@@ -61,16 +61,9 @@ def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: s
         np.testing.assert_allclose(log_p - effects[:, region], expected[0, :, 0].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_every_attention_of_the_registry_is_measured(name: str):
-    torch.manual_seed(0)
-    decoder = DECODERS["transformer" if name == "cross" else "lstm"](
-        vocabulary_size=len(VOCABULARY), region_dim=D, embedding_dim=8, hidden_dim=8
-    )
-    attention = ATTENTIONS[name](D, 8)
-    if attention.stochastic:
-        attention.inference_mode = "argmax"
-    captioner = Captioner(attention, decoder).eval()
+@pytest.mark.parametrize(("attention", "decoder"), KINDS)
+def test_every_kind_of_captioner_is_measured(attention: str, decoder: str):
+    captioner = small_captioner(attention, decoder)
     for parameter in captioner.parameters():
         nn.init.normal_(parameter, std=0.5)
     maps = measured(captioner, images=3)
@@ -109,7 +102,7 @@ def test_one_word_is_scored_as_in_the_whole_caption():
             torch.testing.assert_close(one[:, 0], whole[:, word], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["soft", "marginal", "marginal, step"])
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "marginal", "marginal, step"}))
 def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros(attention: str):
     captioner = small_captioner(attention)
     for parameter in captioner.parameters():
@@ -121,7 +114,7 @@ def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros(attenti
     assert maps[INTEGRATED].sum() == pytest.approx(ends[1] - ends[0], abs=1e-3)
 
 
-@pytest.mark.parametrize("attention", ["soft", "marginal"])
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "marginal"}))
 def test_gradient_times_input_is_that_of_finite_differences(attention: str):
     captioner, step = small_captioner(attention), 1e-2
     maps, places = gradient_maps(captioner, REGIONS, TOKENS, 1), torch.arange(9).unsqueeze(0)

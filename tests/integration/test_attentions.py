@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extension_cases import cases
 from runs import TINY, Run, assert_done, assert_error
 from slow_cases import slow_after
 from small_models import VOCABULARY
@@ -14,7 +15,7 @@ from small_training import Grids, examples_of
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
@@ -74,25 +75,15 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
     slow_after(
         1,
         [
-            ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.num_samples=2"],
             ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
-            [
-                "attention=variational",
-                "attention.estimator=rloo",
-                "attention.num_samples=2",
-                "loss.label_smoothing=0.1",
-            ],
             ["attention=hard", "loss.supervision_weight=0.5"],
-            ["attention=variational", "attention.estimator=gumbel", "loss.supervision_weight=0.5"],
-            ["attention=marginal", "reward=cider", "reward.num_samples=2", "reward.likelihood=1"],
-            ["attention=marginal", "attention.latent=step", "trainer.precision=bf16-mixed"],
-            ["attention=marginal", "decoder=log_bilinear"],
             ["attention=multihead"],
             ["attention=adaptive", "attention/score=cosine"],
             ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
             ["attention=hard", "variant=arctic", "attention.score.width=8"],
             ["decoder=nic"],
             ["decoder=log_bilinear", "decoder.window=3"],
+            *cases("TRAININGS").values(),
         ],
     ),
     ids=" ".join,
@@ -106,30 +97,19 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
 
 
 FAULTS = [
-    (["attention=hard", SOFT_LOSS], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
+    (["attention=hard", SOFT_LOSS], ["HardAttention cannot be trained with SoftLoss", "give HardLoss"]),
     (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
     (["attention=dot", HARD_LOSS], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
     (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
-    (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
-    (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),
-    (["decoder=transformer", "attention.map=4"], ["attention.map=4 is not a layer", "has 3"]),
-    (["decoder=transformer", "attention.map=lst"], ["attention.map=lst should be"]),
-    (["decoder=transformer", "decoder.num_heads=5"], ["cannot be divided into decoder.num_heads=5", "multiple of 5"]),
     (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
     (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
-    (["attention=marginal", "attention/score=multihead"], ["needs a score with one head"]),
-    (["attention=marginal", "decoder.output=[word,hidden]"], ["add context to decoder.output", "latent=step"]),
-    (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
-    (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
-    (["attention=variational", SOFT_LOSS], ["needs HardLoss, variational attention VariationalLoss"]),
-    (["attention=variational", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
-    (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
     (["attention=multihead", "attention.score.num_heads=7"], ["num_heads=7"]),
     (["attention=adaptive", "attention/score=multihead"], ["needs a score with one head"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
     (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
     (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
     (["attention=soft", "attention.num_samples=3"], ["there is no setting attention.num_samples"]),
+    *cases("FAULTS").values(),
 ]
 OF_COMMAND = [
     (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),

@@ -16,7 +16,7 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
 from showattendtell.inference.loading import load_model
 from showattendtell.inference.predictions import Predictor, generate_captions
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 
 
 @pytest.mark.slow

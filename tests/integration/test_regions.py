@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from detected_shapes import DIM, draw, write_detections
+from extension_cases import cases
 from runs import SIZES, TINY, Run, assert_done, assert_error
 
 from showattendtell import load
@@ -84,12 +85,11 @@ def test_what_needs_a_grid_is_refused(run: Run, detections: Path, arguments: lis
     assert_error(run("train", *TINY, *REGIONS, *arguments), reason)
 
 
-@pytest.mark.parametrize("kind", [["attention=hard"], ["decoder=transformer"], ["attention=marginal"], ["decoder=nic"]])
+@pytest.mark.parametrize("kind", [["attention=hard"], ["decoder=nic"], *cases("ON_REGIONS").values()])
 def test_every_kind_of_model_trains_on_regions(run: Run, detections: Path, kind: list[str], folder: Path):
-    heads = ["decoder.num_heads=2"] if "transformer" in kind[0] else []
     settings = [one for one in TINY if "attention" not in one or kind[0].startswith("attention")]
     place = f"runs/{kind[0].replace('=', '-')}"
-    assert_done(run("train", *settings, *REGIONS, *kind, *heads, f"hydra.run.dir={place}"))
+    assert_done(run("train", *settings, *REGIONS, *kind, f"hydra.run.dir={place}"))
     assert (folder / place / "best.ckpt").is_file()
 
 

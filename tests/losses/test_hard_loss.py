@@ -21,7 +21,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore
-from showattendtell.training.trainer import build_module
+from showattendtell.training.build import build_module
 
 L, T, D, N, V = 3, 3, 4, 3, 6
 REGIONS = torch.randn(1, L, D, generator=torch.Generator().manual_seed(0)).double()
@@ -172,7 +172,7 @@ def test_the_gradient_on_alpha_is_the_rule_written_by_hand(released: bool, monke
     """Released: (cost - b) / 10 * s / alpha + lambda_e (log alpha + 1), summed over the batch, cost a mean over words;
     the paper's: no 10, the cost a sum over words, and a mean over the batch. Then through the softmax."""
     captioner = tiny(estimator="reinforce_arctic" if released else "reinforce")
-    monkeypatch.setattr("showattendtell.models.captioner.is_fused_supported", lambda *_: False)
+    monkeypatch.setattr("showattendtell.models.decoder.is_fused", lambda *_: False)
     kept = scores_of(captioner)
     loss = HardLoss(entropy_weight=0.05, reward_weight=1.0).double()
     loss.baseline.fill_(-1.5)
@@ -218,7 +218,7 @@ def test_the_penalty_moves_attention_unless_it_is_only_reported():
 
 def test_soft_attention_has_no_draws_to_learn_from():
     captioner = Captioner(SoftAttention(D, N), LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N)).double()
-    with pytest.raises(ValueError, match="needs attention=hard, got SoftAttention"):
+    with pytest.raises(UserError, match="SoftAttention cannot be trained with HardLoss"):
         HardLoss()(captioner, REGIONS, torch.tensor([0]), CAPTION)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from extension_cases import cases
 from small_training import Grids
 from torch import Tensor, nn
 
@@ -11,7 +12,6 @@ from showattendtell.decoding.decoding import Ensemble
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.scheduled_sampling import mix_words
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, shift_right
 from showattendtell.models.decoder import LSTMDecoder
@@ -63,7 +63,7 @@ def test_the_language_of_a_caption_is_never_replaced():
 
 @pytest.mark.parametrize(
     ("attention", "loss"),
-    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), ("variational", VariationalLoss)],
+    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), *cases("SCHEDULED")],
 )
 def test_a_model_of_several_languages_reads_them_with_every_loss(attention: str, loss: type[SoftLoss]):
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
 
@@ -16,7 +17,6 @@ from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import Batch
 
@@ -32,7 +32,7 @@ BATCH = Batch(REGIONS, torch.tensor([0, 0, 1]), torch.tensor([[4, EOS], [5, EOS]
 def tiny(attention: str, **settings: object) -> Captioner:
     """Random weights, in training, with dropout that would be seen."""
     torch.manual_seed(3)
-    kinds = {"soft": SoftAttention, "marginal": MarginalAttention, "hard": partial(HardAttention, **settings)}
+    kinds = {"soft": SoftAttention, **cases("REWARDED"), "hard": partial(HardAttention, **settings)}
     kind = kinds[attention]
     captioner = Captioner(
         kind(D, N, score=partial(AdditiveScore, width=3)),
@@ -96,7 +96,7 @@ def estimate(captioner: Captioner, owner: SelfCriticalLoss, batches: int) -> Est
 
 CAPTIONERS = {
     "soft": ("soft", {}),
-    "marginal": ("marginal", {}),
+    **{name: (name, {}) for name in cases("REWARDED")},
     "hard": ("hard", {"inference_mode": "sample"}),
     "hard, expectation": ("hard", {"inference_mode": "expectation"}),
 }

@@ -4,9 +4,9 @@ from functools import partial
 import pytest
 import torch
 
-from showattendtell.models.attention import AdaptiveAttention, Attention, Gate, MeanAttention, SoftAttention
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.attention import AdaptiveAttention, Gate, MeanAttention, SoftAttention
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import Attention, DecoderState
 from showattendtell.models.scores import AdditiveScore, CosineScore, DotScore, GeneralScore, MultiheadScore
 
 D, N, L = 6, 4, 7

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.interfaces import DecoderState
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
@@ -15,14 +16,11 @@ from showattendtell.models.decoder import LSTMDecoder, lstm
 from showattendtell.models.generation import (
     IncrementalDecoder,
     SoftIncrementalDecoder,
-    incremental_decoder,
     lstm_in_place,
     transposed,
 )
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import AdditiveScore, DotScore, MultiheadScore
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 SCORE = partial(AdditiveScore, width=3)
 ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -32,14 +30,7 @@ ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
     "dot": lambda: SoftAttention(5, 4, DotScore),
     "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, num_heads=2)),
     "hard": lambda: HardAttention(5, 4, SCORE, inference_mode="argmax"),
-    "marginal": lambda: MarginalAttention(5, 4, SCORE),
-    "marginal, dot": lambda: MarginalAttention(5, 4, DotScore),
-    "marginal, step": lambda: MarginalAttention(5, 4, SCORE, latent="step"),
-    "variational": lambda: VariationalAttention(5, 4, SCORE),
     "adaptive": lambda: AdaptiveAttention(5, 4, SCORE),
-    "cross": lambda: CrossAttention(5, 4),
-    "cross, layer 1": lambda: CrossAttention(5, 4, map=1),
-    "cross, rollout": lambda: CrossAttention(5, 4, map="rollout"),
 }
 """Those that draw nothing."""
 
@@ -51,14 +42,12 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
     "lstm that says what it heard": lambda: LSTMDecoder(9, 5, 3, 4, output=["word"], tie_embeddings=True),
     "nic": lambda: NICDecoder(9, 5, embedding_dim=3, hidden_dim=4),
     "log-bilinear": lambda: LogBilinearDecoder(9, 5, embedding_dim=3, hidden_dim=4),
-    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
-    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, num_layers=2, num_heads=2, positions="rotary"),
 }
 MODELS = [("soft", decoder) for decoder in ("lstm", "lstm as released", "lstm that says what it heard")]
-MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft" and "cross" not in attention]
-MODELS += [(attention, "transformer") for attention in ATTENTIONS if "cross" in attention]
-MODELS += [("cross, rollout", "transformer, rotary")]
-MODELS += [("marginal", "lstm as released"), ("marginal", "log-bilinear")]
+MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft"]
+MODELS += cases("GENERATED_PAIRS")
+ATTENTIONS |= cases("GENERATED_ATTENTIONS")
+DECODERS |= cases("GENERATED_DECODERS")
 MODELS += [("mean", decoder) for decoder in ("lstm", "nic", "log-bilinear")]
 
 OWNERS = torch.tensor([0, 0, 0, 2, 3, 3])
@@ -104,22 +93,26 @@ def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Ten
 def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: str, decoder: str, dtype: torch.dtype):
     captioner, regions = make_captioner(attention, decoder).to(dtype), make_regions().to(dtype)
     trace = captioner(regions, OWNERS, TOKENS)
-    log_p, weights, gates = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    log_p, weights, gates = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     torch.testing.assert_close(log_p, trace.at_steps(trace.logits).log_softmax(dim=2))
     torch.testing.assert_close(weights, trace.weights)
     torch.testing.assert_close(gates, trace.gates)
 
 
+def make_incremental(*model: str) -> IncrementalDecoder:
+    captioner = make_captioner(*model)
+    return captioner.decoder.incremental(captioner)(make_regions())
+
+
 def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
-    kinds = {model: type(incremental_decoder(make_captioner(*model))(make_regions())) for model in MODELS}
+    kinds = {model: type(make_incremental(*model)) for model in MODELS}
     assert {model for model, kind in kinds.items() if kind is SoftIncrementalDecoder} == {
         ("soft", "lstm"),
         ("soft", "lstm as released"),
         ("soft", "lstm that says what it heard"),
         ("soft, a gate for each channel", "lstm"),
         ("soft, no gate", "lstm"),
-        ("marginal", "lstm"),
-        ("variational", "lstm"),
+        *cases("FUSED_DECODING"),
     }
 
 
@@ -127,7 +120,10 @@ def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
 def test_both_decoders_give_the_same_probabilities():
     captioner, regions = make_captioner(), make_regions()
     plain = IncrementalDecoder(captioner, transposed(captioner.decoder.word_scores.weight), regions)
-    output = [generate_given(decoder, OWNERS, TOKENS) for decoder in (incremental_decoder(captioner)(regions), plain)]
+    output = [
+        generate_given(decoder, OWNERS, TOKENS)
+        for decoder in (captioner.decoder.incremental(captioner)(regions), plain)
+    ]
     for ours, theirs in zip(*output, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -137,7 +133,7 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     captioner, regions = make_captioner("dot"), make_regions()
     seen = []
     captioner.attention.register_forward_hook(lambda layer, inputs, output: seen.append(len(inputs[0].regions)))
-    decoder = incremental_decoder(captioner)(regions)
+    decoder = captioner.decoder.incremental(captioner)(regions)
     state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
@@ -147,17 +143,18 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     assert seen[::2] == [4, 4, 2, 1]
 
 
+@pytest.mark.skipif("marginal" not in ATTENTIONS, reason="without the extension")
 @torch.no_grad()
 def test_finished_images_are_left_out_of_the_table_of_regions():
     captioner, regions = make_captioner("marginal"), make_regions()
-    decoder, kept = incremental_decoder(captioner)(regions), []
+    decoder, kept = captioner.decoder.incremental(captioner)(regions), []
     state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
         step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
         trace = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.scores, trace.logits)
-        kept.append(len(decoder._mixture.table.exp_scores))
+        kept.append(len(decoder.scorer._table.exp_scores))
     assert kept == [4, 4, 2, 1]
 
 
@@ -169,13 +166,13 @@ def test_the_lstm_in_place_is_the_lstm():
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("attention", ["soft", "dot", "marginal", "marginal, dot"])
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "dot", "marginal", "marginal, dot"}))
 @torch.no_grad()
 def test_under_an_autocast_products_are_in_its_precision_and_all_else_in_single(attention: str):
     captioner, regions = make_captioner(attention), make_regions()
-    exact = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    exact = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+        rough = generate_given(captioner.decoder.incremental(captioner)(regions), OWNERS, TOKENS)
     gated = captioner.attention.gate is not None  # otherwise beta is 1
     for ours, theirs in list(zip(rough, exact, strict=True))[: 3 if gated else 2]:
         assert 0 < (ours.float() - theirs).abs().max() < 0.3

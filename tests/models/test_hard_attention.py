@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.decoder import DecoderState
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import DecoderState
 from showattendtell.models.scores import MultiheadScore
 
 D, N, L = 3, 4, 5

@@ -13,7 +13,7 @@ from showattendtell.losses.caption import SoftLoss, caption_cross_entropy, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.metrics.attention import attention_statistics
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.kernels import recurrence
+from showattendtell.models.interfaces import is_fused
 
 OWNERS = torch.tensor([0, 1, 0, 2])
 TOKENS = torch.tensor([[4, 5, 6, EOS], [7, 8, EOS, PAD], [5, EOS, PAD, PAD], [9, 6, 7, EOS]])
@@ -102,14 +102,14 @@ def test_beam_search_writes_what_it_writes_without_padding(attention: str, decod
 
 def test_the_fused_recurrence_gives_what_the_plain_loop_gives(monkeypatch: pytest.MonkeyPatch):
     found = []
-    for is_fused in (True, False):
-        monkeypatch.setattr("showattendtell.models.captioner.is_fused_supported", lambda *_, fused=is_fused: fused)
+    for fused in (True, False):
+        monkeypatch.setattr("showattendtell.models.decoder.is_fused", lambda *_, fused=fused: fused)
         captioner = with_padding("soft", "lstm")
         regions = padded(alone(), 7).double().requires_grad_()
         trace = captioner(regions, OWNERS, TOKENS)
         loss = caption_cross_entropy(trace, TOKENS).loss.sum() + trace.weights.square().sum()
         found.append(torch.autograd.grad(loss, [regions, *captioner.parameters()]))
-    assert recurrence.is_fused_supported(captioner.attention, captioner.decoder)
+    assert is_fused(captioner.attention, captioner.decoder)
     for fused, plain in zip(*found, strict=True):
         torch.testing.assert_close(fused, plain)
 

@@ -5,21 +5,19 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.packing import Packing
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Parts = tuple[Tensor, ...]
 """A value, and its gradient by each parameter."""
@@ -32,14 +30,11 @@ TOKENS = torch.tensor([[5, EOS, PAD, PAD], [4, 5, 6, EOS], [7, 8, EOS, PAD], [EO
 MODELS = {
     "soft": (SoftAttention, LSTMDecoder, SoftLoss),
     "hard": (partial(HardAttention, expectation_prob=1.0), LSTMDecoder, HardLoss),
-    "marginal": (MarginalAttention, LSTMDecoder, SoftLoss),
-    "marginal, step": (partial(MarginalAttention, latent="step"), LSTMDecoder, SoftLoss),
-    "variational": (partial(VariationalAttention, estimator="exact"), LSTMDecoder, VariationalLoss),
     "adaptive": (AdaptiveAttention, LSTMDecoder, SoftLoss),
     "none": (MeanAttention, LSTMDecoder, SoftLoss),
     "nic": (MeanAttention, NICDecoder, SoftLoss),
     "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
-    "transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss),
+    **cases("UNROLLED"),
 }
 
 

@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_times
 from showattendtell.training import callbacks
+from showattendtell.training.build import build_trainer
 from showattendtell.training.callbacks import EpochTimes, ExponentialMovingAverage
-from showattendtell.training.trainer import build_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

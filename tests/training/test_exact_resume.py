@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
+from extension_cases import cases
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
@@ -92,8 +93,7 @@ VARIANTS = {
     "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
     "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
-    "variational": ["attention=variational"],
-    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"],
+    **cases("RESUMED"),
     "hard, all regions": ["attention=hard", "attention.estimator=exact"],
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],
     "validation within the epoch": ["trainer.val_check_interval=2"],

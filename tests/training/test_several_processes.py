@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import small_training
 import torch
+from extension_cases import cases
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
@@ -26,7 +27,7 @@ SETTINGS = [
 CHOICES = {
     "hard": ["attention=hard", "attention.num_samples=2"],
     "paper": ["data.bucketing=paper"],
-    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"],
+    **cases("IN_SEVERAL_PROCESSES"),
     "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
-from showattendtell.training.trainer import build_trainer, silence_warnings
+from showattendtell.training.build import build_trainer
+from showattendtell.training.trainer import silence_warnings
 
 VALIDATIONS = {
     "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],

@@ -23,8 +23,8 @@ from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
 from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import initialize_as_released
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.initialization import initialize_as_released
 from showattendtell.types import Dataset
 
 Config = DictConfig  # a checked configuration, whose settings are attributes

@@ -16,8 +16,8 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState
-from showattendtell.models.generation import IncrementalDecoder, StepOutput, incremental_decoder
+from showattendtell.models.generation import IncrementalDecoder, StepOutput
+from showattendtell.models.interfaces import DecoderState
 from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 from showattendtell.types import CaptionOutput
 
@@ -106,7 +106,7 @@ class Ensemble:
         members = [*captioners, *(model.captioner for model in language_models)]
         device = next(captioners[0].parameters()).device
         with autocast_to(precision, device):
-            prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(members)}
+            prepared = {captioner: captioner.decoder.incremental(captioner) for captioner in dict.fromkeys(members)}
         self._prepared = [prepared[captioner] for captioner in members]
 
     def make_decoder(self, regions: Sequence[Tensor]) -> EnsembleDecoder:

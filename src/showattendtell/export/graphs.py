@@ -14,15 +14,11 @@ from torch._higher_order_ops import while_loop
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.models.attention import AttentionCache, StepAttention
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, RecurrentDecoder
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import AttentionCache, DecoderState, ExportedStep
 from showattendtell.models.kernels.attention import AdditiveKeys
-from showattendtell.models.kernels.mixture import log_of
-from showattendtell.models.latent_attention import MarginalAttention
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Pixels = Literal["uint8", "float32"]
 
@@ -46,10 +42,8 @@ class EncodeGraph(nn.Module):
 class InitGraph(nn.Module):
     """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n).
 
-    With marginal attention the last dimension of the keys continues with the scores that each region adds to those of
-    the V words, see `kernels.mixture`.
-
-    A transformer has room for the keys and values of `max_length` words in place of h, and their number (I,) of c.
+    The last dimension of the keys continues with the attention's `region_scores`, if it has any. A decoder may keep
+    other tensors in place of h and c, with room for `max_length` words.
     """
 
     def __init__(self, captioner: Captioner, max_length: int):
@@ -58,33 +52,12 @@ class InitGraph(nn.Module):
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cache, state = self.captioner.init_state(regions)
-        if isinstance(self.captioner.decoder, TransformerDecoder):
-            state = self.captioner.decoder.start_buffer(regions, self.max_length)
+        state = self.captioner.decoder.export_state(state, self.max_length)
         keys = cache.keys.values if isinstance(cache.keys, AdditiveKeys) else cache.keys
-        parts = _region_features(self.captioner, regions)
-        if parts is not None:
-            keys = torch.cat([keys, parts @ self.captioner.decoder.word_scores.weight.T], dim=2)
+        region_scores = self.captioner.attention.region_scores(self.captioner.decoder, regions)
+        if region_scores is not None:
+            keys = torch.cat([keys, region_scores], dim=2)
         return keys.contiguous(), state.hidden, state.cell
-
-
-def _region_features(captioner: Captioner, regions: Tensor) -> Tensor | None:
-    """Return what each region adds to the input of the output layer (I, L, w), of marginal attention whose deep output
-    is such a sum; otherwise None."""
-    attention, decoder = captioner.attention, captioner.decoder
-    if not isinstance(attention, MarginalAttention) or attention.latent == "step":
-        return None
-    assert isinstance(decoder, RecurrentDecoder)
-    return decoder.region_features(regions)
-
-
-class GraphStepOutput(NamedTuple):
-    """Outputs of a step: log p of the next word (B, V), alpha (B, L), beta (B,), and the state, see `InitGraph`."""
-
-    log_probs: Tensor
-    attention: Tensor
-    gates: Tensor
-    hidden: Tensor
-    cell: Tensor
 
 
 class StepGraph(nn.Module):
@@ -98,11 +71,13 @@ class StepGraph(nn.Module):
         super().__init__()
         self.captioner = captioner
         self._additive, self._expected = isinstance(example.keys, AdditiveKeys), example.use_expectation is not None
+        region_scores = captioner.attention.region_scores(captioner.decoder, example.regions)
+        self._has_region_scores = region_scores is not None
 
     def forward(
         self, regions: Tensor, keys: Tensor, image_index: Tensor, hidden: Tensor, cell: Tensor, words: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return the fields of `GraphStepOutput` as a tuple.
+        """Return the fields of `ExportedStep` as a tuple.
 
         Args:
             regions, keys: of the images (I, ...).
@@ -111,36 +86,15 @@ class StepGraph(nn.Module):
         """
         return tuple(self.compute(regions[image_index], keys[image_index], DecoderState(hidden, cell), words))
 
-    def compute(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> GraphStepOutput:
+    def compute(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> ExportedStep:
         """Same as `forward`, with the regions and keys of each caption."""
         attention, decoder = self.captioner.attention, self.captioner.decoder
-        if isinstance(decoder, TransformerDecoder):
-            assert isinstance(attention, CrossAttention)
-            vectors, weights, state = decoder.step_in_buffer(words, keys, state, attention.map)
-            log_probs = decoder.word_scores(decoder.output_features(vectors.squeeze(1))).log_softmax(dim=1)
-            return GraphStepOutput(log_probs, weights.squeeze(1), weights.new_ones(len(weights)), *state)
-        assert isinstance(attention, StepAttention)
-        assert isinstance(decoder, RecurrentDecoder)
+        region_scores = None
+        if self._has_region_scores:
+            keys, region_scores = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
-        added = None
-        if _region_features(self.captioner, regions) is not None:
-            keys, added = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
         cache = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
-        glimpse = attention(cache, state)
-        embedded = decoder.embed(words)
-        word_gates, context = decoder.word_gates(embedded), glimpse.context
-        hidden, cell = decoder.step(word_gates, context, state)
-        if added is not None:  # log sum_i alpha_i p(v | a_i) from the scores s_v + r_iv
-            scores = decoder.word_scores(decoder.features_without_region(embedded, hidden, context))
-            by_region = (scores.unsqueeze(1) + added).log_softmax(dim=2)  # (B, L, V)
-            log_probs = (by_region + log_of(glimpse.weights).unsqueeze(2)).logsumexp(dim=1)
-        elif isinstance(attention, MarginalAttention):
-            rows = torch.arange(len(words), device=words.device)
-            inputs = (embedded, word_gates, state, hidden, context, glimpse.weights)
-            log_probs = attention.mixture(decoder, cache, rows, *inputs).word_log_probs(rows)
-        else:
-            log_probs = decoder.score_words(embedded, hidden, context).log_softmax(dim=1)
-        return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)
+        return decoder.export_step(attention, cache, state, words, region_scores)
 
 
 class GreedyState(NamedTuple):
@@ -217,7 +171,7 @@ class GreedyGraph(nn.Module):
         attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
         return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
 
-    def _append(self, state: GreedyState, output: GraphStepOutput) -> GreedyState:
+    def _append(self, state: GreedyState, output: ExportedStep) -> GreedyState:
         """Append the likeliest words; captions that have ended stay unchanged."""
         is_open = state.words != EOS
         best, words = output.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
@@ -263,16 +217,7 @@ def graphs_of(
         UserError: the attention samples, its keys are not tensors, or its map is a rollout.
     """
     attention = model.captioner.attention
-    if attention.inference_mode == "sample":
-        raise UserError(
-            "this checkpoint samples where it attends, and a graph cannot sample; set "
-            "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
-        )
-    if isinstance(attention, CrossAttention) and attention.map == "rollout":
-        raise UserError(
-            "attention.map=rollout needs the maps of all words before, which a graph does not keep; set "
-            "attention.map=last or the number of a layer"
-        )
+    attention.check_export()
     side = model.encoder.preprocessing.crop
     pixels_example = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
     encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)

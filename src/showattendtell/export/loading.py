@@ -69,7 +69,7 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
     graphs = graphs_of(module, config.pixels, config.max_length, calibration)
     if config.precision != "float32":
         del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
-    if "web" in config.formats and module.captioner.attention.stochastic:
+    if "web" in config.formats and module.captioner.attention.samples:
         graphs |= _other_step(module, config)
     weights = weights_file(find_model(checkpoint))
     card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)

@@ -31,7 +31,6 @@ from showattendtell.metrics.faithfulness import (
     rank_agreement,
 )
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.types import Example, RegionBoxes
 from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
@@ -102,7 +101,7 @@ def measure_faithfulness(
 def check_intervention(module: ImageCaptioner) -> None:
     """Raise `UserError` for a model of which no region can be left out in a comparable way."""
     attention = module.captioner.attention
-    if attention.stochastic and attention.inference_mode == "sample":
+    if attention.inference_mode == "sample":
         raise UserError(
             "this checkpoint samples where it attends, and the effect of a region would be lost in the noise; set "
             "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
@@ -172,7 +171,7 @@ def log_probs_with(
     if word is not None:
         last = indices % len(prefix) == word
         features, indices = features.select(last), indices[last]
-    log_p = -words_cross_entropy(features, captions.flatten()[indices]).nll
+    log_p = -features.cross_entropy(captions.flatten()[indices]).nll
     by_step = log_p.new_zeros(captions.numel()).index_copy(0, indices, log_p).view_as(captions)
     return by_step if word is None else by_step[:, word:]
 
@@ -238,7 +237,7 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
         output = captioner(points, torch.arange(len(fractions), device=regions.device), captions)
         last = output.indices % (word + 1) == word
         features = output.output_features.select(last)
-        loss = words_cross_entropy(features, captions.flatten()[output.indices[last]]).loss
+        loss = features.cross_entropy(captions.flatten()[output.indices[last]]).loss
         [gradients] = torch.autograd.grad(-loss.sum(), points)
     mean = gradients[:-1].mean(dim=0)
     maps = ((gradient * regions).sum(dim=1).double().cpu().numpy() for gradient in (gradients[-1], mean))

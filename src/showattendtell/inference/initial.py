@@ -20,8 +20,8 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import ENCODER, read_checkpoint, read_vocabulary
 from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import Decoder
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import Decoder
 from showattendtell.types import Dataset
 
 WORD_BIAS = "decoder.word_scores.bias"

@@ -76,7 +76,7 @@ class CaptioningPipeline(ModelHubMixin):
     def is_deterministic(self) -> bool:
         """Whether captions do not depend on random draws."""
         attentions = [model.module.captioner.attention for model in self.models]
-        samples = any(attention.stochastic and attention.inference_mode == "sample" for attention in attentions)
+        samples = any(attention.inference_mode == "sample" for attention in attentions)
         return isinstance(self._first.decoding, BeamSearch) and not samples
 
     @property

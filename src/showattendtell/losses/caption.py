@@ -14,7 +14,6 @@ from showattendtell.errors import UserError
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
-from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, scatter_words
 
@@ -59,11 +58,8 @@ class SoftLoss(nn.Module):
             lies inside of the boxes.
     """
 
-    stochastic = False
-    """Whether the loss is for attention that samples locations."""
-
-    variational = False
-    """Whether the loss is for attention with an inference network."""
+    kind = "showattendtell.losses.caption.SoftLoss"
+    """Import path of the first loss of its kind, which attention names as its `loss`."""
 
     def __init__(
         self,
@@ -90,6 +86,15 @@ class SoftLoss(nn.Module):
         """The fraction of training that is completed."""
         self.offset = 0
         """The number of tokens before the words of a caption, see `Vocabulary.offset`."""
+
+    def check(self, captioner: Captioner) -> None:
+        """Raise `UserError` if the captioner's attention needs another kind of loss."""
+        attention = captioner.attention
+        if attention.loss != self.kind:
+            raise UserError(
+                f"{type(attention).__name__} cannot be trained with {type(self).__name__}; leave loss._target_ out, or "
+                f"give {attention.loss.rpartition('.')[2]} or a subclass of it"
+            )
 
     def forward(
         self,
@@ -175,8 +180,13 @@ def negative_log_likelihood(outputs: CaptionerOutput, tokens: Tensor) -> Tensor:
 def caption_cross_entropy(outputs: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of each caption (B,), summed over its words; `tokens` (B, T) are the targets."""
     targets = tokens.flatten()[outputs.indices]
-    words = words_cross_entropy(outputs.output_features, targets, label_smoothing)
-    return CrossEntropy(*(outputs.at_steps(values.masked_fill(targets == PAD, 0.0)).sum(dim=1) for values in words))
+    is_padding = targets == PAD
+    loss, nll = outputs.output_features.cross_entropy(targets, label_smoothing)  # (N,) each
+
+    def sum_words(values: Tensor) -> Tensor:
+        return outputs.at_steps(values.masked_fill(is_padding, 0.0)).sum(dim=1)
+
+    return CrossEntropy(sum_words(loss), sum_words(nll))
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
+from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, caption_cross_entropy, doubly_stochastic_penalty
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
@@ -73,10 +74,10 @@ class HardLoss(BaselineLoss):
             lies inside of the boxes.
 
     Raises:
-        ValueError: from `forward`, if the attention does not sample.
+        UserError: from `forward`, if the attention does not sample.
     """
 
-    stochastic = True
+    kind = "showattendtell.losses.reinforce.HardLoss"
 
     def __init__(
         self,
@@ -105,6 +106,15 @@ class HardLoss(BaselineLoss):
         self.penalty_gradient = penalty_gradient
         self.reward_weight, self.entropy_weight = reward_weight, entropy_weight
 
+    def check(self, captioner: Captioner) -> None:
+        super().check(captioner)
+        word_dropout = getattr(captioner.decoder, "word_dropout", None)
+        if captioner.attention.by_region and word_dropout and word_dropout.p:
+            raise UserError(
+                "attention.estimator=exact evaluates every region with the same words; leave words out of "
+                "decoder.dropout_places"
+            )
+
     def forward(
         self,
         captioner: Captioner,
@@ -119,9 +129,8 @@ class HardLoss(BaselineLoss):
         With reward_weight=1, and without entropy bonus, penalty, label smoothing and expectations in place of samples,
         the expected gradient is that of -L_s, except with reinforce_arctic and gumbel_st.
         """
+        self.check(captioner)
         attention: Any = captioner.attention
-        if not attention.stochastic:
-            raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
         shard = shard or BatchShard(1.0, len(tokens))
         num_rows = attention.num_samples * shard.num_captions
         maps = self.target_maps(targets, tokens)

@@ -4,120 +4,22 @@ Sizes are those of `showattendtell.types`; R is the number of rows of an `Attent
 of captions per row, and H the number of attention maps (heads).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, StepAttention
+from showattendtell.models.kernels.attention import mask_padding
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
-from showattendtell.types import SampledLocations
 
 Gate = Literal["scalar", "channel", "none"]
-InferenceMode = Literal["sample", "argmax", "expectation"]
 
-
-class AttentionCache(NamedTuple):
-    """Precomputed attention inputs, one row per image.
-
-    regions          (R, L, D)
-    keys             (R, ...) the part of the score that depends on the image alone
-    use_expectation  (R,) true if hard attention uses the expectation for the whole caption; None: for no image
-    present          (R, L) false for padding, which has no weight; None: images have equally many regions
-    """
-
-    regions: Tensor
-    keys: Any
-    use_expectation: Tensor | None = None
-    present: Tensor | None = None
-
-    def select(self, rows: Tensor) -> "AttentionCache":
-        use_expectation, present = (
-            None if value is None else value[rows] for value in (self.use_expectation, self.present)
-        )
-        return AttentionCache(self.regions[rows], self.keys[rows], use_expectation, present)
-
-
-PADDING = -1e30
-"""Score of padding. Its weight exp(PADDING - max e) is exactly 0, and its log is finite: 0 log 0 is then 0."""
-
-
-def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
-    """Return scores (..., L) with those of padding replaced by `PADDING`, from a mask that broadcasts to them."""
-    if present is None:
-        return scores
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~present, PADDING)
-
-
-class AttentionOutput(NamedTuple):
-    """One attention step of B captions.
-
-    context  z, (B, D), including the gate
-    weights  alpha, (B, L), the mean over heads
-    gate     beta, (B,), the mean over channels if it has one per channel
-    sample   the locations that hard attention sampled
-    """
-
-    context: Tensor
-    weights: Tensor
-    gate: Tensor
-    sample: SampledLocations | None = None
-
-
-class CaptionGrid(NamedTuple):
-    """Captions that are decoded together, as a grid with a row per image: images have different numbers of them, so the
-    last one of an image fills the rest of its row.
-
-        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  positions [0 1 2 6]
-
-    rows       (R * K,) the caption at each position of the grid
-    positions  (B,) the position of each caption in the flattened grid
-    """
-
-    rows: Tensor
-    positions: Tensor
-
-
-class Attention(nn.Module):
-    """Base class of attention: what training and decoding have to know of it."""
-
-    selective = True
-    """Whether the attention weights depend on the image and on the words so far."""
-
-    stochastic = False
-    """Whether it samples locations and is therefore trained with `HardLoss`."""
-
-    marginal = False
-    """Whether p of a word is the mean over the regions that the step may read, see `models.latent_attention`."""
-
-    variational = False
-    """Whether it has an inference network and is therefore trained with `VariationalLoss`."""
-
-    inference_mode: InferenceMode = "expectation"
-    """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
-
-
-class StepAttention(Attention, ABC):
-    """Base class of the attention of recurrent decoders: `precompute` runs once per image, `forward` once per step.
-
-    Each row of the cache serves K consecutive captions, such as the beams of one image.
-    """
-
-    @abstractmethod
-    def precompute(self, regions: Tensor) -> AttentionCache:
-        """Compute everything that depends only on the regions (R, L, D) of the images."""
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
-        """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
-        return self.precompute(regions[parts])
-
-    @abstractmethod
-    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
-        """Compute one step of B captions from their decoder states (B, n)."""
+Sampler = Callable[[Tensor, Tensor | None], Tensor]
+"""From alpha (..., L) and given locations (...), of which negative ones are to be sampled, to locations (...)."""
 
 
 class ScoredAttention(StepAttention):
@@ -157,6 +59,10 @@ class ScoredAttention(StepAttention):
     def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
         return AttentionCache(regions[parts], self.score.precompute_parts(regions, parts))
 
+    def sampler(self) -> Sampler | None:
+        """Return the function that samples the locations; None if the context is always the expectation."""
+        return None
+
     def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""
         scores = self.score(cache.keys, hidden.unflatten(0, (len(cache.regions), -1)))
@@ -180,6 +86,11 @@ class ScoredAttention(StepAttention):
 
 class SoftAttention(ScoredAttention):
     """Deterministic "soft" attention: z = beta sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Eq. 4, 5, 13)."""
+
+    fused = True
+
+    def fuses_decoding(self, decoder: Any) -> bool:
+        return True
 
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         maps = self.scores(cache, state.hidden).softmax(dim=-1)

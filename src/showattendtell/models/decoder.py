@@ -1,69 +1,26 @@
-"""Base classes of decoders, and the LSTM decoder with its initial state and weight initialization (Xu et al. 2015, Sec.
-3.1.2).
+"""The LSTM decoder, with its initial state (Xu et al. 2015, Sec. 3.1.2).
 
 Sizes are those of `showattendtell.types`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.generation import IncrementalDecoder, SoftIncrementalDecoder, TransposedWeights, transposed
+from showattendtell.models.initialization import orthogonal_blocks, start_small
+from showattendtell.models.interfaces import DecoderState, GivenCaptions, Steps, is_fused
+from showattendtell.models.kernels import to_multiply
 from showattendtell.models.kernels.products import Linear
+from showattendtell.models.kernels.recurrence import RecurrenceWeights, unroll_fused
+from showattendtell.models.recurrent import RecurrentDecoder
 from showattendtell.settings import Fraction, PositiveInt
-
-REGION_STD = 0.01
-"""Standard deviation of the weights of layers that read regions. The regions of some networks are so large that larger
-weights would saturate every tanh, and the decoder's state would have no effect."""
-
-
-def start_small(layer: nn.Linear) -> nn.Linear:
-    """Initialize the weights of a layer that reads regions with N(0, 0.01^2); return the layer."""
-    nn.init.normal_(layer.weight, std=REGION_STD)
-    return layer
-
-
-def orthogonal_blocks(layer: nn.Linear) -> nn.Linear:
-    """Initialize the LSTM's recurrent matrix (4n, n) with an orthogonal block (n, n) per gate; return the layer."""
-    for block in layer.weight.chunk(4):
-        nn.init.orthogonal_(block)
-    return layer
-
-
-def initialize_as_released(model: nn.Module) -> None:
-    """Initialize weights as the released code does: square matrices orthogonal, others N(0, 0.01^2), biases 0.
-
-    The recurrent matrix (4n, n) is orthogonal block by block.
-    """
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            rows, columns = layer.weight.shape
-            if rows == columns:
-                nn.init.orthogonal_(layer.weight)
-            else:
-                nn.init.normal_(layer.weight, std=REGION_STD)
-        if isinstance(layer, nn.Linear) and layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-    for name, layer in model.named_modules():
-        if name.rpartition(".")[2] == "hidden_gates" and isinstance(layer, nn.Linear):
-            orthogonal_blocks(layer)
-
-
-class DecoderState(NamedTuple):
-    """The decoder's state after the words so far: the LSTM's h and c, (B, n) each.
-
-    Other decoders keep other tensors in these fields, with a row per caption.
-    """
-
-    hidden: Tensor
-    cell: Tensor
-
-    def select(self, rows: Tensor) -> "DecoderState":
-        return DecoderState(self.hidden.index_select(0, rows), self.cell.index_select(0, rows))
 
 
 class SeparateStart(nn.Module):
@@ -133,81 +90,6 @@ OutputPart = Literal["word", "hidden", "context"]
 DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 
 
-class Decoder(nn.Module, ABC):
-    """Base class of decoders: embeddings, the state before the first word, and the output layer.
-
-    Args:
-        vocabulary_size: V.
-        embedding_dim: m.
-        hidden_dim: n, the width of the layers, or of the state h that attention reads.
-    """
-
-    word_scores: nn.Linear
-
-    def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
-        super().__init__()
-        self.hidden_dim = hidden_dim
-        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
-        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
-        self.region_dropout = nn.Dropout(0.0)
-
-    def drop_regions(self, regions: Tensor) -> Tensor:
-        """Apply `region_dropout` to the regions (I, L, D) that attention and decoder read."""
-        if not self.training or not self.region_dropout.p:
-            return regions
-        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
-        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
-
-    @abstractmethod
-    def init_state(self, regions: Tensor) -> DecoderState:
-        """Return the state before the first word, with a row per image, from the regions (I, L, D)."""
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings E y (..., m) of tokens of any shape."""
-        return self.embedding(tokens)
-
-
-class RecurrentDecoder(Decoder):
-    """Base class of recurrent decoders. `step` is the recurrence; everything else is computed for all steps at once.
-
-    A step t reads the word y_{t-1} and the context z_t, which attention computes from h_{t-1}. The arguments are those
-    of `Decoder`.
-    """
-
-    reads_context = True
-    """Whether every step reads its context vector; false if the image is read only once, by `start`."""
-
-    def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embeddings E y (N, m) of tokens (N,) and their `word_gates` (N, ...)."""
-        embedded = self.embed(tokens)
-        return embedded, self.word_gates(embedded)
-
-    @abstractmethod
-    def word_gates(self, embedded: Tensor) -> Tensor:
-        """Return the part of a step that depends on the word alone, from E y (..., m) to any last dimension."""
-
-    @abstractmethod
-    def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
-        """Return the next state from `word_gates` (B, ...), the context z (B, D) and the previous state."""
-
-    @abstractmethod
-    def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the input of `word_scores` for any number of steps, from E y (..., m), h (..., n) and z (..., D)."""
-
-    def region_features(self, regions: Tensor) -> Tensor | None:
-        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is the sum of
-        this and `features_without_region`; None if it is not such a sum, as of a decoder with layers after the sum."""
-        return None
-
-    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the other term of the sum, see `region_features`; the arguments are those of `output_features`."""
-        raise NotImplementedError(f"{type(self).__name__} has no sum to take the region out of")
-
-    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the logits of the next word (..., V) from the arguments of `output_features`."""
-        return self.word_scores(self.output_features(embedded, hidden, context))
-
-
 def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
     """Apply the LSTM cell to the pre-activations of the gates (B, 4n) and to c (B, n) (Xu et al. 2015, Eq. 1 to 3).
 
@@ -242,6 +124,8 @@ class LSTMDecoder(RecurrentDecoder):
     Raises:
         ValueError: `output` is empty.
     """
+
+    fused = True
 
     def __init__(
         self,
@@ -307,6 +191,46 @@ class LSTMDecoder(RecurrentDecoder):
     def word_gates(self, embedded: Tensor) -> Tensor:
         """Return W_y E y + b, the word's part of the gates' pre-activations, (..., 4n)."""
         return self.read_word(embedded)
+
+    def unroll(self, attention: Any, captions: GivenCaptions) -> Steps:
+        if not self._fuses(attention):
+            return super().unroll(attention, captions)
+        embedded, word_gates = self.embed_words(captions.packing.pack(captions.inputs))
+        steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, attention.sampler())
+        return steps._replace(embedded=embedded, word_gates=word_gates)
+
+    def _fuses(self, attention: Any) -> bool:
+        """Return whether the fused recurrence computes the steps: a subclass may override any part of them."""
+        return is_fused(self, attention) and is_fused(attention.score)
+
+    def _recurrence_weights(self, attention: Any) -> RecurrenceWeights:
+        """Stack the matrices that read h; convert them to the autocast's precision."""
+        score, gate = attention.score, [] if attention.gate is None else [attention.gate]
+        biases = [layer.bias for layer in (score.query, *gate)]
+        no_bias = biases[0].new_zeros(4 * self.hidden_dim)  # word_gates contain the bias of the gates
+        state, bias, context = to_multiply(
+            torch.cat([layer.weight for layer in (self.hidden_gates, score.query, *gate)]),
+            torch.cat([no_bias, *biases]),
+            self.context_gates.weight,
+        )
+        # hard attention's inverse_temperature multiplies e = u . tanh(...), so it is part of u
+        return RecurrenceWeights(state, bias, context, attention.inverse_temperature * score.score.weight.squeeze(0))
+
+    @torch.no_grad()
+    def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
+        attention: Any = captioner.attention
+        words = transposed(self.word_scores.weight)
+        is_on_cpu = words.device.type == "cpu"
+        if not (is_on_cpu and attention.fuses_decoding(self) and self._fuses(attention)):
+            return partial(IncrementalDecoder, captioner, words)
+        weights = self._recurrence_weights(attention)
+        context = weights.context
+        if self.context_output is not None:
+            context = torch.cat([context, self.context_output.weight.to(context)])
+        state, context, word = map(transposed, (weights.state, context, self.read_word.weight))
+        bias = weights.bias.to(weights.score.dtype)
+        matrices = TransposedWeights(state, bias, context, word, self.read_word.bias, weights.score)
+        return partial(SoftIncrementalDecoder, captioner, matrices, words)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)

@@ -5,25 +5,18 @@ last word, as beams often do, therefore share one *prefix* and one attention ste
 other sizes are those of `showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from showattendtell.models.attention import AttentionCache, CaptionGrid, SoftAttention, StepAttention, mask_padding
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
+from showattendtell.models.interfaces import CaptionGrid, Decoder, DecoderState, Steps
 from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
+from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
 from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
-from showattendtell.models.kernels.mixture import RegionTable, log_of
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
-from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
-from showattendtell.models.latent_attention import MarginalAttention
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 
 class StepOutput(NamedTuple):
@@ -45,6 +38,35 @@ class StepOutput(NamedTuple):
     locations: Tensor | None = None
 
 
+class WordScorer:
+    """Scores of the next word (B, V) and their normalizers (B,), from the output layer.
+
+    Args:
+        words: the output layer's matrix (w, V), from `transposed`.
+    """
+
+    reads_context = True
+    """Whether `features` have the term of the context vector."""
+
+    def __init__(self, decoder: Decoder, words: Tensor):
+        self.decoder, self._words = decoder, words
+
+    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores after the steps of B captions of these images (B,), ascending."""
+        features = self.decoder.output_features(steps.embedded, steps.hidden, steps.context)
+        return self.score(features, steps.weights, images)
+
+    def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
+        scores = self.multiply(features)
+        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
+
+    def multiply(self, features: Tensor) -> Tensor:
+        """Return the scores without their bias, (B, V)."""
+        dtype = self.decoder.word_scores.weight.dtype
+        return matmul(features.to(self._words.dtype), self._words).to(dtype)
+
+
 class IncrementalDecoder:
     """Decode images with a captioner, one word at a time, without gradients.
 
@@ -54,17 +76,13 @@ class IncrementalDecoder:
     """
 
     def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
-        self.attention, self.decoder = captioner.attention, captioner.decoder
+        self.attention: Any = captioner.attention
+        self.decoder: Any = captioner.decoder
         self.cache, initial_state = captioner.init_state(regions)
         self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
         self._rows = CacheRows(regions)
-        self._words = words
-        self._mixture = None
-        if isinstance(self.attention, MarginalAttention):
-            assert isinstance(self.decoder, RecurrentDecoder)
-            parts = self.decoder.region_features(self.cache.regions) if self.attention.latent == "output" else None
-            table = None if parts is None else RegionTable.of(parts, words)
-            self._mixture = MixtureScorer(self.attention, self.decoder, self.cache, table)
+        scorer = self.attention.word_scorer(self.decoder, self.cache, words)
+        self.scorer: WordScorer = scorer or WordScorer(self.decoder, words)
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word.
@@ -75,8 +93,6 @@ class IncrementalDecoder:
             prefix_index: (B,) the prefix that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        assert isinstance(self.attention, StepAttention)
-        assert isinstance(self.decoder, RecurrentDecoder)
         grid = self.grid(images)  # attention takes equally many captions per row of its cache
         output = self.attention(self.cache, state.select(grid.rows))
         positions = grid.positions[prefix_index]
@@ -84,16 +100,10 @@ class IncrementalDecoder:
         embedded, word_gates = self.decoder.embed_words(tokens)
         previous, weights = state.select(prefix_index), output.weights[positions]
         state = self.decoder.step(word_gates, context, previous)
-        if self._mixture is None:
-            scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
-        elif self._mixture.table is None:
-            words = (embedded, word_gates, previous, state.hidden, context, weights)
-            scores = _without_normalizers(self._mixture.word_log_probs(images[prefix_index], *words))
-        else:
-            features = self.decoder.features_without_region(embedded, state.hidden, context)
-            scores = self.score_mixture(features, weights, images[prefix_index])
+        steps = Steps(state.hidden, weights, output.gate[positions], context, None, embedded, word_gates, previous)
+        scores = self.scorer(steps, images[prefix_index])
         locations = None if output.sample is None else output.sample.locations[positions]
-        return StepOutput(*scores, state, weights, output.gate[positions], locations)
+        return StepOutput(*scores, state, weights, steps.gates, locations)
 
     def grid(self, images: Tensor) -> CaptionGrid:
         """Lay out captions or prefixes as a grid with a row per image in the attention cache.
@@ -105,31 +115,6 @@ class IncrementalDecoder:
         if rows is not None:
             self.cache = self.cache.select(rows)
         return grid
-
-    def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores of the next word (B, V) and their normalizers (B,) from the output layer's inputs."""
-        scores = self._multiply(features)
-        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
-
-    def score_mixture(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what `score` does for a mixture over the regions.
-
-        Args:
-            features: the output layer's inputs without the regions, (B, w).
-            weights: alpha, (B, L).
-            images: (B,) the image of each caption, ascending.
-        """
-        assert self._mixture is not None
-        scores = self._multiply(features).add_(self.decoder.word_scores.bias)
-        return _without_normalizers(self._mixture.log_probs(scores, weights, images))
-
-    def _multiply(self, features: Tensor) -> Tensor:
-        """Return the scores without their bias, (B, V)."""
-        return matmul(features.to(self._words.dtype), self._words).to(self.cache.regions.dtype)
-
-
-def _without_normalizers(log_p: Tensor) -> tuple[Tensor, Tensor]:
-    return log_p, log_p.new_zeros(len(log_p))
 
 
 class CacheRows:
@@ -162,39 +147,6 @@ class CacheRows:
         return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept_rows
 
 
-class MixtureScorer:
-    """log p of the next words of marginal attention.
-
-    Args:
-        cache: with a row per image.
-        table: of the regions; None if the output layer's input is not a sum with a term of the region.
-    """
-
-    def __init__(
-        self,
-        attention: MarginalAttention,
-        decoder: RecurrentDecoder,
-        cache: AttentionCache,
-        table: RegionTable | None,
-    ):
-        self._attention, self._decoder, self._cache, self.table = attention, decoder, cache, table
-        self._rows = CacheRows(cache.regions)
-
-    def log_probs(self, scores: Tensor, weights: Tensor, images: Tensor) -> Tensor:
-        """Return log p (B, V), from the scores without the regions (B, V), which are overwritten, alpha (B, L), and the
-        image of each caption (B,), ascending."""
-        grid, rows = self._rows.grid(images)
-        assert self.table is not None
-        if rows is not None:
-            self.table = RegionTable(self.table.exp_scores[rows])
-        return self.table.log_probs(scores, log_of(weights), grid)
-
-    def word_log_probs(self, images: Tensor, *words: Any) -> Tensor:
-        """Return log p (B, V) from the scores of all regions; `words` are the arguments of `MarginalAttention.mixture`
-        after the image."""
-        return self._attention.mixture(self._decoder, self._cache, images, *words).logits()
-
-
 class TransposedWeights(NamedTuple):
     """Weights of soft attention and the LSTM; matrices that read the same vector are side by side.
 
@@ -217,8 +169,6 @@ class TransposedWeights(NamedTuple):
 class SoftIncrementalDecoder(IncrementalDecoder):
     """Soft attention with the additive score, and the LSTM: one product of h and one of z per prefix, and the
     compiled loops, which take any number of prefixes per image."""
-
-    decoder: LSTMDecoder
 
     def __init__(self, captioner: Captioner, matrices: TransposedWeights, words: Tensor, regions: Tensor):
         super().__init__(captioner, words, regions)
@@ -247,31 +197,14 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             state = lstm_in_place(gates, state.cell.index_select(0, prefix_index))
             # the terms of the deep output
             parts = [embedded.index_select(0, inverse)] if decoder.word_output else []
-            if decoder.context_output is not None and self._mixture is None:
+            if decoder.context_output is not None and self.scorer.reads_context:
                 parts.append(from_context[:, width:].index_select(0, prefix_index))
             if decoder.hidden_output is not None:
                 parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
             weights, gate = weights.index_select(0, prefix_index), gate.index_select(0, prefix_index)
-            if self._mixture is not None:
-                return StepOutput(*self.score_mixture(features, weights, images[prefix_index]), state, weights, gate)
-            return StepOutput(*self.score(features), state, weights, gate)
-
-
-class TransformerIncrementalDecoder(IncrementalDecoder):
-    """The transformer, which keeps the keys and values of the words so far in the state."""
-
-    attention: CrossAttention
-    decoder: TransformerDecoder
-
-    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
-        # its attention reads the last word, so that captions of one prefix share nothing
-        grid = self.grid(images[prefix_index])
-        inputs = (tokens.unsqueeze(1), self.cache.keys, state.select(prefix_index))
-        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.cache.present)
-        weights = weights.squeeze(1)
-        scores = self.score(self.decoder.output_features(hidden.squeeze(1)))
-        return StepOutput(*scores, state, weights, weights.new_ones(len(weights)))
+            scores = self.scorer.score(features, weights, images[prefix_index])
+            return StepOutput(*scores, state, weights, gate)
 
 
 def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
@@ -280,32 +213,6 @@ def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
     i, f, o = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
     cell = gates[:, 3 * width :].tanh_().mul_(i).addcmul_(f, cell)  # i g + f c
     return DecoderState(torch.tanh(cell).mul_(o), cell)
-
-
-@torch.no_grad()
-def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
-    """Return a function from regions (I, L, D) to an `IncrementalDecoder`. It has prepared the captioner's matrices, so
-    it is valid until the weights change."""
-    attention, decoder = captioner.attention, captioner.decoder
-    words = transposed(decoder.word_scores.weight)
-    if isinstance(decoder, TransformerDecoder):
-        return partial(TransformerIncrementalDecoder, captioner, words)
-    soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
-    if isinstance(attention, MarginalAttention) and isinstance(decoder, LSTMDecoder):
-        # the deep output must be a sum, of which something is left without the region
-        has_other_terms = decoder.word_output or decoder.hidden_output is not None
-        soft = soft and has_other_terms and isinstance(decoder.activation, nn.Identity)
-    if not soft or words.device.type != "cpu":
-        return partial(IncrementalDecoder, captioner, words)
-    assert isinstance(attention, SoftAttention)
-    assert isinstance(decoder, LSTMDecoder)
-    weights = weights_of(attention, decoder)
-    output = None if isinstance(attention, MarginalAttention) else decoder.context_output
-    context = weights.context if output is None else torch.cat([weights.context, output.weight.to(weights.context)])
-    state, context, word = map(transposed, (weights.state, context, decoder.read_word.weight))
-    bias = weights.bias.to(weights.score.dtype)
-    matrices = TransposedWeights(state, bias, context, word, decoder.read_word.bias, weights.score)
-    return partial(SoftIncrementalDecoder, captioner, matrices, words)
 
 
 def transposed(matrix: Tensor) -> Tensor:

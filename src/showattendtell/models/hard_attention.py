@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import AttentionCache, AttentionOutput, Gate, InferenceMode, ScoredAttention
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.attention import Gate, Sampler, ScoredAttention
+from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, InferenceMode
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt, Probability
 from showattendtell.types import SampledLocations
@@ -39,7 +39,8 @@ class HardAttention(ScoredAttention):
         ValueError: estimator=rloo with one sample, or estimator=exact with several heads.
     """
 
-    stochastic = True
+    samples = True
+    loss = "showattendtell.losses.reinforce.HardLoss"
 
     def __init__(
         self,
@@ -65,6 +66,14 @@ class HardAttention(ScoredAttention):
         self.estimator, self.num_samples = estimator, num_samples
         self.expectation_prob, self.expectation_scope = expectation_prob, expectation_scope
         self.inference_mode, self.inverse_temperature, self.gumbel_tau = inference_mode, inverse_temperature, gumbel_tau
+
+    @property
+    def fused(self) -> bool:
+        return not (self.training and self.estimator == "gumbel_st")
+
+    @property
+    def by_region(self) -> bool:  # type: ignore[override]
+        return self.estimator == "exact"
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Also choose the images whose captions use the expectation at all steps."""
@@ -98,8 +107,12 @@ class HardAttention(ScoredAttention):
         if use_expectation is not None:
             maps = torch.where(use_expectation[..., None, None], weights, maps)
         context, gate = self.gated(self.read(cache, maps), state.hidden)
-        path = SampledLocations(*(part.flatten(0, 1) for part in sampled_path(log_weights, sampled, use_expectation)))
+        path = SampledLocations.of(log_weights, sampled, use_expectation)
+        path = SampledLocations(*(part.flatten(0, 1) for part in path))
         return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, path)
+
+    def sampler(self) -> Sampler:
+        return self.sample
 
     def sample(self, weights: Tensor, given: Tensor | None) -> Tensor:
         """Sample locations (...) from alpha (..., L); entries of `given` that are not negative replace the samples.
@@ -111,16 +124,3 @@ class HardAttention(ScoredAttention):
         else:
             sampled = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
         return sampled if given is None else torch.where(given.view_as(sampled) >= 0, given.view_as(sampled), sampled)
-
-
-def sampled_path(log_weights: Tensor, locations: Tensor, use_expectation: Tensor | None) -> SampledLocations:
-    """Return the locations (..., H) with log p and entropy under log alpha (..., H, L).
-
-    Heads are independent: log p(s) = sum_h log alpha_h(s_h), and H[s] = -sum_h sum_i alpha_hi log alpha_hi. log p is 0
-    where `use_expectation` (...), so that these captions have no REINFORCE term.
-    """
-    log_prob = log_weights.gather(-1, locations.unsqueeze(-1)).sum(dim=(-2, -1))
-    if use_expectation is not None:
-        log_prob = log_prob.masked_fill(use_expectation, 0.0)
-    entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # exp(log alpha) has a finite gradient
-    return SampledLocations(locations, log_prob, entropy)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import start_small
+from showattendtell.models.initialization import start_small
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.kernels.attention import AdditiveKeys, AdditiveScores
 from showattendtell.models.kernels.parallel import CaptionGroups
@@ -61,6 +61,8 @@ class AdditiveScore(ScoreFunction):
         width: A, the hidden width: a number, or the width of the state (state) or of a region (region).
         depth: the number of layers on the regions; layers after the first are tanh(linear).
     """
+
+    fused = True
 
     def __init__(
         self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", depth: PositiveInt = 1

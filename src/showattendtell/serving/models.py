@@ -20,7 +20,7 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.models.attention import Attention
+from showattendtell.models.interfaces import Attention
 from showattendtell.serving.schemas import RETRY, AttentionMode, CaptionRequest, RequestError, Upload, clean
 from showattendtell.visualization.pages import ImageCaptions
 
@@ -41,7 +41,7 @@ class RegisteredModel:
     def hard(self) -> list[Attention]:
         """The modules of hard attention, whose inference mode a request can choose."""
         attentions = (model.module.captioner.attention for model in self._captioner.models)
-        return [attention for attention in attentions if attention.stochastic]
+        return [attention for attention in attentions if attention.samples]
 
     @property
     def languages(self) -> list[str]:

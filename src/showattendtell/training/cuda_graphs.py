@@ -25,7 +25,7 @@ class CUDAGraphs(Callback):
 
     Raises:
         UserError: training is not on one GPU, or the loss changes from step to step in a way that a graph cannot:
-            `loss.scheduled_sampling`, `loss.supervision_weight` or `distillation.teacher`.
+            `loss.scheduled_sampling`, `loss.supervision_weight` or a `LossTerm` of an extension.
     """
 
     def check_device(self, trainer: Trainer) -> None:
@@ -44,7 +44,7 @@ class CUDAGraphs(Callback):
         refused = {
             "loss.scheduled_sampling": loss.scheduled_sampling,
             "loss.supervision_weight": loss.supervision_weight,
-            "distillation.teacher": pl_module.distillation,
+            **{f"the loss term {type(term).__name__}": term for term in pl_module.terms},
         }
         if names := [name for name, value in refused.items() if value]:
             raise UserError(f"callbacks=cuda_graphs cannot capture {names[0]}; leave one of both out")

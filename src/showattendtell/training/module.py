@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import pytorch_lightning as lightning
@@ -12,71 +13,33 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
-from showattendtell.config.entry_point import Choices
-from showattendtell.config.instantiate import build
-from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
-from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
+from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, read_vocabulary
+from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
-from showattendtell.losses.distillation import DistillationLoss
-from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.means import RunningMeans
-from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
-from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import Decoder, LSTMDecoder
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.models.kernels import without_autocast
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank
-from showattendtell.settings import describe_call
+from showattendtell.training.extras import LossTerm
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
-from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
+from showattendtell.training.recipe import Recipe, restore_encoder, restore_vocabulary
+from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
 
 LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
-
-ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
-    "soft": SoftAttention,
-    "hard": HardAttention,
-    "marginal": MarginalAttention,
-    "variational": VariationalAttention,
-    "adaptive": AdaptiveAttention,
-    "none": MeanAttention,
-    "additive": partial(SoftAttention, gate="none"),
-    "dot": partial(SoftAttention, score=DotScore, gate="none"),
-    "general": partial(SoftAttention, score=GeneralScore, gate="none"),
-    "multihead": partial(SoftAttention, score=MultiheadScore, gate="none"),
-    "cross": CrossAttention,
-}
-"""Options of `conf/attention`, as functions of the widths of a region and of the state."""
-
-DECODERS: dict[str, Callable[..., Decoder]] = {
-    "lstm": LSTMDecoder,
-    "nic": NICDecoder,
-    "log_bilinear": LogBilinearDecoder,
-    "transformer": TransformerDecoder,
-}
-"""Options of `conf/decoder`."""
-
-ATTENTION_OF = {"nic": "none", "log_bilinear": "none", "transformer": "cross"}
-"""Decoders whose option in `conf/decoder` chooses an attention; others have attention=soft."""
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -86,9 +49,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     configure a decoder that is given by name.
 
     Args:
-        attention: a name from `ATTENTIONS`, a function of D and n such as an attention class, or an `Attention`; by
-            default that of the decoder's option, which is soft for most. Hard attention sets its own loss.
-        decoder: a name from `DECODERS`, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
+        attention: an option of `conf/attention`, a function of D and n such as an attention class, or an `Attention`;
+            by default that of the decoder's option, which is soft for most.
+        decoder: an option of `conf/decoder`, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
         hidden_dim: n, width of the decoder's state.
         embedding_dim: m, width of the word embeddings.
         dropout: dropout rate of the decoder, 0 to 1; by default that of its class.
@@ -102,7 +65,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         schedule: factor on the learning rate at each step.
         metadata: additional entries of a checkpoint: plain numbers, strings, lists and dicts.
         self_critical: loss that rewards sampled captions, if any.
-        distillation: loss that learns from teachers, if any.
     """
 
     loss: SoftLoss
@@ -125,10 +87,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         schedule: Schedule | None = None,
         metadata: Mapping[str, Any] | None = None,
         self_critical: SelfCriticalLoss | None = None,
-        distillation: DistillationLoss | None = None,
     ):
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
-        self.self_critical, self.distillation, self.metadata = self_critical, distillation, dict(metadata or {})
+        self.self_critical, self.metadata = self_critical, dict(metadata or {})
+        self.terms: list[LossTerm] = []  # change the loss on captions, one after the other; set by extensions
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
@@ -136,35 +98,22 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.graphs: Callable[..., LossOutput] | None = None  # set by the callback CUDAGraphs
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
-        self._from_names = captioner is None
-        if self._from_names:
-            if attention is None:
-                attention = ATTENTION_OF.get(_name(decoder), "soft")
+        self._recipe: Recipe | None = None
+        if captioner is None:
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
             widths |= {} if dropout is None else {"dropout": dropout}
-            names = {"attention": _name(attention), "decoder": _name(decoder)}
-            self.save_hyperparameters({**names, **widths, "lr": lr}, logger=False)
-            self._attention = _choose(attention, ATTENTIONS, "attention")
-            self._decoder = _choose(decoder, DECODERS, "decoder", **widths)
+            self._recipe = Recipe(attention, decoder, **widths)
+            self.save_hyperparameters({**self._recipe.names, **widths, "lr": lr}, logger=False)
         if encoder is not None and vocabulary is not None:
             self._build()
 
     def _build(self) -> None:
         """Build the parts that depend on the encoder and the vocabulary."""
-        if self.captioner is None:
-            region_dim = self.encoder.region_dim
-            decoder = self._decoder
-            if not isinstance(decoder, Decoder):
-                decoder = decoder(vocabulary_size=len(self.vocabulary), region_dim=region_dim)
-            attention = self._attention
-            if not isinstance(attention, Attention):
-                attention = attention(region_dim, decoder.hidden_dim)
-            self.captioner = Captioner(attention, decoder, self.encoder.padded)
+        if self._recipe is not None:
+            self.captioner = self._recipe.build(self.encoder, self.vocabulary)
         if self.loss is None:
-            attention = self.captioner.attention
-            self.loss = (
-                VariationalLoss() if attention.variational else HardLoss() if attention.stochastic else SoftLoss()
-            )
+            self.loss = resolve_name(self.captioner.attention.loss)()
+        self.loss.check(self.captioner)
         self.loss.offset = self.vocabulary.offset
         self._word_classes = WordClasses(self.vocabulary)
 
@@ -190,8 +139,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
         if stage == "fit" and self.loss.supervision_weight:
             self._request_targets(data)
-        if stage == "fit" and self.distillation is not None:
-            self.distillation.check(self, self.loss)
+        for term in self.terms if stage == "fit" else ():
+            term.check(self)
 
     def _request_targets(self, data: Any) -> None:
         """Have the data module add attention targets to its batches, for supervised attention."""
@@ -212,10 +161,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def selective(self) -> bool:
         """Return whether attention depends on the image and the words."""
         return self.captioner.attention.selective and self.encoder.constant_regions is None
-
-    def on_fit_start(self) -> None:
-        if self.distillation is not None:
-            self.distillation.to(self.device)
 
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
@@ -244,9 +189,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 references: LossOutput = loss(
                     self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets
                 )
-                if self.distillation is not None:
-                    references = self.distillation(references, batch)
-            terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
+                for term in self.terms:
+                    references = term(references, batch)
+            terms = {name: weight * value for name, value in references.terms.items()} if weight else {}
             output = LossOutput(references.nll, terms, dict(references.metrics))
         if critic is not None:
             rewards: LossOutput = critic(self.captioner, regions, batch)
@@ -341,59 +286,17 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint.update(self.metadata)
-        if self._from_names:
-            checkpoint.update(self._describe())
+        if self._recipe is not None:
+            data = getattr(self._trainer, "datamodule", None)
+            checkpoint.update(self._recipe.metadata(self.encoder, self.vocabulary, data))
         checkpoint[TRAINED] = self._train_means.merged_means()
-
-    def _describe(self) -> dict[str, Any]:
-        """Return the metadata from which `showattendtell.load` restores a model that was built from names."""
-        data = getattr(self._trainer, "datamodule", None)
-        reading = data.settings() if isinstance(data, ReaderDataModule) else {}
-        dataset = getattr(data, "dataset", None) or Dataset("own data", {})
-        parts = {
-            "encoder": partial(type(self.encoder), **self.encoder.settings()),
-            "attention": self._attention,
-            "decoder": self._decoder,
-        }
-        names = {name: self.hparams[name] for name in ("attention", "decoder")}
-        config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
-        config["tokenizer"] = self.vocabulary.tokenizer.settings()
-        chosen = Choices({**names, "dataset": dataset.name}, [])
-        return build_metadata(config, chosen, self.vocabulary, self.encoder, dataset)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
-            settings = checkpoint[METADATA_KEY]["config"]
-            check_targets(settings, "the checkpoint")
-            if self.vocabulary is None:
-                tokenizer = build(literal(settings["tokenizer"]))
-                self.vocabulary = read_vocabulary(checkpoint[METADATA_KEY], tokenizer, "the checkpoint")
-            if self.encoder is None:
-                random = {"weights": "random"} if "weights" in settings["encoder"] else {}
-                self.encoder = build(literal(settings["encoder"] | random))
+            self.vocabulary = self.vocabulary or restore_vocabulary(checkpoint)
+            self.encoder = self.encoder or restore_encoder(checkpoint)
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._train_means.load_means(checkpoint.get(TRAINED, {}))
-
-
-def _name(part: Any) -> str:
-    """Return the name of a part or of its class."""
-    if isinstance(part, str):
-        return part
-    cls = part if isinstance(part, type) else type(part)
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _choose(part: Any, choices: Mapping[str, Callable[..., Any]], kind: str, **settings: Any) -> Any:
-    """Return a factory or a part: look up a name in `choices` and apply the settings; return anything else unchanged.
-    The name of a class, which must be passed to `load_from_checkpoint` again, is unknown."""
-    if not isinstance(part, str):
-        return part
-    if part not in choices:
-        raise UserError(
-            f"{kind} '{part}' is unknown{did_you_mean(part, choices)}; pass a name out of {', '.join(choices)}, or the "
-            f"class itself: {kind}=..."
-        )
-    return partial(choices[part], **settings) if settings else choices[part]

@@ -1,9 +1,9 @@
-"""Build the Lightning module and the Trainer: logging, checkpoints and stopping."""
+"""Run Lightning's Trainer: its settings, its warnings and its errors."""
 
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,18 @@ from typing import Any
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import Callback, LambdaCallback
+from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
-from rich import get_console
 
-from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.validation import USER_ERRORS, sentence
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
-from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.inference.loading import find_model, load_models, weights_file
-from showattendtell.losses.distillation import Distillation, DistillationLoss
-from showattendtell.losses.self_critical import SelfCriticalLoss
-from showattendtell.models.encoder import Encoder
+from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import BEST, sha256
-from showattendtell.training.callbacks import build_monitor
-from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.cuda_graphs import CUDAGraphs
-from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
-from showattendtell.training.loggers import MetricsFile
+from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.training.checkpointing import LastCheckpoint
+from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule
-from showattendtell.types import Example
 
 QUIET = (
     r"Checkpoint directory .* exists and is not empty",
@@ -57,82 +46,6 @@ def silence_warnings() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def build_module(
-    settings: Mapping[str, Any],
-    encoder: Encoder,
-    vocabulary: Vocabulary,
-    metadata: dict[str, Any],
-    examples: Sequence[Example] = (),
-    distillation: Distillation | None = None,
-) -> CaptioningModule:
-    """Build the model of a training configuration, with fresh weights.
-
-    Args:
-        examples: training images, whose captions give the document frequencies of the reward.
-        distillation: names the teachers, if any.
-    """
-    captioner = build_captioner(settings, encoder.region_dim, len(vocabulary), encoder.padded)
-    loss = build(settings["loss"])
-    if any(getattr(captioner.attention, option) != getattr(loss, option) for option in ("stochastic", "variational")):
-        raise UserError(
-            f"{type(captioner.attention).__name__} cannot be trained with {type(loss).__name__}: attention that "
-            "samples locations needs HardLoss, variational attention VariationalLoss, other attention SoftLoss; leave "
-            "loss._target_ out"
-        )
-    word_dropout = getattr(captioner.decoder, "word_dropout", None)
-    if getattr(captioner.attention, "estimator", None) == "exact" and word_dropout and word_dropout.p:
-        raise UserError(
-            "attention.estimator=exact evaluates every region with the same words; leave words out of "
-            "decoder.dropout_places"
-        )
-    reward, self_critical = build(settings["reward"]), None
-    if (reward.length or reward.repetition) and not reward.is_enabled:
-        raise UserError(
-            "reward.length and reward.repetition are subtracted from other rewards; set reward.cider or reward.bleu4 "
-            "as well"
-        )
-    if reward.is_enabled:
-        if captioner.attention.inference_mode == "argmax":
-            raise UserError(
-                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
-                "expectation"
-            )
-        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
-        self_critical = SelfCriticalLoss(reward, vocabulary, references)
-        metadata[METADATA_KEY]["rewards"] = self_critical.describe()
-    teachers = distillation and _load_teachers(distillation, settings, metadata)
-    if teachers is not None and reward.is_enabled and not reward.likelihood:
-        raise UserError(
-            "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
-            "0, or leave distillation.teacher out of this stage"
-        )
-    return CaptioningModule(
-        encoder=encoder,
-        captioner=captioner,
-        vocabulary=vocabulary,
-        loss=loss,
-        decoding=build(settings["decoding"]),
-        optimizer=lambda groups: build(settings["optimizer"], params=groups),
-        schedule=build(settings["schedule"]),
-        metadata=metadata,
-        self_critical=self_critical,
-        distillation=teachers,
-    )
-
-
-def _load_teachers(
-    distillation: Distillation, settings: Mapping[str, Any], metadata: dict[str, Any]
-) -> DistillationLoss | None:
-    """Load the teachers, if there are any, and write hashes of their weights to the metadata."""
-    if distillation.teacher is None:
-        return None
-    paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
-    with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change those of the student
-        models = load_models(paths, "cpu", build(settings["decoding"]))
-    metadata[METADATA_KEY]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
-    return DistillationLoss([model.module for model in models], distillation.weight, distillation.temperature)
-
-
 def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
     if settings.get("limit_val_batches") == 0:
@@ -151,40 +64,6 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
         )
 
 
-def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, BestCheckpoint]:
-    """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
-    callback that tracks the best value of the selection metric."""
-    validate_combination(settings["trainer"])
-    _, metric, mode = build_monitor(settings["monitor"], settings["brevity_penalty"])
-    best = BestCheckpoint(folder, Path(BEST).stem, metric, mode=mode, enable_version_counter=False)
-    last = LastCheckpoint(folder, settings["checkpoint_interval_minutes"], SignalHandler())
-    is_terminal = get_console().is_terminal
-    callbacks: list[Callback] = []
-    for name, callback in settings["callbacks"].items():
-        with report_refusals(f"callbacks.{name}"):
-            if callback and name == "early_stopping":
-                callbacks.append(build(settings["callbacks"]["early_stopping"], monitor=metric, mode=mode))
-            elif callback and (is_terminal or name != "progress_bar"):
-                callbacks.append(build(callback))
-    loggers = [build(node) for node in (settings.get("logger") or {}).values() if node]
-    with report_refusals("trainer"):
-        trainer = build(
-            settings["trainer"],
-            default_root_dir=folder,
-            logger=[MetricsFile(folder), *loggers],
-            callbacks=[*callbacks, last, best],
-            plugins=[AtomicCheckpointIO()],
-            enable_progress_bar=is_terminal,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            num_sanity_val_steps=0,
-        )
-    for callback in callbacks:
-        if isinstance(callback, CUDAGraphs):
-            callback.check_device(trainer)
-    return trainer, best
-
-
 @contextmanager
 def report_refusals(setting: str) -> Iterator[None]:
     """Convert Lightning's errors about this setting to `UserError`."""
@@ -199,6 +78,9 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
 
     Each process draws its own random numbers from here on.
     """
+    keep_freed_memory()
+    if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
+        print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     started: list[Trainer] = []

@@ -4,8 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.kernels import cross_entropy as module
-from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_, cross_entropy
-from showattendtell.types import OutputFeatures
+from showattendtell.models.kernels.cross_entropy import OutputFeatures, add_bias_and_logsumexp_
 
 WORDS, WIDTH, V = 9, 4, 13
 TARGETS = torch.tensor([0, 3, 12, 3, 5, 7, 1, 2, 2])
@@ -25,7 +24,7 @@ def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
 ):
     monkeypatch.setattr(module, "CHUNK_SCORES", {"cpu": together})
     values, matrix, bias = parts(torch.float64, scale)
-    found, nll = cross_entropy(OutputFeatures(values, matrix, bias), TARGETS, smoothing)
+    found, nll = OutputFeatures(values, matrix, bias).cross_entropy(TARGETS, smoothing)
     scores = values @ matrix.T + bias
     expected = F.cross_entropy(scores, TARGETS, reduction="none", label_smoothing=smoothing)
     torch.testing.assert_close(found, expected)
@@ -37,22 +36,22 @@ def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
 
 def test_the_gradient_is_that_of_small_differences():
     assert torch.autograd.gradcheck(
-        lambda *given: cross_entropy(OutputFeatures(*given), TARGETS, label_smoothing=0.2).loss, parts(torch.float64)
+        lambda *given: OutputFeatures(*given).cross_entropy(TARGETS, label_smoothing=0.2).loss, parts(torch.float64)
     )
 
 
 def test_of_what_is_kept_only_the_scores_have_their_size():
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda kept: kept):
-        cross_entropy(OutputFeatures(*parts(torch.float32)), TARGETS)
+        OutputFeatures(*parts(torch.float32)).cross_entropy(TARGETS)
     assert sorted(kept)[-2:] == [V * WIDTH, WORDS * V]
 
 
 def test_under_autocast_products_are_in_half_the_precision_and_sums_are_not():
     values, matrix, bias = parts(torch.float32)
-    expected, _ = cross_entropy(OutputFeatures(values, matrix, bias), TARGETS)
+    expected, _ = OutputFeatures(values, matrix, bias).cross_entropy(TARGETS)
     with torch.autocast("cpu", torch.bfloat16):
-        found, _ = cross_entropy(OutputFeatures(values, matrix, bias), TARGETS)
+        found, _ = OutputFeatures(values, matrix, bias).cross_entropy(TARGETS)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
     found.sum().backward()

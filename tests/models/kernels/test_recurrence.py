@@ -5,22 +5,21 @@ from functools import partial
 
 import pytest
 import torch
+from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.losses.variational import VariationalLoss
-from showattendtell.models import captioner
-from showattendtell.models.attention import Attention, AttentionCache, AttentionOutput, SoftAttention
+from showattendtell.models import decoder as decoder_module
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import Attention, AttentionCache, AttentionOutput, DecoderState, is_fused
 from showattendtell.models.kernels import attention as kernels
 from showattendtell.models.kernels import recurrence
-from showattendtell.models.kernels.recurrence import is_fused_supported
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 
 D, N, V = 7, 6, 11
 OWNERS = torch.tensor([2, 0, 1, 0, 2])
@@ -31,8 +30,7 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "soft, a gate a channel": (partial(SoftAttention, gate="channel"), SoftLoss),
     "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, doubly_stochastic_weight=0.3)),
-    "marginal": (MarginalAttention, partial(SoftLoss, label_smoothing=0.1)),
-    "variational": (partial(VariationalAttention, estimator="exact"), VariationalLoss),
+    **cases("FUSED"),
     "hard": (
         partial(HardAttention, expectation_prob=0.5),
         partial(HardLoss, reward_weight=0.1, doubly_stochastic_weight=0.2),
@@ -95,7 +93,7 @@ class Learner:
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captioner, "is_fused_supported", lambda *_: False)
+    monkeypatch.setattr(decoder_module, "is_fused", lambda *_: False)
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0])
@@ -204,7 +202,7 @@ class Watched(SoftAttention):
 
 def test_an_attention_of_your_own_is_requested_at_every_step():
     decoder, watched = LSTMDecoder(V, D, embedding_dim=5, hidden_dim=N), Watched(D, N)
-    assert is_fused_supported(SoftAttention(D, N), decoder)
+    assert is_fused(SoftAttention(D, N), decoder)
     Captioner(watched, decoder)(torch.randn(3, 9, D), OWNERS, TOKENS)
     assert watched.steps == TOKENS.shape[1]
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from showattendtell.models.attention import AttentionCache, Gate, SoftAttention
+from showattendtell.models.attention import Gate, SoftAttention
+from showattendtell.models.interfaces import AttentionCache
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt
 

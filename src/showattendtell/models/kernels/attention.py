@@ -26,6 +26,16 @@ MAX_MAGNITUDE = 43.0
 SATURATED = 10.0
 """For x >= SATURATED, tanh(x) = 1 in float32."""
 
+PADDING = -1e30
+"""Score of padding. Its weight exp(PADDING - max e) is exactly 0, and its log is finite: 0 log 0 is then 0."""
+
+
+def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
+    """Return scores (..., L) with those of padding replaced by `PADDING`, from a mask that broadcasts to them."""
+    if present is None:
+        return scores
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~present, PADDING)
+
 
 @dataclass(frozen=True)
 class AdditiveKeys:

@@ -160,7 +160,10 @@ class Linear(nn.Linear):
 
 
 def replace_linear_layers(network: nn.Module) -> None:
-    """Make every `torch.nn.Linear` of a network a `Linear` of the same weights."""
-    for layer in network.modules():
-        if type(layer) is nn.Linear:
-            layer.__class__ = Linear
+    """Replace every `torch.nn.Linear` of a network by a `Linear` with the same weights."""
+    for parent in list(network.modules()):
+        for name, layer in parent.named_children():
+            if type(layer) is nn.Linear:
+                replacement = Linear(layer.in_features, layer.out_features, device="meta")
+                replacement.weight, replacement.bias = layer.weight, layer.bias
+                setattr(parent, name, replacement.train(layer.training))

@@ -1,9 +1,9 @@
-"""The recurrence over all steps of given captions (teacher forcing): a plain loop, and a fused version of it.
+"""The fused recurrence over all steps of given captions (teacher forcing).
 
-`unroll` is the plain loop, for any attention and any decoder. `unroll_fused` returns the same for soft and hard
-attention with the additive score and the LSTM. It is faster because its backward pass is derived by hand: one product
-of h with all matrices that read it, one product per weight gradient after the last step, and the scores' inner values
-recomputed instead of stored. Both compute at each step (Xu et al. 2015, Eq. 1 to 5, 9 and 13; beta: Sec. 4.2.1)
+`unroll_fused` returns what `RecurrentDecoder.unroll` does, the plain loop, for attention with the additive score and
+the LSTM. It is faster because its backward pass is derived by hand: one product of h with all matrices that read it,
+one product per weight gradient after the last step, and the scores' inner values recomputed instead of stored. Both
+compute at each step (Xu et al. 2015, Eq. 1 to 5, 9 and 13; beta: Sec. 4.2.1)
 
     e_i = u . tanh(p_i + q)      p_i = W_a a_i      q = W_q h + b_q              attention scores
     alpha = softmax(e)
@@ -24,145 +24,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import (
-    Attention,
-    AttentionCache,
-    ScoredAttention,
-    SoftAttention,
-    StepAttention,
+from showattendtell.models.interfaces import GivenCaptions, Steps
+from showattendtell.models.kernels import without_autocast
+from showattendtell.models.kernels.attention import (
+    AdditiveKeys,
+    RegionPairs,
     mask_padding,
+    weighted_sum,
+    weighted_sum_backward,
 )
-from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder, RecurrentDecoder
-from showattendtell.models.hard_attention import HardAttention, sampled_path
-from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_backward
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import linear, matmul
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import SampledLocations
 
 MAX_COPIED = 2**28
 """The largest number of values of regions and keys that are copied once per caption on a GPU; see `_copies_regions`."""
-
-
-class DecoderOutput(NamedTuple):
-    """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), the sampled locations, and, of
-    attention.latent=step, the states before the steps."""
-
-    hidden: Tensor
-    context: Tensor
-    weights: Tensor
-    gates: Tensor
-    sample: SampledLocations | None = None
-    previous: DecoderState | None = None
-
-
-def unroll(
-    attention: StepAttention,
-    decoder: RecurrentDecoder,
-    packing: Packing,
-    cache: AttentionCache,
-    state: DecoderState,
-    word_gates: Tensor,
-    image_index: Tensor,
-    locations: Tensor | None,
-) -> DecoderOutput:
-    """Unroll any attention with any decoder, step by step, over all captions padded to T steps.
-
-    Args:
-        cache: one row per image; `state` too, before the first words.
-        word_gates: (N, ...), from `RecurrentDecoder.embed_words`.
-        image_index: (B,) the image of each caption.
-        locations: (B, T, H) region indices for hard attention; negative entries are sampled.
-    """
-    cache, state = cache.select(image_index), state.select(image_index)  # one row per caption
-    steps, previous = [], []
-    for i, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
-        previous.append(state)
-        attended = attention(cache, state, **({} if locations is None else {"locations": locations[:, i]}))
-        state = decoder.step(gates, attended.context, state)
-        steps.append((state.hidden, *attended))
-
-    def pack_steps(values: tuple[Tensor, ...]) -> Tensor:
-        return packing.pack(torch.stack(values, dim=1))
-
-    hidden, contexts, weights, betas, samples = zip(*steps, strict=True)
-    sample = None if samples[0] is None else SampledLocations(*map(pack_steps, zip(*samples, strict=True)))
-    output = DecoderOutput(pack_steps(hidden), pack_steps(contexts), pack_steps(weights), pack_steps(betas), sample)
-    if not _needs_states(attention):
-        return output
-    return output._replace(previous=DecoderState(*map(pack_steps, zip(*previous, strict=True))))
-
-
-def _needs_states(attention: Attention) -> bool:
-    """Return whether the loss reads the states before the steps."""
-    return isinstance(attention, MarginalAttention) and attention.latent == "step"
-
-
-def is_fused_supported(attention: Attention, decoder: Decoder) -> bool:
-    """Return whether `unroll_fused` computes the result of `unroll`.
-
-    True for soft, hard, marginal or variational attention with the additive score and the LSTM, but not for subclasses,
-    which may override any part of a step, or for training with the gumbel_st estimator, or for attention.latent=step.
-    """
-    return (
-        type(attention) in (SoftAttention, HardAttention, MarginalAttention, VariationalAttention)
-        and not _needs_states(attention)
-        and type(attention.score) is AdditiveScore
-        and type(decoder) is LSTMDecoder
-        and not (attention.training and getattr(attention, "estimator", None) == "gumbel_st")
-    )
-
-
-def unroll_fused(
-    attention: StepAttention,
-    decoder: RecurrentDecoder,
-    packing: Packing,
-    cache: AttentionCache,
-    state: DecoderState,
-    word_gates: Tensor,
-    image_index: Tensor,
-    locations: Tensor | None,
-) -> DecoderOutput:
-    """Compute the result of `unroll`, whose arguments these are, with the fused recurrence."""
-    assert isinstance(attention, ScoredAttention)
-    assert isinstance(decoder, LSTMDecoder)
-    image_index = image_index[packing.order]
-    keys, regions, state = cache.keys.values, cache.regions.contiguous(), state.select(image_index)
-    sample_locations = given = use_expectation = None
-    if isinstance(attention, HardAttention):
-        sample_locations, given = attention.sample, None if locations is None else packing.pack(locations)
-        mask = cache.use_expectation
-        mask = torch.zeros(len(keys), dtype=torch.bool, device=keys.device) if mask is None else mask
-        use_expectation = mask[image_index]
-    initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
-    present = None if cache.present is None else cache.present[image_index]
-    groups = CaptionGroups(image_index, len(keys))
-    if _copies_regions(keys, regions, len(image_index)):
-        groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
-        keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
-    batch = (packing, groups, sample_locations, given, use_expectation, present)
-    weights = weights_of(attention, decoder)
-    with without_autocast(keys.device):
-        hidden, context, scores, beta, sampled = _Recurrence.apply(
-            *batch, keys, regions, word_gates, *initial, *weights
-        )
-    # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
-    log_weights = scores.log_softmax(dim=1)
-    gates = beta.mean(dim=1) if beta.shape[1] else log_weights.new_ones(len(log_weights))
-    sample = None
-    if use_expectation is not None:
-        word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes])
-        sample = sampled_path(log_weights.unsqueeze(1), sampled, word_expectation)
-    return DecoderOutput(hidden, context, log_weights.exp(), gates, sample)
-
-
-def _copies_regions(keys: Tensor, regions: Tensor, num_captions: int) -> bool:
-    """Return whether to copy keys and regions once per caption, so that no step gathers the rows of its images and adds
-    gradients to them by index."""
-    return keys.device.type != "cpu" and num_captions * (keys[0].numel() + regions[0].numel()) <= MAX_COPIED
 
 
 class RecurrenceWeights(NamedTuple):
@@ -186,16 +63,51 @@ class RecurrenceWeights(NamedTuple):
         return gates, query, beta
 
 
-def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> RecurrenceWeights:
-    """Stack the matrices that read h; convert them to the autocast's precision."""
-    score, gate = attention.score, attention.gate
-    assert isinstance(score, AdditiveScore)
-    matrices = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
-    biases = [score.query.bias, *([] if gate is None else [gate.bias])]
-    no_bias = biases[0].new_zeros(len(matrices[0]))  # word_gates contain the bias of the gates
-    state, bias, context = to_multiply(torch.cat(matrices), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
-    # hard attention's inverse_temperature multiplies e = u . tanh(...), so it is part of u
-    return RecurrenceWeights(state, bias, context, attention.inverse_temperature * score.score.weight.squeeze(0))
+def unroll_fused(
+    weights: RecurrenceWeights,
+    captions: GivenCaptions,
+    word_gates: Tensor,
+    sampler: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+) -> Steps:
+    """Compute all steps of given captions.
+
+    Args:
+        word_gates: x, (N, 4n).
+        sampler: samples the locations of hard attention, see `ScoredAttention.sampler`.
+    """
+    cache, packing = captions.cache, captions.packing
+    image_index = captions.image_index[packing.order]
+    keys, regions, state = cache.keys.values, cache.regions.contiguous(), captions.state.select(image_index)
+    given = use_expectation = sample = None
+    if sampler is not None:
+        given = None if captions.locations is None else packing.pack(captions.locations)
+        use_expectation = torch.zeros_like(image_index, dtype=torch.bool)
+        if cache.use_expectation is not None:
+            use_expectation = cache.use_expectation[image_index]
+    initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
+    present = None if cache.present is None else cache.present[image_index]
+    groups = CaptionGroups(image_index, len(keys))
+    if _copies_regions(keys, regions, len(image_index)):
+        groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
+        keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
+    batch = (packing, groups, sampler, given, use_expectation, present)
+    with without_autocast(keys.device):
+        hidden, context, scores, beta, sampled = _Recurrence.apply(
+            *batch, keys, regions, word_gates, *initial, *weights
+        )
+    # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
+    log_weights = scores.log_softmax(dim=1)
+    gates = beta.mean(dim=1) if beta.shape[1] else log_weights.new_ones(len(log_weights))
+    if use_expectation is not None:
+        word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes])
+        sample = SampledLocations.of(log_weights.unsqueeze(1), sampled, word_expectation)
+    return Steps(hidden, log_weights.exp(), gates, context, sample)
+
+
+def _copies_regions(keys: Tensor, regions: Tensor, num_captions: int) -> bool:
+    """Return whether to copy keys and regions once per caption, so that no step gathers the rows of its images and adds
+    gradients to them by index."""
+    return keys.device.type != "cpu" and num_captions * (keys[0].numel() + regions[0].numel()) <= MAX_COPIED
 
 
 class _Recurrence(torch.autograd.Function):

@@ -35,7 +35,7 @@ def teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         models = [ImageCaptioner(Grids(), each, vocabulary, BeamSearch()) for each in captioners]  # type: ignore[arg-type]
         return [SimpleNamespace(module=model) for model in models]
 
-    monkeypatch.setattr("showattendtell.training.trainer.load_models", load)
+    monkeypatch.setattr("showattendtell.extensions.distillation.loss.load_models", load)
     (tmp_path / "teacher").write_text("its weights")
     return f"distillation.teacher=[{tmp_path}/teacher,{tmp_path}/teacher]"
 
@@ -48,17 +48,17 @@ def test_weight_0_changes_nothing_that_is_learned(tmp_path: Path, teachers: str)
     assert alone["state_dict"].keys() == taught["state_dict"].keys()
     assert [name for name, own in alone["state_dict"].items() if not torch.equal(own, taught["state_dict"][name])] == []
     assert repr(alone["optimizer_states"]) == repr(taught["optimizer_states"])
-    assert taught["showattendtell"]["teachers"] == [sha256(tmp_path / "teacher")] * 2
-    assert "teachers" not in alone["showattendtell"]
+    assert taught["showattendtell"]["extras"]["distillation.teachers"] == [sha256(tmp_path / "teacher")] * 2
+    assert "extras" not in alone["showattendtell"]
     header, *_ = (tmp_path / "taught/metrics.csv").read_text().splitlines()
     assert "train/distillation" in header
 
 
 def test_teachers_stay_in_evaluation_mode_and_as_they_are(tmp_path: Path, teachers: str):
     module = small_run(small_config(teachers), tmp_path / "run")
-    assert module.distillation is not None
+    [term] = module.terms
     module.train()
-    for seed, teacher in enumerate(module.distillation.teachers):
+    for seed, teacher in enumerate(term.teachers):
         assert not any(part.training for part in teacher.modules())
         assert not any(parameter.requires_grad for parameter in teacher.parameters())
         first = next(teacher.captioner.parameters())

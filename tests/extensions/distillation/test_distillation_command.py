@@ -50,7 +50,10 @@ def test_a_student_comes_close_to_the_distributions_and_trains_on_the_captions_o
     divergences = figures(student, "train/distillation")
     assert divergences[-1] < 0.7 * divergences[0], divergences
     ours, theirs = card_of(student / "best.ckpt"), card_of(checkpoint)
-    assert ours["teachers"] == [sha256(folder / "runs/first/best.ckpt"), sha256(folder / "runs/other.ckpt")]
+    assert ours["extras"]["distillation.teachers"] == [
+        sha256(folder / "runs/first/best.ckpt"),
+        sha256(folder / "runs/other.ckpt"),
+    ]
     assert ours["vocabulary"] == theirs["vocabulary"]
     assert [split for split in ("train", "val", "test") if ours["splits"][split] != theirs["splits"][split]] == [
         "train"
@@ -96,7 +99,7 @@ def test_a_student_resumes_with_the_same_teachers_only(run: Run, teacher: str, f
     other = folder / "runs/other.ckpt"
     same = other.read_bytes()
     other.write_bytes((folder / "runs/first/best.ckpt").read_bytes())
-    assert_error(run("train", "resume=runs/half", "trainer.max_epochs=3"), "other weights of distillation.teacher")
+    assert_error(run("train", "resume=runs/half", "trainer.max_epochs=3"), "other distillation.teachers")
     other.write_bytes(same)
     assert_done(run("train", "resume=runs/half", "trainer.max_epochs=3"))
     assert figures(folder / "runs/half", "train/distillation") == figures(folder / "runs/whole", "train/distillation")

@@ -9,14 +9,18 @@ Sizes are those of `models.attention`; w is the width of the output layer's inpu
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.attention import AttentionCache, SoftAttention
-from showattendtell.models.decoder import Decoder, DecoderState, RecurrentDecoder, start_small
-from showattendtell.models.kernels.mixture import MixtureFeatures, log_of
+from showattendtell.extensions.latent.mixture import MixtureFeatures, RegionTable, log_of
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.generation import CacheRows, WordScorer
+from showattendtell.models.initialization import start_small
+from showattendtell.models.interfaces import AttentionCache, Decoder, DecoderState, GivenCaptions, Steps
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt
@@ -50,7 +54,7 @@ class MarginalAttention(SoftAttention):
         ValueError: the score has several heads.
     """
 
-    marginal = True
+    by_region = True
 
     def __init__(
         self,
@@ -66,55 +70,123 @@ class MarginalAttention(SoftAttention):
             )
         self.latent = latent
 
-    def check_fit(self, decoder: RecurrentDecoder) -> None:
-        """Raise a `ValueError` if no word depends on the latent region."""
-        if self.latent == "output" and getattr(decoder, "context_output", decoder) is None:
+    @property
+    def fused(self) -> bool:  # type: ignore[override]
+        return self.latent == "output"
+
+    @property
+    def reads_states(self) -> bool:  # type: ignore[override]
+        return self.latent == "step"
+
+    def fuses_decoding(self, decoder: LSTMDecoder) -> bool:
+        # the deep output must be a sum, of which something is left without the region
+        has_other_terms = decoder.word_output or decoder.hidden_output is not None
+        return has_other_terms and isinstance(decoder.activation, nn.Identity)
+
+    def attach(self, captioner: Captioner) -> None:
+        if self.latent == "output" and getattr(captioner.decoder, "context_output", self) is None:
             raise ValueError(
                 "attention.latent=output needs a deep output that reads the region; add context to decoder.output, or "
                 "set attention.latent=step"
             )
 
+    def output_features(self, captioner: Captioner, captions: GivenCaptions, steps: Steps) -> MixtureFeatures:
+        num_words, tokens = len(steps.hidden), captions.tokens
+        num_captions = len(tokens) if num_words == tokens.numel() else None
+        return self.mixture(captioner.decoder, captions.cache, captions.word_images, steps, num_captions)
+
     def mixture(
         self,
-        decoder: RecurrentDecoder,
+        decoder: Any,
         cache: AttentionCache,
         image_index: Tensor,
-        embedded: Tensor,
-        word_gates: Tensor,
-        previous: DecoderState | None,
-        hidden: Tensor,
-        context: Tensor,
-        weights: Tensor,
+        steps: Steps,
         num_captions: int | None = None,
     ) -> MixtureFeatures:
         """Return the inputs of the output layer for N words.
 
         Args:
             image_index: (N,) the row of `cache` of each word.
-            embedded: E y of the words before, (N, m), and their `word_gates` (N, ...).
-            previous: the states before the step, (N, ...); used by `latent="step"`.
-            hidden: h after the step, (N, n).
-            context: z, (N, D), and `weights`, alpha (N, L).
             num_captions: see `MixtureFeatures`.
         """
-        output_layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(weights)
-        parts = decoder.region_features(cache.regions) if self.latent == "output" else None
+        output_layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(steps.weights)
+        parts = self._region_features(decoder, cache.regions)
         if parts is not None:
-            values = decoder.features_without_region(embedded, hidden, context)
+            values = decoder.features_without_region(steps.embedded, steps.hidden, steps.context)
             return MixtureFeatures(values, *output_layer, parts, image_index, log_weights, num_captions)
 
         def compute_inputs(words: Tensor, contexts: Tensor) -> Tensor:
-            inputs = embedded[words].unsqueeze(1)
-            if self.latent == "output":
-                return decoder.output_features(inputs, hidden[words].unsqueeze(1), contexts)
-            assert previous is not None
-            state = DecoderState(*(part[words].unsqueeze(1) for part in previous))
-            next_state = decoder.step(word_gates[words].unsqueeze(1), contexts, state)
-            return decoder.output_features(inputs, next_state.hidden, contexts)
+            embedded, hidden = (part[words].unsqueeze(1) for part in (steps.embedded, steps.hidden))
+            if self.latent == "step":
+                state = DecoderState(*(part[words].unsqueeze(1) for part in steps.previous))
+                hidden, _ = decoder.step(steps.word_gates[words].unsqueeze(1), contexts, state)
+            return decoder.output_features(embedded, hidden, contexts)
 
         return MixtureFeatures(
-            hidden, *output_layer, cache.regions, image_index, log_weights, num_captions, compute_inputs
+            steps.hidden, *output_layer, cache.regions, image_index, log_weights, num_captions, compute_inputs
         )
+
+    def _region_features(self, decoder: Any, regions: Tensor) -> Tensor | None:
+        """Return what each region adds to the input of the output layer, (R, L, w), if that input is such a sum."""
+        return decoder.region_features(regions) if self.latent == "output" else None
+
+    def word_scorer(self, decoder: Any, cache: AttentionCache, words: Tensor) -> WordScorer:
+        parts = self._region_features(decoder, cache.regions)
+        if parts is None:
+            return MixtureScorer(self, decoder, cache, words)
+        return TableScorer(decoder, words, RegionTable.of(parts, words))
+
+    def region_scores(self, decoder: Any, regions: Tensor) -> Tensor | None:
+        parts = self._region_features(decoder, regions)
+        return None if parts is None else parts @ decoder.word_scores.weight.T
+
+    def log_probs(self, decoder: Any, cache: AttentionCache, steps: Steps, region_scores: Tensor | None) -> Tensor:
+        if region_scores is None:
+            rows = torch.arange(len(steps.hidden), device=steps.hidden.device)
+            return self.mixture(decoder, cache, rows, steps).word_log_probs(rows)
+        # log sum_i alpha_i p(v | a_i) from the scores s_v + r_iv
+        scores = decoder.word_scores(decoder.features_without_region(steps.embedded, steps.hidden, steps.context))
+        by_region = (scores.unsqueeze(1) + region_scores).log_softmax(dim=2)  # (B, L, V)
+        return (by_region + log_of(steps.weights).unsqueeze(2)).logsumexp(dim=1)
+
+
+class TableScorer(WordScorer):
+    """log p of the next words where the output layer's input is a sum with a term of the region.
+
+    Args:
+        table: of the regions, with a row per image.
+    """
+
+    reads_context = False
+
+    def __init__(self, decoder: Decoder, words: Tensor, table: RegionTable):
+        super().__init__(decoder, words)
+        self._table, self._rows = table, CacheRows(table.exp_scores)
+
+    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
+        decoder: Any = self.decoder
+        features = decoder.features_without_region(steps.embedded, steps.hidden, steps.context)
+        return self.score(features, steps.weights, images)
+
+    def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.multiply(features).add_(self.decoder.word_scores.bias)
+        grid, rows = self._rows.grid(images)
+        if rows is not None:
+            self._table = RegionTable(self._table.exp_scores[rows])
+        log_p = self._table.log_probs(scores, log_of(weights), grid)
+        return log_p, log_p.new_zeros(len(log_p))
+
+
+class MixtureScorer(WordScorer):
+    """log p of the next words from the scores of all regions."""
+
+    def __init__(self, attention: MarginalAttention, decoder: Decoder, cache: AttentionCache, words: Tensor):
+        super().__init__(decoder, words)
+        self._attention, self._cache = attention, cache
+
+    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = self._attention.mixture(self.decoder, self._cache, images, steps).logits()
+        return log_p, log_p.new_zeros(len(log_p))
 
 
 class VariationalAttention(MarginalAttention):
@@ -142,7 +214,8 @@ class VariationalAttention(MarginalAttention):
         ValueError: the score has several heads, or estimator=rloo with one sample.
     """
 
-    variational = True
+    loss = "showattendtell.extensions.latent.loss.VariationalLoss"
+    fused = MarginalAttention.fused
 
     def __init__(
         self,
@@ -163,9 +236,18 @@ class VariationalAttention(MarginalAttention):
         self.estimator, self.num_samples, self.gumbel_tau = estimator, num_samples, gumbel_tau
         self.region_dim, self.hidden_dim, self.width = region_dim, hidden_dim, width
 
-    def inference_network(self, decoder: Decoder) -> "InferenceNetwork":
-        """Return a new inference network for the decoder."""
-        return InferenceNetwork(self.region_dim, self.hidden_dim, decoder.word_scores.in_features, self.width)
+    def attach(self, captioner: Captioner) -> None:
+        super().attach(captioner)
+        word_dim = captioner.decoder.word_scores.in_features
+        captioner.posterior = InferenceNetwork(self.region_dim, self.hidden_dim, word_dim, self.width)
+
+    def output_features(self, captioner: Captioner, captions: GivenCaptions, steps: Steps) -> MixtureFeatures:
+        mixture = super().output_features(captioner, captions, steps)
+        # constants, so that only the inference network learns from samples of q
+        rows = mixture.matrix[captions.word_targets].detach()
+        posterior: Any = captioner.posterior
+        log_q = posterior(steps.hidden.detach(), rows, captions.cache.regions.detach(), mixture)
+        return mixture._replace(log_q=log_q)
 
 
 class InferenceNetwork(nn.Module):

@@ -12,16 +12,17 @@ from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.errors import UserError
+from showattendtell.extensions.latent import mixture
+from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
+from showattendtell.extensions.latent.loss import VariationalLoss
+from showattendtell.extensions.latent.mixture import MixtureFeatures, RegionTable
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SUPPRESSED
-from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder
 from showattendtell.models.captioner import Captioner, shift_right
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.kernels import mixture
-from showattendtell.models.kernels.mixture import MixtureFeatures, RegionTable
-from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import AdditiveScore, MultiheadScore
 
 L, T, D, N, V = 3, 3, 4, 3, 6
@@ -296,7 +297,7 @@ def exact_gradient(**options: object) -> Tensor:
     """Of minus the bound, with every sequence of regions under q enumerated."""
     captioner = variational(**options)
     trace = captioner(REGIONS, ONE, CAPTION)
-    targets, log_q = CAPTION.flatten()[trace.indices], trace.log_q
+    targets, log_q = CAPTION.flatten()[trace.indices], trace.output_features.log_q
     log_p, _ = trace.output_features.region_log_probs(targets.unsqueeze(1))
     value = torch.tensor(0.0).double()
     for path in itertools.product(range(L), repeat=T):
@@ -401,5 +402,5 @@ def test_settings_that_do_not_go_together_are_reported():
         VariationalAttention(D, N, estimator="rloo")
     with pytest.raises(ValueError, match="add context to decoder.output, or set attention.latent=step"):
         Captioner(MarginalAttention(D, N), LSTMDecoder(V, D, hidden_dim=N, output=["word", "hidden"]))
-    with pytest.raises(ValueError, match="needs attention=variational, got MarginalAttention"):
+    with pytest.raises(UserError, match="MarginalAttention cannot be trained with VariationalLoss"):
         VariationalLoss()(tiny(), REGIONS, ONE, CAPTION)

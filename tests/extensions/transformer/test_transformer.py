@@ -16,12 +16,12 @@ from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend, rotate
 from showattendtell.losses.caption import SoftLoss, mix_words, total
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, shift_right
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.transformer import CrossAttention, TransformerDecoder, attend, rotate
 
 V, D, N, LAYERS, HEADS = 9, 5, 8, 3, 2
 OWNERS = torch.tensor([1, 0, 1, 0])

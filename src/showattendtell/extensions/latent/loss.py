@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
+from showattendtell.extensions.latent.mixture import MixtureFeatures
 from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.kernels.cross_entropy import cross_entropy
-from showattendtell.models.kernels.mixture import MixtureFeatures
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
@@ -64,10 +63,10 @@ class VariationalLoss(BaselineLoss):
             lies inside of the boxes.
 
     Raises:
-        ValueError: from `forward`, if the attention has no inference network.
+        UserError: from `forward`, if the attention has no inference network.
     """
 
-    variational = True
+    kind = "showattendtell.extensions.latent.loss.VariationalLoss"
 
     def __init__(
         self,
@@ -104,13 +103,13 @@ class VariationalLoss(BaselineLoss):
         targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch; the arguments are those of `SoftLoss.forward`. `nll` is minus the bound."""
+        self.check(captioner)
         attention: Any = captioner.attention
-        if not attention.variational:
-            raise ValueError(f"the variational loss needs attention=variational, got {type(attention).__name__}")
         shard = shard or BatchShard(1.0, len(tokens))
         input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
-        features, log_q = outputs.output_features, outputs.log_q
+        features: MixtureFeatures = outputs.output_features
+        log_q = features.log_q
         maps, words = self.target_maps(targets, tokens), tokens.flatten()[outputs.indices]
         means = WordMeans(outputs, words != PAD)
 
@@ -170,6 +169,6 @@ class VariationalLoss(BaselineLoss):
                 regions = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
                 maps = torch.zeros_like(log_q).scatter(1, regions, 1.0)
                 log_prob = log_q.gather(1, regions).squeeze(1)
-            output = cross_entropy(features.at_maps(maps), targets, self.label_smoothing)
+            output = features.at_maps(maps).cross_entropy(targets, self.label_smoothing)
             samples.append((output.loss, output.nll, log_prob))
         return samples

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from showattendtell.models.attention import CaptionGrid
+from showattendtell.models.interfaces import CaptionGrid
 from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
+from showattendtell.models.kernels.cross_entropy import CrossEntropy, OutputFeatures
 from showattendtell.models.kernels.products import linear, matmul
-from showattendtell.types import OutputFeatures
 
 MAX_SCORES = {"cpu": 2**21, "cuda": 2**26}
 """The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
@@ -44,6 +43,7 @@ class MixtureFeatures(NamedTuple):
     log_weights  (N, L) log alpha
     compute_inputs  from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
     suppressed   tokens that have p = 0; the others are normalized without them
+    log_q        (N, L) log q of the inference network of variational attention
     """
 
     values: Tensor
@@ -55,6 +55,7 @@ class MixtureFeatures(NamedTuple):
     num_captions: int | None = None
     compute_inputs: Callable[[Tensor, Tensor], Tensor] | None = None
     suppressed: tuple[int, ...] = ()
+    log_q: Any = None
 
     def select(self, words: Tensor) -> "MixtureFeatures":
         """Return the features of some words, from their indices or a mask."""
@@ -66,6 +67,7 @@ class MixtureFeatures(NamedTuple):
             log_weights=self.log_weights[index],
             num_captions=None,
             compute_inputs=None if compute is None else lambda rows, contexts: compute(index[rows], contexts),
+            log_q=None if self.log_q is None else self.log_q[index],
         )
 
     def without(self, tokens: tuple[int, ...]) -> "MixtureFeatures":
@@ -179,15 +181,6 @@ class MixtureFeatures(NamedTuple):
             nll = nll + torch.log1p(-log_p[:, 1:].exp().sum(dim=1))
         loss = torch.lerp(nll, -mean, label_smoothing) if label_smoothing else nll
         return CrossEntropy(loss, nll.detach())
-
-
-def words_cross_entropy(
-    features: OutputFeatures | MixtureFeatures, targets: Tensor, label_smoothing: float = 0.0
-) -> CrossEntropy:
-    """Return the cross-entropy of the words `targets` (N,), each (N,)."""
-    if isinstance(features, MixtureFeatures):
-        return features.cross_entropy(targets, label_smoothing)
-    return cross_entropy(features, targets, label_smoothing)
 
 
 def log_of(weights: Tensor) -> Tensor:

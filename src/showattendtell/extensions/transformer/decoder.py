@@ -15,8 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
-from showattendtell.models.attention import Attention, AttentionCache, CaptionGrid
-from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.generation import IncrementalDecoder, StepOutput, transposed
+from showattendtell.models.interfaces import (
+    Attention,
+    AttentionCache,
+    CaptionGrid,
+    Decoder,
+    DecoderState,
+    ExportedStep,
+    GivenCaptions,
+    Steps,
+)
 from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
@@ -39,6 +49,26 @@ class CrossAttention(Attention):
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, map: Map = "last"):
         super().__init__()
         self.map = map
+
+    def attach(self, captioner: Captioner) -> None:
+        decoder = captioner.decoder
+        if not isinstance(decoder, TransformerDecoder):
+            raise ValueError(
+                f"{type(self).__name__} is part of the transformer decoder, and {type(decoder).__name__} is another "
+                "one; use decoder=transformer"
+            )
+        if not isinstance(self.map, str) and self.map > len(decoder.layers):
+            raise ValueError(
+                f"attention.map={self.map} is not a layer of the decoder, which has {len(decoder.layers)}; choose "
+                "one of them, last or rollout"
+            )
+
+    def check_export(self) -> None:
+        if self.map == "rollout":
+            raise UserError(
+                "attention.map=rollout needs the maps of all words before, which a graph does not keep; set "
+                "attention.map=last or the number of a layer"
+            )
 
 
 def attend(
@@ -243,6 +273,16 @@ class TransformerDecoder(Decoder):
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight
 
+    def attach(self, captioner: Captioner) -> None:
+        if not isinstance(captioner.attention, CrossAttention):
+            raise ValueError(
+                f"{type(self).__name__} attends to the image in its own layers and has no use for "
+                f"{type(captioner.attention).__name__}; leave attention= out, or use attention=cross with it"
+            )
+
+    def reader(self, attention: CrossAttention) -> "TransformerDecoder":
+        return self
+
     def init_state(self, regions: Tensor) -> DecoderState:
         """Return the state before the first word: keys and values (I, N, 2, H, 0, d) and the rollout maps
         (I, N - 1, 0, L) of no words."""
@@ -262,6 +302,18 @@ class TransformerDecoder(Decoder):
         """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
         [keys] = self.precompute(regions.unsqueeze(0)).keys
         return AttentionCache(regions[parts], keys[:, :, :, parts].movedim(3, 0))
+
+    def unroll(self, attention: CrossAttention, captions: GivenCaptions) -> Steps:
+        image_index, packing, present = captions.image_index, captions.packing, captions.cache.present
+        present = None if present is None else present[image_index]
+        state, regions = captions.state.select(image_index), captions.cache.keys[image_index]
+        output = self(captions.inputs, regions, state, attention.map, present=present)
+        hidden, weights = packing.pack(output.hidden), packing.pack(output.weights)
+        return Steps(hidden, weights, weights.new_ones(len(weights)))
+
+    @torch.no_grad()
+    def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
+        return partial(TransformerIncrementalDecoder, captioner, transposed(self.word_scores.weight))
 
     def forward(
         self,
@@ -294,33 +346,35 @@ class TransformerDecoder(Decoder):
 
         return self._run(tokens, positions.unsqueeze(0), mask, extend, regions, state.cell, map, grid, present)
 
-    def step_in_buffer(self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map) -> TransformerOutput:
-        """Read one more word of each caption, in tensors of constant size, as exported graphs need them.
-
-        Args:
-            tokens: (B,).
-            regions: `keys` of the attention cache, with a row per caption.
-            state: from `start_buffer` or the previous step.
-            map: see `CrossAttention`; not rollout.
-        """
+    def export_step(
+        self,
+        attention: CrossAttention,
+        cache: AttentionCache,
+        state: DecoderState,
+        words: Tensor,
+        region_scores: Tensor | None,
+    ) -> ExportedStep:
         length = state.cell  # of the words before, (B,)
-        offsets = torch.arange(state.hidden.shape[-2], device=tokens.device) - length.unsqueeze(1)  # (B, T)
+        offsets = torch.arange(state.hidden.shape[-2], device=words.device) - length.unsqueeze(1)  # (B, T)
         is_current, mask = (offsets == 0)[:, None, None, :, None], (offsets <= 0)[:, None, None, :]
 
         def extend(layer: int, new: Tensor) -> Tensor:
             return torch.where(is_current, new, state.hidden[:, layer])
 
-        no_rollout = state.hidden.new_empty(len(tokens), 0, 0, 0)
-        output = self._run(tokens.unsqueeze(1), length.unsqueeze(1), mask, extend, regions, no_rollout, map, None)
-        return output._replace(state=DecoderState(output.state.hidden, length + 1))
+        no_rollout = state.hidden.new_empty(len(words), 0, 0, 0)
+        positions = length.unsqueeze(1)
+        output = self._run(words.unsqueeze(1), positions, mask, extend, cache.keys, no_rollout, attention.map, None)
+        weights = output.weights.squeeze(1)
+        log_probs = self.score_words(None, output.hidden.squeeze(1), None).log_softmax(dim=1)
+        return ExportedStep(log_probs, weights, weights.new_ones(len(weights)), output.state.hidden, length + 1)
 
-    def start_buffer(self, regions: Tensor, max_length: int) -> DecoderState:
-        """Return the state before the first word for `step_in_buffer`: keys and values (I, N, 2, H, max_length, d), and
+    def export_state(self, state: DecoderState, max_length: int) -> DecoderState:
+        """Return the state before the first word for `export_step`: keys and values (I, N, 2, H, max_length, d), and
         the number of words so far (I,)."""
         self._check_length(max_length)
-        hidden, _ = self.init_state(regions)
-        shape = (*hidden.shape[:4], max_length, hidden.shape[5])
-        return DecoderState(hidden.new_zeros(shape), torch.zeros(len(regions), dtype=torch.long, device=hidden.device))
+        hidden = state.hidden
+        buffer = hidden.new_zeros(*hidden.shape[:4], max_length, hidden.shape[5])
+        return DecoderState(buffer, torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
 
     def _check_length(self, num_words: int) -> None:
         if self.positions is not None and num_words > self.max_length:
@@ -392,6 +446,20 @@ class TransformerDecoder(Decoder):
         """
         return self.read_word(math.sqrt(self.embedding.embedding_dim) * super().embed(tokens))
 
-    def output_features(self, hidden: Tensor) -> Tensor:
+    def output_features(self, embedded: None, hidden: Tensor, context: None) -> Tensor:
         """Return the input of `word_scores` (..., m) from the layers' output (..., n)."""
         return self.read_output(self.output_dropout(hidden))
+
+
+class TransformerIncrementalDecoder(IncrementalDecoder):
+    """The transformer, which keeps the keys and values of the words so far in the state."""
+
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
+        # its attention reads the last word, so that captions of one prefix share nothing
+        images = images[prefix_index]
+        grid = self.grid(images)
+        inputs = (tokens.unsqueeze(1), self.cache.keys, state.select(prefix_index))
+        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.cache.present)
+        hidden, weights = hidden.squeeze(1), weights.squeeze(1)
+        steps = Steps(hidden, weights, weights.new_ones(len(weights)))
+        return StepOutput(*self.scorer(steps, images), state, weights, steps.gates)

@@ -5,24 +5,31 @@ Sizes are those of `showattendtell.types`; N is the number of words of a batch.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from omegaconf import DictConfig
 from torch import Tensor
 
+from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.losses.caption import LossOutput, SoftLoss
+from showattendtell.extensions.distillation.captions import with_generated
+from showattendtell.inference.loading import find_model, load_models, weights_file
+from showattendtell.losses.caption import LossOutput
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.latent_attention import MarginalAttention
+from showattendtell.runtime.files import sha256
 from showattendtell.settings import PositiveFloat, Probability, Texts
-from showattendtell.types import Batch
+from showattendtell.training.extras import TrainingExtra
+from showattendtell.types import Batch, Dataset
 
 
-class Distillation(NamedTuple):
+@dataclass(frozen=True)
+class Distillation(TrainingExtra):
     """Training on the output of trained models: on their word distributions, their captions, or both.
 
     teacher: a checkpoint, or an ensemble of several, as [a.ckpt,b.ckpt], with the vocabulary and the encoder of the
@@ -39,6 +46,21 @@ class Distillation(NamedTuple):
     temperature: PositiveFloat = 1.0
     captions: Texts | None = None
     keep_references: bool = False
+
+    def change_data(self, dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
+        if not self.captions:
+            return dataset
+        return with_generated(dataset, tokenizer, self.captions, self.keep_references)
+
+    def change_module(self, module: Any, config: DictConfig) -> dict[str, Any]:
+        """Add the divergence from the teachers, if there are any; return the hashes of their weights."""
+        if self.teacher is None:
+            return {}
+        paths = [self.teacher] if isinstance(self.teacher, str) else self.teacher
+        with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change the student's
+            models = load_models(paths, "cpu", module.decoding)
+        module.terms.append(DistillationLoss([model.module for model in models], self.weight, self.temperature))
+        return {"teachers": [sha256(weights_file(find_model(path))) for path in paths]}
 
 
 class DistillationLoss:
@@ -64,25 +86,24 @@ class DistillationLoss:
         self.teachers = [teacher.eval().requires_grad_(False) for teacher in teachers]
         self.weight, self.temperature = weight, temperature
 
-    def to(self, device: torch.device) -> None:
-        """Move the teachers to a device."""
-        for teacher in self.teachers:
-            teacher.to(device)
-
-    def check(self, student: ImageCaptioner, loss: SoftLoss) -> None:
-        """Check that a student can learn from the teachers with the loss of its reference captions.
+    def check(self, student: Any) -> None:
+        """Check that a `CaptioningModule` can learn from the teachers.
 
         Raises:
             UserError: the vocabulary or the encoder is another one, or attention or loss are not supported.
         """
-        attention = student.captioner.attention
-        if isinstance(attention, MarginalAttention) or getattr(attention, "estimator", None) == "exact":
+        if student.self_critical is not None and not student.self_critical.reward.likelihood:
+            raise UserError(
+                "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it "
+                "above 0, or leave distillation.teacher out of this stage"
+            )
+        if student.captioner.attention.by_region:
             raise UserError(
                 "distillation.teacher needs one word distribution per step, and attention=marginal, "
                 "attention=variational and attention.estimator=exact compute one for each region; choose another "
                 "attention or estimator"
             )
-        if loss.scheduled_sampling:
+        if student.loss.scheduled_sampling:
             raise UserError(
                 "loss.scheduled_sampling lets the model read its own words, and distillation.teacher reads those of "
                 "the captions; leave one of them out"
@@ -104,6 +125,8 @@ class DistillationLoss:
         """Return the loss of a batch with the divergence, from its loss on the captions."""
         outputs, words = output.outputs, batch.tokens.flatten()
         assert outputs is not None
+        for teacher in self.teachers:
+            teacher.to(words.device)
         steps = outputs.indices % len(words)  # hard attention has the whole batch once per sample
         log_q = _soften(self._log_probs(batch)[steps], self.temperature)
         log_p = _soften(outputs.logits, self.temperature)

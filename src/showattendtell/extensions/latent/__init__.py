@@ -1,0 +1,1 @@
+"""Attention as a latent variable: marginal and variational attention (Deng et al. 2018)."""

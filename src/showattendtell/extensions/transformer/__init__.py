@@ -1,0 +1,1 @@
+"""A transformer decoder (Vaswani et al. 2017)."""

@@ -1,0 +1,314 @@
+"""What attention, decoder and captioner are to each other: their base classes, and the records that they exchange.
+
+A new attention or decoder overrides methods of these classes; nothing else asks which class it is. `Captioner` calls
+them in this order: `attach` once, `precompute` and `init_state` per image, `unroll` over the steps of given captions,
+and `output_features` for the loss. `Decoder.incremental` generates captions word by word.
+
+Sizes are those of `showattendtell.types`; R is the number of rows of an `AttentionCache` (images), N a number of words.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from showattendtell.errors import UserError
+from showattendtell.models.kernels.cross_entropy import OutputFeatures
+from showattendtell.models.kernels.packing import Packing
+from showattendtell.types import SampledLocations
+
+InferenceMode = Literal["sample", "argmax", "expectation"]
+
+
+class AttentionCache(NamedTuple):
+    """Precomputed attention inputs, one row per image.
+
+    regions          (R, L, D)
+    keys             (R, ...) the part of the score that depends on the image alone
+    use_expectation  (R,) true if hard attention uses the expectation for the whole caption; None: for no image
+    present          (R, L) false for padding, which has no weight; None: images have equally many regions
+    """
+
+    regions: Tensor
+    keys: Any
+    use_expectation: Tensor | None = None
+    present: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "AttentionCache":
+        use_expectation, present = (
+            None if part is None else part[rows] for part in (self.use_expectation, self.present)
+        )
+        return AttentionCache(self.regions[rows], self.keys[rows], use_expectation, present)
+
+
+class AttentionOutput(NamedTuple):
+    """One attention step of B captions.
+
+    context  z, (B, D), including the gate
+    weights  alpha, (B, L), the mean over heads
+    gate     beta, (B,), the mean over channels if it has one per channel
+    sample   the locations that hard attention sampled
+    """
+
+    context: Tensor
+    weights: Tensor
+    gate: Tensor
+    sample: SampledLocations | None = None
+
+
+class DecoderState(NamedTuple):
+    """The decoder's state after the words so far: the LSTM's h and c, (B, n) each.
+
+    Other decoders keep other tensors in these fields, with a row per caption.
+    """
+
+    hidden: Tensor
+    cell: Tensor
+
+    def select(self, rows: Tensor) -> "DecoderState":
+        return DecoderState(self.hidden.index_select(0, rows), self.cell.index_select(0, rows))
+
+
+class GivenCaptions(NamedTuple):
+    """Captions whose words are given (teacher forcing).
+
+    cache        one row per image
+    state        before the first words, one row per image
+    image_index  (B,) the image of each caption
+    tokens       (B, T) the target words
+    inputs       (B, T) the word before each target
+    packing      of the targets' N words
+    locations    (B, T, H) region indices for hard attention; negative entries are sampled
+    """
+
+    cache: AttentionCache
+    state: DecoderState
+    image_index: Tensor
+    tokens: Tensor
+    inputs: Tensor
+    packing: Packing
+    locations: Tensor | None = None
+
+    @property
+    def word_images(self) -> Tensor:
+        """The image of each word, (N,)."""
+        return self.image_index[self.packing.indices // self.tokens.shape[1]]
+
+    @property
+    def word_targets(self) -> Tensor:
+        """The target words, (N,)."""
+        return self.tokens.flatten()[self.packing.indices]
+
+
+class Steps(NamedTuple):
+    """One step of a decoder for each of N words. A decoder that has no such part leaves it None.
+
+    hidden      h after the step, (N, n)
+    weights     alpha, (N, L)
+    gates       beta, (N,)
+    context     z, (N, D)
+    sample      the locations that hard attention sampled
+    embedded    E y of the word before, (N, m), and its `word_gates`, (N, ...)
+    previous    the state before the step, if the attention's `reads_states`
+    """
+
+    hidden: Tensor
+    weights: Tensor
+    gates: Tensor
+    context: Any = None
+    sample: SampledLocations | None = None
+    embedded: Any = None
+    word_gates: Any = None
+    previous: Any = None
+
+
+class CaptionGrid(NamedTuple):
+    """Captions that are decoded together, as a grid with a row per image: images have different numbers of them, so the
+    last one of an image fills the rest of its row.
+
+        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  positions [0 1 2 6]
+
+    rows       (R * K,) the caption at each position of the grid
+    positions  (B,) the position of each caption in the flattened grid
+    """
+
+    rows: Tensor
+    positions: Tensor
+
+
+class ExportedStep(NamedTuple):
+    """One step of an exported graph: log p of the next word (B, V), alpha (B, L), beta (B,), and the state after it."""
+
+    log_probs: Tensor
+    attention: Tensor
+    gates: Tensor
+    hidden: Tensor
+    cell: Tensor
+
+
+def is_fused(*parts: nn.Module) -> bool:
+    """Return whether the fused recurrence computes the steps of these parts: `fused` is true, and declared by the class
+    itself. A subclass may override any part of a step, so it does not inherit the declaration."""
+    return all("fused" in vars(type(part)) and part.fused for part in parts)
+
+
+class Attention(nn.Module):
+    """Base class of attention."""
+
+    selective = True
+    """Whether the attention weights depend on the image and on the words so far."""
+
+    loss = "showattendtell.losses.caption.SoftLoss"
+    """Import path of the loss that trains it: the `kind` of all losses that can."""
+
+    samples = False
+    """Whether it can read sampled regions, so that `inference_mode` is a choice."""
+
+    inference_mode: InferenceMode = "expectation"
+    """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
+
+    reads_states = False
+    """Whether `output_features` reads the states before the steps, which the fused recurrence does not keep."""
+
+    by_region = False
+    """Whether training computes a word distribution for each region instead of one per step."""
+
+    def attach(self, captioner: Any) -> None:
+        """Check that the captioner's decoder fits; called once, when the captioner is built. Modules that need both can
+        be added to the captioner here.
+
+        Raises:
+            ValueError: the decoder does not fit.
+        """
+
+    def output_features(self, captioner: Any, captions: GivenCaptions, steps: Steps) -> Any:
+        """Return what the loss reads of the N words: `OutputFeatures`, or an object with the same methods."""
+        return captioner.decoder.output_layer(steps)
+
+    def word_scorer(self, decoder: Any, cache: AttentionCache, words: Tensor) -> Any:
+        """Return the `WordScorer` of incremental decoding; None for the decoder's output layer.
+
+        Args:
+            words: the output layer's matrix, (w, V).
+        """
+        return None
+
+    def fuses_decoding(self, decoder: Any) -> bool:
+        """Return whether `SoftIncrementalDecoder` computes its steps with a decoder that `is_fused` with it."""
+        return False
+
+    def check_export(self) -> None:
+        """Raise `UserError` if a graph cannot compute this attention."""
+        if self.inference_mode == "sample":
+            raise UserError(
+                "this checkpoint samples where it attends, and a graph cannot sample; set "
+                "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
+            )
+
+    def region_scores(self, decoder: Any, regions: Tensor) -> Tensor | None:
+        """Return what each region adds to the scores of the words, (R, L, V), for exported graphs that compute it once
+        per image; None if nothing."""
+        return None
+
+    def log_probs(self, decoder: Any, cache: AttentionCache, steps: Steps, region_scores: Tensor | None) -> Tensor:
+        """Return log p of the next word (B, V) in an exported graph."""
+        return decoder.score_words(steps.embedded, steps.hidden, steps.context).log_softmax(dim=1)
+
+
+class StepAttention(Attention, ABC):
+    """Base class of the attention of recurrent decoders: `precompute` runs once per image, `forward` once per step.
+
+    Each row of the cache serves K consecutive captions, such as the beams of one image.
+    """
+
+    @abstractmethod
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        """Compute everything that depends only on the regions (R, L, D) of the images."""
+
+    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
+        """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
+        return self.precompute(regions[parts])
+
+    @abstractmethod
+    def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
+        """Compute one step of B captions from their decoder states (B, n)."""
+
+
+class Decoder(nn.Module, ABC):
+    """Base class of decoders: embeddings, the state before the first word, the steps, and the output layer.
+
+    Args:
+        vocabulary_size: V.
+        embedding_dim: m.
+        hidden_dim: n, the width of the layers, or of the state h that attention reads.
+    """
+
+    word_scores: nn.Linear
+
+    def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
+        self.region_dropout = nn.Dropout(0.0)
+
+    def attach(self, captioner: Any) -> None:
+        """Check that the captioner's attention fits. Raise `ValueError` if it does not."""
+
+    def drop_regions(self, regions: Tensor) -> Tensor:
+        """Apply `region_dropout` to the regions (I, L, D) that attention and decoder read."""
+        if not self.training or not self.region_dropout.p:
+            return regions
+        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
+        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
+
+    def reader(self, attention: Any) -> Any:
+        """Return the module whose `precompute` makes the attention cache: the attention, or the decoder itself."""
+        return attention
+
+    @abstractmethod
+    def init_state(self, regions: Tensor) -> DecoderState:
+        """Return the state before the first word, with a row per image, from the regions (I, L, D)."""
+
+    @abstractmethod
+    def unroll(self, attention: Any, captions: GivenCaptions) -> Steps:
+        """Compute all steps of given captions."""
+
+    @abstractmethod
+    def incremental(self, captioner: Any) -> Callable[[Tensor], Any]:
+        """Return a function from regions (I, L, D) to an `IncrementalDecoder`. It has prepared the captioner's
+        matrices, so it is valid until the weights change."""
+
+    def export_state(self, state: DecoderState, max_length: int) -> DecoderState:
+        """Return the state before the first word for `export_step`, in tensors whose sizes do not change."""
+        return state
+
+    @abstractmethod
+    def export_step(
+        self, attention: Any, cache: AttentionCache, state: DecoderState, words: Tensor, region_scores: Tensor | None
+    ) -> ExportedStep:
+        """Decode one word in plain torch, for exported graphs.
+
+        Args:
+            cache: with a row per caption.
+            words: (B,) the last word of each caption.
+            region_scores: from `Attention.region_scores`, with a row per caption.
+        """
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings E y (..., m) of tokens of any shape."""
+        return self.embedding(tokens)
+
+    @abstractmethod
+    def output_features(self, embedded: Any, hidden: Tensor, context: Any) -> Tensor:
+        """Return the input of `word_scores` for any number of steps, from E y (..., m), h (..., n) and z (..., D)."""
+
+    def output_layer(self, steps: Steps) -> OutputFeatures:
+        """Return the inputs of the output layer for the words of given captions."""
+        values = self.output_features(steps.embedded, steps.hidden, steps.context)
+        return OutputFeatures(values, self.word_scores.weight, self.word_scores.bias)
+
+    def score_words(self, embedded: Any, hidden: Tensor, context: Any) -> Tensor:
+        """Return the logits of the next word (..., V) from the arguments of `output_features`."""
+        return self.word_scores(self.output_features(embedded, hidden, context))

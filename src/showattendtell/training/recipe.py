@@ -1,0 +1,116 @@
+"""Models whose parts are named in Python: `CaptioningModule(attention="dot", hidden_dim=128)`.
+
+A name is an option of the configuration: `conf/attention/dot.yaml` has the class and its settings.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+
+from showattendtell.config.compose import compose, to_plain
+from showattendtell.config.entry_point import Choices
+from showattendtell.config.instantiate import build
+from showattendtell.config.trust import check_targets, literal
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.datamodules.datamodule import ReaderDataModule
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, read_vocabulary
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import Attention, Decoder
+from showattendtell.settings import describe_call
+from showattendtell.types import Dataset
+
+
+class Recipe:
+    """Attention and decoder of a model, before the sizes of regions and vocabulary are known.
+
+    Args:
+        attention: the name of an option, a function of D and n such as an attention class, or an `Attention`; None for
+            the attention of the decoder's option.
+        decoder: the name of an option, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
+        settings: of a decoder that is given by name.
+
+    Raises:
+        UserError: a name is not an option.
+    """
+
+    def __init__(self, attention: Any, decoder: Any, **settings: Any):
+        given = {"attention": attention, "decoder": decoder}
+        named = {group: option for group, option in given.items() if isinstance(option, str)}
+        _, options = compose("train", [])
+        for group, option in named.items():
+            if option not in options[group]:
+                raise UserError(
+                    f"{group} '{option}' is unknown{did_you_mean(option, options[group])}; pass a name out of "
+                    f"{', '.join(options[group])}, or the class itself: {group}=..."
+                )
+        # dataset=custom changes no other group
+        config, _ = compose("train", ["dataset=custom", *(f"{group}={option}" for group, option in named.items())])
+        self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
+        is_named = attention is None or isinstance(attention, str)
+        self.attention = to_plain(config.attention) if is_named else attention
+        self.names = {group: _name(option) for group, option in given.items()}
+        if attention is None:
+            self.names["attention"] = config.hydra.runtime.choices["attention"]
+
+    def build(self, encoder: Encoder, vocabulary: Vocabulary) -> Captioner:
+        """Return the captioner, with initial weights."""
+        decoder, attention, region_dim = self.decoder, self.attention, encoder.region_dim
+        if isinstance(decoder, Mapping):
+            decoder = partial(build, DictConfig(decoder))
+        if not isinstance(decoder, Decoder):
+            decoder = decoder(vocabulary_size=len(vocabulary), region_dim=region_dim)
+        if isinstance(attention, Mapping):
+            attention = build(DictConfig(attention), region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+        if not isinstance(attention, Attention):
+            attention = attention(region_dim, decoder.hidden_dim)
+        return Captioner(attention, decoder, encoder.padded)
+
+    def metadata(self, encoder: Encoder, vocabulary: Vocabulary, data: Any) -> dict[str, Any]:
+        """Return the entry of a checkpoint from which `showattendtell.load` restores the model.
+
+        Args:
+            data: the data module, if there is one.
+        """
+        reading = data.settings() if isinstance(data, ReaderDataModule) else {}
+        dataset = getattr(data, "dataset", None) or Dataset("own data", {})
+        config = {
+            "dataset": None,
+            **reading,
+            "encoder": describe_call(partial(type(encoder), **encoder.settings())),
+            "attention": _describe(self.attention),
+            "decoder": _describe(self.decoder),
+            "tokenizer": vocabulary.tokenizer.settings(),
+        }
+        chosen = Choices({**self.names, "dataset": dataset.name}, [])
+        return build_metadata(config, chosen, vocabulary, encoder, dataset)
+
+
+def restore_vocabulary(checkpoint: Mapping[str, Any]) -> Vocabulary:
+    """Return the vocabulary in a checkpoint of a named model."""
+    metadata = checkpoint[METADATA_KEY]
+    check_targets(metadata["config"], "the checkpoint")
+    return read_vocabulary(metadata, build(literal(metadata["config"]["tokenizer"])), "the checkpoint")
+
+
+def restore_encoder(checkpoint: Mapping[str, Any]) -> Encoder:
+    """Return the encoder in a checkpoint of a named model, whose weights are loaded later."""
+    settings = checkpoint[METADATA_KEY]["config"]["encoder"]
+    check_targets(settings, "the checkpoint")
+    encoder: Encoder = build(literal({**settings, **({"weights": "random"} if "weights" in settings else {})}))
+    return encoder
+
+
+def _name(part: Any) -> str:
+    """Return the name of an option, or of a class or an object's class."""
+    if isinstance(part, str):
+        return part
+    cls = part if isinstance(part, type) else type(part)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _describe(part: Any) -> Any:
+    return part if isinstance(part, Mapping) else describe_call(part)

@@ -1,0 +1,55 @@
+"""Without an extension's folder, options, tests and page, what is left is imported, trains and captions."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+from slow_cases import slow_after
+
+EXTENSIONS = sorted(file.parent.name for file in ROOT.glob("src/showattendtell/extensions/*/__init__.py"))
+
+IMPORT_ALL = """
+import importlib, pkgutil, showattendtell
+for module in pkgutil.walk_packages(showattendtell.__path__, "showattendtell."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+TRAIN = ["dataset.train=8", "dataset.val=2", "dataset.test=2", "encoder.weights=random", "encoder.size=64"]
+TRAIN += ["trainer.max_epochs=1", "decoder.hidden_dim=8", "decoder.embedding_dim=8", "hydra.run.dir=run"]
+
+
+def copy_without(name: str, folder: Path) -> None:
+    """Copy the repository without the extension `name`."""
+    for part in ("src", "conf", "docs", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.onnx"))
+    shutil.rmtree(folder / "src/showattendtell/extensions" / name)
+    shutil.rmtree(folder / "tests/extensions" / name)
+    (folder / "docs/extensions" / f"{name}.md").unlink()
+    for option in (folder / "conf").rglob("*.yaml"):
+        if f"showattendtell.extensions.{name}." in option.read_text():
+            option.unlink()
+
+
+@pytest.mark.parametrize("name", slow_after(1, EXTENSIONS))
+def test_what_is_left_without_an_extension_works(name: str, tmp_path: Path):
+    copy_without(name, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")}
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("-c", IMPORT_ALL)
+    run("-m", "showattendtell.train", *TRAIN)
+    photograph = next((tmp_path / "cache").rglob("*.png"))
+    for checkpoint in ("run/best.ckpt", "flickr8k_soft"):
+        assert run("-m", "showattendtell.caption", str(photograph), f"checkpoint={checkpoint}").strip()
+    sources = (tmp_path / "src").rglob("*.py")
+    assert [str(file) for file in sources if f"showattendtell.extensions.{name}" in file.read_text()] == []
