@@ -122,6 +122,10 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
 
 
+BUILT = ("encoder", "attention", "decoder", "tokenizer", "dataset", "features", "data", "decoding")
+"""Parts of a stored configuration that inference builds; what only training needs is left out."""
+
+
 def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
     """Return the validated configuration in a checkpoint's metadata, with other settings of the attention.
 
@@ -135,8 +139,9 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    check_targets(metadata["config"], path)
-    config = literal(metadata["config"])
+    parts = {name: part for name, part in metadata["config"].items() if name in BUILT or not isinstance(part, Mapping)}
+    check_targets(parts, path)
+    config = literal(parts)
     if metadata["config"].get("cache") == CACHE:
         config.cache = str(cache_folder())
     if errors := validate(config):
