@@ -2,12 +2,12 @@
 
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from showattendtell.data.archives import ARCHIVE_ERRORS, open_zip, read_limited
 from showattendtell.data.assembly import assemble, check_images, find, look_in, map_captions, open_folder
 from showattendtell.data.formats import (
     LINE_ALIGNED,
@@ -123,11 +123,12 @@ def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]
     return file._replace(captions=suffixed, splits=splits)
 
 
-LARGEST_ANNOTATION = 2**20
-"""Bytes of the largest file in Flickr30k Entities that is read; real ones have up to 11 kB."""
-
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
 """An annotated phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
+
+
+LARGEST = 2**20
+"""The largest number of bytes in a file of Flickr30k Entities; a zip may unpack to any size."""
 
 
 class Entities:
@@ -145,11 +146,9 @@ class Entities:
         if not path.exists():
             raise UserError(f"{path} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
         try:
-            self.root = path if path.is_dir() else zipfile.Path(open_zip(path))
-        except zipfile.BadZipFile as error:
-            raise UserError(
-                f"{path} is neither a folder nor a zip ({error}); download Flickr30k Entities again"
-            ) from None
+            self.root = path if path.is_dir() else zipfile.Path(path)
+        except zipfile.BadZipFile:
+            raise UserError(f"{path} is neither a folder nor a zip; download Flickr30k Entities again") from None
         for folder in ("Annotations", "Sentences"):
             if not (self.root / folder).is_dir():
                 raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")
@@ -173,10 +172,13 @@ class Entities:
     def _read(self, name: str) -> str:
         try:
             with (self.root / name).open("rb") as file:
-                return read_limited(file, LARGEST_ANNOTATION).decode("utf-8-sig")
+                content = file.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise UserError(f"{self.path}: {name} is larger than {LARGEST:,} bytes; get Flickr30k Entities again")
+            return content.decode("utf-8-sig")
         except (OSError, KeyError):
             raise UserError(f"{self.path} has no file {name}; download Flickr30k Entities again") from None
-        except (*ARCHIVE_ERRORS, ValueError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as error:
             raise UserError(
                 f"{self.path}: {name} cannot be read ({error}); download Flickr30k Entities again"
             ) from None
