@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from showattendtell.data.custom import read_custom
 from showattendtell.data.formats import read_captions
 from showattendtell.errors import UserError
 
@@ -202,3 +204,62 @@ def test_columns_of_one_name_are_an_error(tmp_path: Path):
 @pytest.mark.parametrize("caption", ["caption", "Text", "comment"])
 def test_columns_have_the_names_that_people_use(tmp_path: Path, image: str, caption: str):
     assert captions_in(tmp_path, f"{image},{caption}\na.jpg,a dog\n", "captions.csv") == ["a dog"]
+
+
+def test_several_columns_of_captions_are_all_read(tmp_path: Path):
+    text = "image,caption,caption_2,caption3\na.jpg,a dog,a puppy,\nb.jpg,a cat,a kitten,a tom\n"
+    assert captions_in(tmp_path, text, "captions.csv") == ["a dog", "a puppy", "a cat", "a kitten", "a tom"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("captions.token", "a.jpg#0\ta dog\ttrain\n", "line 1: expected"),
+        (
+            "captions.json",
+            '{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": "a"}], "splits": {"train": [1]}}',
+            "splits outside of its images",
+        ),
+        (
+            "captions.json",
+            '{"images": [{"id": 1, "is_test": true}], "annotations": [{"image_id": 1, "caption": "a"}]}',
+            "split=True is not a split",
+        ),
+    ],
+)
+def test_a_split_in_another_place_is_refused(tmp_path: Path, name: str, text: str, message: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_captions(tmp_path / name)
+
+
+@pytest.mark.parametrize("names", [("train", "val", "test"), ("Train", "dev", "testing")])
+@pytest.mark.parametrize("setting", [{}, {"splits": "."}])
+def test_lists_next_to_the_captions_are_the_splits(
+    tmp_path: Path, names: tuple[str, str, str], setting: dict[str, str]
+):
+    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{image},a dog\n" for image in ROWS))
+    for split, name in zip(("train", "val", "test"), names, strict=True):
+        images = [image for image, own in ROWS.items() if own == split]
+        (tmp_path / f"{name}.txt").write_text("\n".join(images))
+    for image in ROWS:
+        Image.new("RGB", (8, 8)).save(tmp_path / image)
+    splits = read_custom(str(tmp_path), **setting).splits
+    assert {split: [example.image for example in part] for split, part in splits.items()} == {
+        "train": ["a.jpg", "b.jpg"],
+        "val": ["c.jpg"],
+        "test": ["d.jpg"],
+    }
+
+
+def test_folders_of_splits_are_the_splits(tmp_path: Path):
+    images = ["train/a.jpg", "train/b.jpg", "validation/c.jpg", "test/d.jpg"]
+    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{image},a dog\n" for image in images))
+    for image in images:
+        (tmp_path / image).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / image)
+    assert {split: len(part) for split, part in read_custom(str(tmp_path)).splits.items()} == {
+        "train": 2,
+        "val": 1,
+        "test": 1,
+    }

@@ -20,7 +20,6 @@ from showattendtell.data.assembly import (
 from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import (
     PLAIN,
-    SPLIT_NAMES,
     SPLIT_OF_SPELLING,
     SUFFIXES,
     CaptionFile,
@@ -76,10 +75,14 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
+        if lists is None and texts and "train" in _find_lists(folder):
+            lists = folder  # lists next to the captions
         file = read_captions(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
         _refuse_generated(file, texts)
+        if lists and file.splits and not splits:
+            raise UserError(f"{texts} has splits, and {folder} has lists of splits; remove one of both")
         file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
         dataset = assemble(own_name, join_restval(file), image_folder, captions_per_image, skip_missing)
         notes = (*notes, *_unused_images(image_folder, file), *dataset.notes)
@@ -182,12 +185,18 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
     return root / existing[0] if existing else None
 
 
+def _find_lists(folder: Path) -> dict[str, Path]:
+    """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
+    texts = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".txt") if folder.is_dir() else []
+    return {split: path for path in texts if (split := SPLIT_OF_SPELLING.get(path.stem.lower()))}
+
+
 def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:
     """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
-    lists = {split: folder / f"{split}.txt" for split in SPLIT_NAMES}
-    splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
-    if not splits:
+    lists = _find_lists(folder)
+    if not lists:
         raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
+    splits = {split: read_list(path) for split, path in lists.items()}
     for split, listed_images in splits.items():
         unknown = [image for image in listed_images if image not in file.captions]
         if unknown and not skip_missing:

@@ -149,6 +149,11 @@ class Entities:
             self.root = path if path.is_dir() else zipfile.Path(path)
         except zipfile.BadZipFile:
             raise UserError(f"{path} is neither a folder nor a zip; download Flickr30k Entities again") from None
+        members = self.root.root.infolist() if isinstance(self.root, zipfile.Path) else []
+        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+            raise UserError(
+                f"{path} is packed by another method than deflate, which unpacks to any size; pack it again"
+            )
         for folder in ("Annotations", "Sentences"):
             if not (self.root / folder).is_dir():
                 raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")

@@ -138,7 +138,7 @@ added to training."""
 SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings}
 
 SPLIT_FIELDS = {"split", "splits", "splitname", "datasplit", "datasetsplit"}
-SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase"}
+SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase", "istrain", "isval", "istest"}
 """Names of fields and columns with the split of an image, without case, spaces and underscores."""
 
 
@@ -222,7 +222,7 @@ def read_token_file(path: Path) -> CaptionFile:
             continue
         key, tab, sentence = _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1).partition("\t")
         image, separator, index = key.rpartition("#")
-        if not (tab and separator and index.isdigit() and image and sentence.strip()):
+        if not (tab and separator and index.isdigit() and image and sentence.strip()) or "\t" in sentence:
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
         sentences.setdefault(image, []).append(sentence)
     return CaptionFile("Flickr's token file", sentences)
@@ -341,6 +341,7 @@ def read_table(path: Path) -> CaptionFile:
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
     image_column = next(name for name in IMAGE_FIELDS if name in names)
     caption_column = next(name for name in CAPTION_FIELDS if name in names)
+    caption_columns = [name for name in names if re.fullmatch(rf"{caption_column}[ _-]?\d*", name)]
     lines = text.split("\n")
 
     def entries() -> Iterator[CaptionEntry]:
@@ -352,12 +353,13 @@ def read_table(path: Path) -> CaptionFile:
                     "into double quotes"
                 )
             row = dict(zip(names, cells, strict=True))
-            image, caption = row.pop(image_column), row.pop(caption_column)
+            image, captions = row.pop(image_column), [row.pop(name) for name in caption_columns]
             if not image:
                 raise UserError(f"{origin}: the column {image_column} is empty")
-            if "\n" in caption:
-                _refuse_swallowed_rows(lines, number, caption.count("\n"), names.index(image_column), delimiter, path)
-            yield origin, image, [caption], row
+            breaks = sum(caption.count("\n") for caption in captions)
+            if breaks:
+                _refuse_swallowed_rows(lines, number, breaks, names.index(image_column), delimiter, path)
+            yield origin, image, captions[:1] + list(filter(None, captions[1:])), row
 
     return collect("CSV", entries(), path)
 
@@ -427,11 +429,14 @@ class CocoCaptions:
 
     images: list[CocoImage]
     annotations: list[CocoCaption]
+    split: Any = None
 
 
 def read_coco_captions(path: Path) -> CaptionFile:
     """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
     content = read_json(path, CocoCaptions, "COCO's")
+    if content.split is not None:
+        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
     names = {image.id: image.file_name or image.id for image in content.images}
     _refuse_duplicates((image.id for image in content.images), path)
     _refuse_duplicates(names.values(), path)
