@@ -34,13 +34,10 @@ LAYERS = [
 UNTIL_IT_MOVES = {("caption", "extensions.ray.actors"), ("caption", "extensions.ray.captioning")}
 
 PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
-PLAIN |= {"contextlib", "contextvars", "time", "torch", "typing"}
+PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing"}
 """The libraries that attention and decoders import."""
 
 ENCODER = {"models.encoder", "models.pretrained", "models.concatenated_encoder"}
-
-CHOICE = "models.kernels.products"
-"""The module that stores the faster library of matrix products."""
 
 TORCHMETRICS = {"metrics.modular", "metrics.means"}
 """The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""
@@ -152,7 +149,7 @@ def test_nothing_imports_an_entry_point():
 
 
 def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training():
-    models = [module for module in MODULES if layer(module) == "models" and module not in {*ENCODER, CHOICE}]
+    models = [module for module in MODULES if layer(module) == "models" and module not in ENCODER]
     allowed = {"settings", "errors", "types", "data", "models"}
     assert not_empty({module: set(map(layer, own(imports(module)))) - allowed for module in models}) == {}
     assert not_empty({module: foreign(imports(module)) - PLAIN for module in models}) == {}

@@ -16,7 +16,8 @@ from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
-from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend, rotate
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
+from showattendtell.extensions.transformer.layers import attend, rotate
 from showattendtell.losses.caption import SoftLoss, mix_words, total
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention

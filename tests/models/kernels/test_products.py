@@ -1,9 +1,7 @@
 """Products by oneDNN against those of torch, and the choice between them."""
 
 import copy
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -34,21 +32,6 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     monkeypatch.setattr(products, "_onednn", counted)
     monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 0)
     return shapes
-
-
-@pytest.fixture
-def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[float | None], str]]:
-    """The choice of a new process in which oneDNN is so many times as fast; None: no timing is allowed."""
-    monkeypatch.delenv(products.MATMUL, raising=False)
-    monkeypatch.setenv("SHOWATTENDTELL_CACHE", str(tmp_path / "cache"))
-
-    def choose(gain: float | None = None) -> str:
-        products.library.cache_clear()
-        monkeypatch.setattr(products, "onednn_gain", lambda: pytest.fail("timed") if gain is None else gain)
-        return products.library()
-
-    yield choose
-    products.library.cache_clear()
 
 
 def numbers(*shape: int) -> Tensor:
@@ -134,57 +117,19 @@ def test_an_exported_layer_is_that_of_torch(onednn: list):
     assert onednn == []
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(2.2, "onednn"), (1.0, "torch")])
-def test_the_faster_library_is_used_and_stored(choose: Callable, gain: float, expected: str):
-    assert choose(gain) == expected
-    assert choose() == expected
-
-
 @pytest.mark.parametrize(
-    ("place", "name", "value"),
-    [
-        (torch, "__version__", "2.99"),
-        (torch, "get_num_threads", lambda: 99),
-        (products, "processor_model", lambda: "Z80"),
-    ],
+    ("given", "processor", "expected"),
+    [("", "AMD EPYC", "onednn"), ("", "Intel(R) Xeon(R)", "torch"), ("torch", "AMD EPYC", "torch")],
 )
-def test_another_torch_processor_or_number_of_threads_is_timed_again(
-    choose: Callable, monkeypatch: pytest.MonkeyPatch, place: object, name: str, value: object
+def test_the_library_is_that_of_the_processor_unless_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, given: str, processor: str, expected: str
 ):
-    assert choose(2.2) == "onednn"
-    with monkeypatch.context() as changed:
-        changed.setattr(place, name, value)
-        assert choose(1.0) == "torch"
-    assert choose() == "onednn"
+    monkeypatch.setenv(products.MATMUL, given)
+    monkeypatch.setattr(products, "processor_model", lambda: processor)
+    assert products.library.__wrapped__() == expected
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "[" * 10**5, '{"KEY": "mkl"}', "\xff"], ids=lambda content: content[:9])
-def test_a_damaged_file_is_replaced(choose: Callable, tmp_path: Path, content: str):
-    choose(2.2)
-    file = tmp_path / "cache/matmul.json"
-    (key,) = json.loads(file.read_text())
-    file.write_text(content.replace("KEY", key), encoding="latin-1")
-    assert choose(1.0) == "torch"
-    assert json.loads(file.read_text()) == {key: "torch"}
-    assert [path.name for path in file.parent.iterdir()] == ["matmul.json"]
-
-
-def test_without_a_folder_to_write_to_it_is_timed_again(choose: Callable, monkeypatch: pytest.MonkeyPatch):
-    for folder in ("/proc/none", "/dev/null", "~nobody-of-this-name/cache"):
-        monkeypatch.setenv("SHOWATTENDTELL_CACHE", folder)
-        assert choose(2.2) == "onednn"
-        assert choose(1.0) == "torch"
-
-
-def test_both_libraries_are_timed():
-    assert 0.05 < products.onednn_gain(8, 16, 16) < 20
-
-
-def test_the_choice_can_be_fixed(choose: Callable, monkeypatch: pytest.MonkeyPatch):
-    choose(2.2)
-    for name in ("torch", "onednn"):
-        monkeypatch.setenv(products.MATMUL, name)
-        assert choose() == name
+def test_an_unknown_library_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(products.MATMUL, "mkl")
     with pytest.raises(UserError, match="SHOWATTENDTELL_MATMUL=mkl is not one of torch, onednn"):
-        choose()
+        products.library.__wrapped__()

@@ -1,41 +1,28 @@
 """Matrix products in float32 on the CPU, by the faster of the two libraries in torch.
 
-torch multiplies float32 matrices with a BLAS library, usually MKL, and calls oneDNN only for other precisions. On some
-processors, such as AMD's, oneDNN is more than twice as fast. The first product on a machine compares them, which takes
-about 10 ms, and `matmul.json` in the cache folder keeps the choice for later processes; the environment variable
-`SHOWATTENDTELL_MATMUL` (torch or onednn) fixes it. Both libraries compute in float32, but round differently: runs are
-reproducible bit for bit only with the same choice.
+torch multiplies float32 matrices with a BLAS library, usually MKL, and calls oneDNN only for other precisions. On AMD's
+processors oneDNN is more than twice as fast (docs/performance.md), so it is used there. The environment variable
+`SHOWATTENDTELL_MATMUL` (torch or onednn) sets the library. Both compute in float32, but round differently: runs are
+reproducible bit for bit only with the same one.
 """
 
-import json
 import os
 import platform
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
 from showattendtell.models.kernels import autocast_dtype
-from showattendtell.runtime.files import atomic_write, cache_folder
-
-Library = Literal["torch", "onednn"]
 
 MATMUL = "SHOWATTENDTELL_MATMUL"
 """Environment variable with the library to use."""
 
-GAIN = 1.3
-"""oneDNN is used where it is so many times as fast: smaller differences may be noise."""
-
-CHOICES = "matmul.json"
-"""File in the cache folder with the library for each processor model, torch version and number of threads."""
+LIBRARIES = ("torch", "onednn")
 
 MIN_MULTIPLICATIONS = 1 << 21
 """Smaller products, and those of a single row, are left to torch: oneDNN takes longer to start, and 1 ms for the first
@@ -43,36 +30,17 @@ product of each size."""
 
 
 @cache
-def library() -> Library:
+def library() -> str:
     """Return the library of this process.
 
     Raises:
         UserError: `SHOWATTENDTELL_MATMUL` is neither torch nor onednn.
     """
-    given = os.environ.get(MATMUL)
-    if given:
-        if given not in get_args(Library):
-            raise UserError(f"{MATMUL}={given} is not one of {', '.join(get_args(Library))}")
-        return cast(Library, given)
-    return _faster_library() if torch.backends.mkldnn.is_available() else "torch"
-
-
-def _faster_library() -> Library:
-    """Return the stored library for this processor, torch and number of threads; time and store it if it is missing.
-
-    If two processes store at once, one entry may be lost, and is timed again later.
-    """
-    key = f"{processor_model()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    choices: dict[str, Library] = {}
-    with suppress(OSError, RuntimeError, ValueError):  # no file, no home folder, a damaged file
-        choices = TypeAdapter(dict[str, Library]).validate_json((cache_folder() / CHOICES).read_bytes())
-    if key not in choices:
-        choices[key] = "onednn" if onednn_gain() > GAIN else "torch"
-        with suppress(OSError, RuntimeError):  # a read-only folder, no home folder
-            cache_folder().mkdir(parents=True, exist_ok=True)
-            with atomic_write(cache_folder() / CHOICES) as stream:
-                stream.write(json.dumps(choices, indent=2).encode())
-    return choices[key]
+    if given := os.environ.get(MATMUL):
+        if given not in LIBRARIES:
+            raise UserError(f"{MATMUL}={given} is not one of {', '.join(LIBRARIES)}")
+        return given
+    return "onednn" if torch.backends.mkldnn.is_available() and "AMD" in processor_model() else "torch"
 
 
 def processor_model() -> str:
@@ -82,21 +50,6 @@ def processor_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def onednn_gain(rows: int = 64, inputs: int = 512, outputs: int = 2048) -> float:
-    """Return how many times as fast as torch oneDNN multiplies matrices of this size."""
-    matrices = torch.ones(rows, inputs), torch.ones(outputs, inputs)
-
-    def seconds(multiply: Callable[..., Tensor]) -> float:
-        start = time.perf_counter()
-        multiply(*matrices)
-        return time.perf_counter() - start
-
-    with torch.no_grad():
-        times = [(seconds(F.linear), seconds(_onednn)) for _ in range(5)]
-    ours, theirs = (min(each) for each in zip(*times, strict=True))
-    return ours / theirs
 
 
 def linear(inputs: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
