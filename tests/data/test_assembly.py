@@ -20,11 +20,11 @@ from showattendtell.data.assembly import (
     join_restval,
     map_captions,
     split_by_hash,
-    with_generated,
 )
 from showattendtell.data.formats import CaptionFile
 from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer
 from showattendtell.errors import UserError
+from showattendtell.extensions.distillation.captions import with_generated
 from showattendtell.types import Caption, Dataset, Example
 
 
