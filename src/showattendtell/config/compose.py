@@ -53,7 +53,7 @@ def compose(
         UserError: with all errors in the arguments.
     """
     parsed = arguments if isinstance(arguments, Arguments) else parse(command, arguments)
-    if MULTIRUN & set(parsed.flags):
+    if MULTIRUN & set(parsed.flags) or any(line.startswith("sweep=") for line in parsed.overrides):
         parsed = parsed._replace(overrides=list(map(_first_value, parsed.overrides)))
     with _initialized(command):
         config, errors = check(command, parsed, complete)
@@ -96,10 +96,10 @@ def check_sweep(config: DictConfig) -> list[str]:
         config: the configuration of the sweep, of the command that Hydra runs.
     """
     command, given = config.hydra.job.config_name, config.hydra.overrides
-    space = [f"++{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
+    space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     runs: dict[str, list[str]] = {}
-    for override in parser.parse_overrides([*space, *given.task]):
+    for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
         runs[override.key_or_group] = sweep_values(override)
     first = {name: lines[0] for name, lines in runs.items()}
     errors: dict[str, None] = {}

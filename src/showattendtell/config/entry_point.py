@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -198,11 +199,12 @@ def read_choices() -> Choices:
     return Choices(choices, [line for line in arguments if not line.startswith(("resume=", "sweep="))])
 
 
-def config_dirs() -> list[str]:
-    """Return the arguments of this run that name the user's own folders of options."""
-    if not HydraConfig.initialized():
-        return []
-    config = HydraConfig.get()
+def config_dirs(config: HydraConf | None = None) -> list[str]:
+    """Return the arguments that name the user's own folders of options, by default those of this run."""
+    if config is None:
+        if not HydraConfig.initialized():
+            return []
+        config = HydraConfig.get()
     named = [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
     sources = config.runtime.config_sources
     return [*(f"--config-dir={source.path}" for source in sources if source.provider == "command-line"), *named]

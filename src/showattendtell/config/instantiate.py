@@ -65,7 +65,7 @@ def locate(target: str) -> Callable[..., Any]:
         found: Any = import_module(first)
         for i, name in enumerate(names, start=1):
             found = getattr(found, name) if hasattr(found, name) else import_module(".".join([first, *names[:i]]))
-        return found  # type: ignore[no-any-return]
+        return found
     except Exception as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
         location = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}"

@@ -245,14 +245,14 @@ ADVICE = {
 }
 """What to do about an error of the system, by its number."""
 
-USER_ERRORS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
+USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError)  # exceptions that are reported without a traceback
 
 
 def sentence(error: Exception) -> str:
     """Return what is wrong and what to do; for an unexpected exception its type and the first line of its message."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, HydraException):
+    if isinstance(error, HydraException | OmegaConfBaseException):
         return first_line(error)
     if isinstance(error, OSError):
         return _system_error(error)
