@@ -22,7 +22,7 @@ ENCODERS = ("vgg19", "efficientnet_lite0")
 
 def make_content(encoder_name: str) -> dict[str, object]:
     """Return the large parts of a checkpoint: all weights, and the optimizer state of the captioner."""
-    config, _ = compose("train", ["dataset=flickr8k", f"encoder={encoder_name}", "++encoder.weights=random"])
+    config = compose("train", ["dataset=flickr8k", f"encoder={encoder_name}", "++encoder.weights=random"])
     encoder = build(config.encoder)
     captioner = build_captioner(config, encoder.region_dim, VOCABULARY_SIZE)
     optimizer = torch.optim.AdamW(captioner.parameters())

@@ -14,8 +14,9 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 import showattendtell
 from showattendtell import metrics
 from showattendtell.cli import COMMANDS
-from showattendtell.config.compose import command_folder, compose, config_folder
-from showattendtell.config.help import Setting, explain
+from showattendtell.config.compose import compose
+from showattendtell.config.folders import command_folder, config_folder, extension_folders
+from showattendtell.config.help import Setting, explain, find_listed
 
 RECIPES = ("experiment", "sweep", "variant")
 """Groups whose options set settings of other groups."""
@@ -60,7 +61,7 @@ for _file in sorted(EXTENSIONS.glob("*/[!_]*.py")):
 @cache
 def reference_pages() -> dict[str, str]:
     """The Markdown of each page by its path under docs/."""
-    groups = compose("train", [])[1]
+    groups = find_listed("train", compose("train", with_hydra=True).hydra.runtime.choices)
     pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
     pages |= {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
     return pages | {f"reference/api/{module}.md": _api_page(title, module) for title, (module, _) in CLASSES.items()}
@@ -89,8 +90,9 @@ def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
     command has the group."""
     if not Path(command_folder(name), f"{name}.yaml").is_file():
         return f"# {name}\n\n`python -m showattendtell.{name}`: {COMMANDS[name]}. It takes no settings.\n"
-    config, groups = compose(name, [])
+    config = compose(name, complete=False, with_hydra=True)
     chosen: Any = config.hydra.runtime.choices
+    groups = find_listed(name, chosen)
     shared = elsewhere if command_folder(name) == config_folder() else {}
     usage, *about = config.hydra.help.header.strip().split("\n\n")
     settings: Any = OmegaConf.to_container(config)
@@ -132,10 +134,8 @@ def _group_page(group: str, options: Iterable[str]) -> str:
 
 def _option(group: str, option: str) -> Iterator[str]:
     """Its YAML comment and its settings; for options that set settings of other groups, the YAML itself."""
-    file = Path(config_folder(), group, f"{option}.yaml")
-    if not file.is_file():
-        yield "Documented by Hydra or by its plugin."
-        return
+    folders = [Path(folder, group) for folder in (config_folder(), *extension_folders())]
+    file = next(folder / f"{option}.yaml" for folder in folders if (folder / f"{option}.yaml").is_file())
     lines = file.read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("# ") for line in lines if line.startswith("#") and not line.startswith("# @package")]
     body = [line for line in lines if not line.startswith("#")]
@@ -144,7 +144,7 @@ def _option(group: str, option: str) -> Iterator[str]:
     if group in RECIPES or group.startswith("hydra"):
         yield "```yaml\n" + "\n".join(body) + "\n```"
         return
-    config, _ = compose("train", [f"{group}={option}"])
+    config = compose("train", [f"{group}={option}"])
     path = group.replace("/", ".")
     part = OmegaConf.to_container(OmegaConf.select(config, path)) if OmegaConf.select(config, path) else {}
     yield from _settings(explain(path, part))  # type: ignore[arg-type]

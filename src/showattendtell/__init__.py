@@ -5,6 +5,7 @@ import gc
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from showattendtell.runtime.memory import paused_collection
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from showattendtell.visualization.pages import ImageCaptions
 
 __version__ = version("showattendtell")
+__path__ += map(str, Path(__file__).parent.glob("extensions/*/commands"))  # showattendtell.NAME is a command
 __all__ = ["CaptionOutput", "CaptioningModule", "CaptioningPipeline", "CocoDataModule", "CustomDataModule"]
 __all__ += [
     "Flickr8kDataModule",

@@ -1,7 +1,9 @@
 """The command `showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
 
+import ast
 import runpy
 import sys
+from pathlib import Path
 
 from showattendtell import __version__
 from showattendtell.errors import did_you_mean, quiet_pipe
@@ -15,13 +17,16 @@ COMMANDS = {
     "calibrate": "calibrate the confidence of a checkpoint",
     "evaluate": "score a checkpoint",
     "score": "score and compare captions of any model",
-    "report": "tables of results, or of a hyperparameter search",
+    "report": "tables of results",
     "reproduce": "train and score all rows of a table of the paper",
     "caption": "caption photographs and show where the model looked",
     "serve": "serve a web page and an HTTP API",
     "export": "export to ONNX, torch.export or AOTInductor",
     "demo": "the whole pipeline on a built-in data set, in minutes",
 }
+for file in sorted(Path(__file__).parent.glob("extensions/*/commands/*.py")):
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    COMMANDS[file.stem] = docstring[:1].lower() + docstring[1:].split("\n")[0].rstrip(".")
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def main() -> None:
         _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
         from showattendtell.config.instantiate import build
 
-        config, _ = compose("train", ["dataset=shapes"])
+        config = compose("train", ["dataset=shapes"])
         scenes = [example.path for example in build(config.dataset).split("test")[:4]]
         _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(scenes)}", f"output={RUN}/captions")
     print(f"\nOpen {RUN}/captions/index.html in a browser to see the captions word by word with their attention maps.")

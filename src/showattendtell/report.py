@@ -1,26 +1,13 @@
-"""Print a table of results next to the paper's, or the results of a search."""
+"""Print a table of results next to the paper's."""
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.errors import UserError
 
 
 @entry_point("report", positional="runs")
 def main(config: DictConfig) -> None:
     from pathlib import Path
-
-    if (config.runs is None) == (config.study is None):
-        raise UserError(
-            "give results, as runs=runs/, or a search, as study=runs/NAME-study; not both"
-            if config.runs
-            else "runs is not set; give it as runs=..., or the folder of a search as study=..."
-        )
-    if config.study:
-        from showattendtell.config.study import find_study
-        from showattendtell.config.sweeper import report
-
-        return report(find_study(Path(config.study), config.storage), Path(config.study))
 
     from showattendtell.visualization.comparison import compare
     from showattendtell.visualization.result_files import find_results, writable
@@ -37,7 +24,6 @@ def main(config: DictConfig) -> None:
     print_overview(overview)
     for path in paths:
         print(f"written to {path}")
-    return None
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ def main(config: DictConfig) -> None:
 
     from hydra.utils import instantiate
 
-    from showattendtell.config.sweeper import format_override
+    from showattendtell.config.entry_point import as_typed
     from showattendtell.reproduction.runs import make_runs
     from showattendtell.reproduction.work import print_plan, reproduce
 
     table = instantiate(config.table, _convert_="all")
-    folder = format_override(Path(config.output or f"runs/paper-{table.folder}").absolute())
+    folder = as_typed(Path(config.output or f"runs/paper-{table.folder}").absolute())
     runs = make_runs(table, config, folder)
     if runs:
         print_plan(table, runs, config)

@@ -6,14 +6,15 @@ from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry_point import as_argument, entry_point, run_folder, search_root
+from showattendtell.config.command_line import as_argument
+from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.errors import UserError
 
 
 def expanded(arguments: list[str]) -> list[str]:
     """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes of torchrun or
     SLURM than the first get settings that create no folder."""
-    if any(argument.startswith("resume=") for argument in arguments):
+    if any("resume" in argument for argument in arguments):
         from showattendtell.training.resume import recall
 
         arguments = recall(arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import startup
-from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_the_checkpoint_captions_and_every_command_is_valid(monkeypatch: pytest.
                 exec(code)
             else:
                 settings = [argument for argument in arguments if "=" in argument]
-                check_command(code.removeprefix("showattendtell."), settings, complete=False)
+                compose(code.removeprefix("showattendtell."), settings, complete=False)
 
     monkeypatch.setattr(startup, "run_python", run_here)
     assert measured() == NAMES

@@ -71,5 +71,5 @@ def small_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: str) -> P
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(dedent(text))
-    monkeypatch.setattr("showattendtell.config.compose.config_folder", lambda: str(folder))
+    monkeypatch.setattr("showattendtell.config.folders.config_folder", lambda: str(folder))
     return folder

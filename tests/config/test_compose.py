@@ -1,53 +1,46 @@
-"""Which groups there are, and which options each of them has."""
+"""One pass of configuration: Hydra composes, and everything that is wrong is reported at once, with what was meant."""
 
+import ast
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hydra
 import pytest
-from hydra.errors import HydraException
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from slow_cases import slow_after
 
-from showattendtell.config.compose import LAUNCHER, compose, config_folder, to_plain, without_hydra
+import showattendtell
+from showattendtell.config.compose import compose, to_plain
+from showattendtell.config.folders import config_folder, extension_folders, find_options
 from showattendtell.config.help import help_page
-from showattendtell.errors import UserError, first_line
-
-GROUPS = {
-    "attention": ["hard", "none", "soft"],
-    "attention/score": ["additive", "cosine"],
-    "experiment": ["plain", "attentions/hard", "attentions/none"],
-}
+from showattendtell.config.signatures import read_signature
+from showattendtell.config.validation import SUPPLIED
+from showattendtell.errors import UserError
 
 
-@pytest.mark.parametrize("choice", ["attention=soft", "attention=none", "experiment=attentions/none"])
-def test_a_folder_is_a_group_where_a_defaults_list_chooses_from_it_and_else_only_sorts_options(
-    small_conf: Path, choice: str
-):
-    _, groups = compose("train", [choice])
-    assert groups.pop(LAUNCHER)
-    assert groups == GROUPS
+def test_a_setting_given_by_the_user_wins_over_every_recipe():
+    config = compose("train", ["experiment=flickr8k_lite0", "trainer.max_epochs=77", "optimizer=rmsprop"])
+    assert config.trainer.max_epochs == 77
+    assert config.optimizer._target_ == "torch.optim.RMSprop"
 
 
-def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths(small_conf: Path):
-    config, _ = compose("train", ["experiment=attentions/hard", "attention/score=cosine"])
-    assert config.attention._target_ == "parts.Hard"
-    assert config.attention.score == {"_target_": "parts.Score", "_partial_": True, "width": 8}
-
-
-def test_a_folder_that_an_option_builds_on_is_neither_a_group_nor_are_its_files_options(small_conf: Path):
-    config, groups = compose("train", ["experiment=plain"])
-    assert config.seed == 2
-    assert "shared" not in str(groups)
-
-
-def test_a_choice_that_does_not_compose_is_reported(small_conf: Path):
-    with pytest.raises(UserError, match="attention/score"):
-        compose("train", ["attention=none", "attention/score=cosine"])
-
-
-def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: Path):
-    rows = [line.split() for line in help_page("train", *compose("train", [])).splitlines()]
-    assert ["attention/score", "[additive]", "cosine"] in rows
-    assert ["experiment", "plain", "attentions/hard", "attentions/none"] in rows
-    assert "attention/score" not in help_page("train", *compose("train", ["attention=none"]))
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("decoder.tie_embeddings=true", True),
+        ("trainer.limit_train_batches=2", 2),
+        ("trainer.precision=bf16-mixed", "bf16-mixed"),
+        ("optimizer.betas=[0.9,0.98]", [0.9, 0.98]),
+        ("dataset.root='my photos'", "my photos"),
+        ("dataset.root=my photos", "my photos"),
+        ("dataset.root='a=b'", "a=b"),
+    ],
+)
+def test_a_setting_that_only_the_signature_has_is_accepted(setting: str, value: Any):
+    assert OmegaConf.select(compose("train", [setting]), setting.split("=")[0]) == value
 
 
 @pytest.mark.parametrize(
@@ -55,34 +48,212 @@ def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: 
     [
         ["seed=7"],
         ["++decoder.dropout=0.25", "data.batch_size=3", "decoder.hidden_dim=${data.batch_size}"],
-        ["attention=hard", "seed=3", "decoder=nic", "++attention.num_samples=2"],
-        ["callbacks.early_stopping.patience=2", "++encoder={_target_:my.Encoder,width:3}", "cache='a b=c'"],
-        ["+hydra.job.env_set.HERE=1", "++loss.label_smoothing=0.1"],
-        ["++trainer.devices=[0,1]", "seed=1", "seed=2"],
-        ["~callbacks.early_stopping", "seed=2"],
+        ["attention=hard", "seed=3", "++attention.num_samples=2"],
+        ["callbacks.early_stopping.patience=2", "++encoder.size=64", "cache='a b=c'"],
+        ["++trainer.devices=[0,1]", "seed=1"],
         ["reward=cider", "++reward.num_samples=2"],
     ],
     ids=str,
 )
 def test_the_configuration_is_the_one_that_hydra_composes(lines: list[str]):
-    with hydra.initialize_config_dir(config_folder()):
+    with hydra.initialize_config_dir(config_folder(), version_base=None):
         whole = hydra.compose("train", lines)
-    assert to_plain(without_hydra(compose("train", lines)[0]), resolve=False) == to_plain(whole, resolve=False)
+    assert to_plain(compose("train", lines), resolve=False) == to_plain(whole, resolve=False)
+
+
+def test_another_command_is_composed_while_one_runs():
+    with hydra.initialize_config_dir(config_folder(), version_base=None):
+        running = GlobalHydra.instance().hydra
+        assert compose("reproduce", ["table=shapes"]).table.name == "shapes"
+        assert GlobalHydra.instance().hydra is running
+        assert hydra.compose("train").seed == 1
+
+
+WRONG = [
+    ("attention=sofd", "there is no attention=sofd; did you mean 'soft'"),
+    ("attention/score=cosin", "did you mean 'cosine'"),
+    ("experiment=paper/coco_sof", "did you mean 'paper/coco_soft'"),
+    ("schedule=null", "there is no schedule=null"),
+    ("decoder.dropot=0.3", "decoder.dropot; did you mean 'dropout'"),
+    ("trainer.limit_train_batchs=2", "did you mean 'limit_train_batches'"),
+    ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder'"),
+    ("callbacks.early_stoping.patience=3", "did you mean 'early_stopping'"),
+    ("sed=3", "there is no setting sed; did you mean 'seed'"),
+    ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
+    ("label_smothing=0.1", "did you mean 'loss.label_smoothing'"),
+    ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
+    ("decoder.dropout=0.1,0.2", "put -m before it"),
+    ("decoder.dropout.rate=0.3", "decoder.dropout"),
+    ("seed=-1", "seed=-1 should be greater than or equal to 0"),
+    ("seed=null", "seed=null should be a valid integer"),
+    ("cache=", "cache= should not be empty"),
+    ("dropout", "'dropout' is not a setting"),
+    ("dataset.root=a=b", "quote"),
+    ("hydra.nosuch=3", "nosuch"),
+    ("decoder.vocabulary_size=9", "set by the code"),
+    ("attention.score.region_dim=9", "set by the code"),
+    ("attention._args_=[1]", "_args_"),
+    ("loss=SoftLoss", "there is no setting loss"),
+    ("attention._target_=nosuch.Thing", "there is no package nosuch"),
+    ("seed=1,", "seed=1,"),
+    ("hydra/launcher=joblip", "joblip"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), WRONG)
+def test_a_wrong_argument_is_reported_in_a_sentence(line: str, sentence: str):
+    with pytest.raises(UserError, match=re.escape(sentence)) as error:
+        compose("train", [line])
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_faults_of_every_kind_are_reported_at_once():
+    alone = [line for line, _ in WRONG[:4]]
+    others = ["nonsense", "decoder.dropot=0.3", "decoder.hidden_dim=-1", "encoder.size=0", "sed=1"]
+    with pytest.raises(UserError) as error:
+        compose("train", [*alone, *others])
+    for fault in ["sofd", "coco_sof", *others]:
+        assert fault.partition("=")[0] in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "line", ["sed=1", "decoder.dropot=1", "seed.a=1", "+seed=1", "optimizer/inner=adam", "seed=1,2", "seed=[", "base=x"]
+    ("command", "line", "sentence"),
+    [
+        ("evaluate", ["checkpont=a.ckpt"], "checkpont; did you mean 'checkpoint'"),
+        ("evaluate", ["checkpont=a.ckpt"], "checkpoint is not set; give it as checkpoint="),
+        ("evaluate", ["checkpoint=null"], "checkpoint=null"),
+        ("evaluate", ["checkpoint=best.ckpt", "decoding=null"], "decoding"),
+        ("evaluate", ["checkpoint=best.ckpt", "beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
+        ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
+        ("evaluate", ["checkpoint=best.ckpt", "dataset=custom"], "dataset"),
+        ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 values"),
+        ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a string"),
+        ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a string or a list"),
+        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"], "should be 'jsonl', 'csv'"),
+        ("prepare", ["attention=hrad"], "there is no attention=hrad"),
+        ("download", ["dataset=coc", "dataset.root=DIR"], "there is no dataset=coc; did you mean 'coco'"),
+    ],
 )
-def test_what_hydra_refuses_has_the_first_line_of_its_error(line: str):
-    with hydra.initialize_config_dir(config_folder()), pytest.raises(HydraException) as whole:
-        hydra.compose("train", [line])
-    with pytest.raises(UserError) as alone:
-        compose("train", [line])
-    assert str(alone.value) == first_line(whole.value)
+def test_a_wrong_setting_of_another_command_is_reported(command: str, line: list[str], sentence: str):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        compose(command, line)
 
 
-@pytest.mark.parametrize(("decoder", "dropout"), [("lstm", 0.3), ("nic", None), ("log_bilinear", None)])
-def test_the_dropout_of_the_lstm_on_flickr8k_is_not_that_of_the_baselines(decoder: str, dropout: float | None):
-    config, groups = compose("train", ["experiment=paper/flickr8k", f"decoder={decoder}"])
-    assert config.decoder.get("dropout") == dropout
-    assert "paper/dropout/flickr8k_lstm" not in groups["experiment"]
+def test_a_wrong_choice_hides_no_fault_of_others_and_its_settings_are_not_judged():
+    with pytest.raises(UserError) as error:
+        compose("train", ["attention=hrad", "attention.num_samples=2", "seed=-1"])
+    assert len(str(error.value).splitlines()) == 3
+    assert "num_samples" not in str(error.value)
+
+
+ANSWER = "runpy.run_module('showattendtell.train', run_name='__main__', alter_sys=True)"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    slow_after(
+        4,
+        [
+            (["attention=soft,hrad", "seed=1,-1", "decoder.dropout=0.1,1.5"], ["hrad", "seed=-1", "dropout=1.5"]),
+            (["decoder.dropot=0.1,0.2"], ["did you mean 'dropout'"]),
+            (["decoder.hidden_dim=range(0,64,32)"], ["decoder.hidden_dim=0 should be greater than 0"]),
+            (["attention=soft,none", "attention/score=cosine"], ["attention/score=cosine"]),
+            (["decoder.hidden_dim=choice(-3,64)"], ["decoder.hidden_dim=-3 should be greater than 0"]),
+            (["attention=soft,hard", "attention.num_samples=2"], ["attention.num_samples"]),
+            (["optimizer=adam,rmsprop", "encoder.size=0"], ["encoder.size=0 should be greater than 0"]),
+        ],
+    ),
+)
+def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(
+    run_light: Callable[..., Any], tmp_path: Path, line: list[str], sentences: list[str]
+):
+    done = run_light(ANSWER, "train", "-m", *line, folder=tmp_path)
+    assert done.status == 2
+    assert "Traceback" not in done.err
+    for sentence in sentences:
+        assert sentence in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def fault_of(*line: str) -> str:
+    """What is said of a wrong line to the command of the small conf/."""
+    with pytest.raises(UserError) as error:
+        compose("train", list(line))
+    return str(error.value)
+
+
+def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths(small_conf: Path):
+    config = compose("train", ["experiment=attentions/hard", "attention/score=cosine"])
+    assert config.attention._target_ == "parts.Hard"
+    assert config.attention.score == {"_target_": "parts.Score", "_partial_": True, "width": 8}
+
+
+def test_a_nested_group_that_the_present_choice_lacks_is_reported(small_conf: Path):
+    assert "attention/score" in fault_of("attention=none", "attention/score=cosine")
+
+
+def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_conf: Path):
+    cosine = ["attention/score=cosine", "attention.score.width=64"]
+    assert compose("train", cosine).attention.score.width == 64
+    assert fault_of("attention.score.width=2.5").startswith("attention.score.width=2.5 should be a valid integer")
+    assert fault_of("attention.score.wdth=64") == "there is no setting attention.score.wdth; did you mean 'width'?"
+
+
+def test_a_class_of_your_own_is_accepted_with_the_settings_of_its_signature(small_conf: Path):
+    line = ["attention=none", "attention.samples=3", "attention._target_=parts.Hard"]
+    assert compose("train", line).attention.samples == 3
+    assert fault_of("attention._target_=parts.Hrad").startswith("attention._target_=parts.Hrad: parts has no Hrad")
+
+
+def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: Path):
+    rows = [line.split() for line in help_page("train").splitlines()]
+    assert ["attention/score", "[additive]", "cosine"] in rows
+    assert "attention/score" not in help_page("train", ["attention=none"])
+
+
+@pytest.mark.parametrize("as_flag", [True, False])
+def test_options_may_be_in_a_folder_of_the_user(small_conf: Path, tmp_path: Path, as_flag: bool):
+    (tmp_path / "mine/attention").mkdir(parents=True)
+    (tmp_path / "mine/attention/own.yaml").write_text("{_target_: parts.Hard, samples: 7, score: null}")
+    (tmp_path / "mine/gadget").mkdir()
+    (tmp_path / "mine/gadget/new.yaml").write_text("{}")
+    folder = ["--config-dir", str(tmp_path / "mine")] if as_flag else [f'hydra.searchpath=["file://{tmp_path}/mine"]']
+    assert compose("train", [*folder, "attention=own"]).attention.samples == 7
+    with pytest.raises(UserError, match="did you mean 'own'"):
+        compose("train", [*folder, "attention=onw"])
+
+
+def test_an_extension_brings_its_options_and_its_command(small_conf: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = small_conf.parent / "package/extensions/gadget/conf"
+    (folder / "attention").mkdir(parents=True)
+    (folder / "attention/gadget.yaml").write_text("{_target_: parts.Hard, samples: 5, score: null}")
+    (folder / "wind.yaml").write_text("{defaults: [attention: gadget], seed: 4}")
+    monkeypatch.setattr("showattendtell.config.folders.PACKAGE", small_conf.parent / "package")
+    assert extension_folders() == [str(folder)]
+    assert compose("train", ["attention=gadget"]).attention.samples == 5
+    assert compose("wind").seed == 4
+    assert "gadget" in find_options("train", "attention")
+
+
+def supplied() -> dict[str, set[str]]:
+    """The arguments next to the node in every `build(config.NODE, ...)` and `build(settings["NODE"], ...)`."""
+    found: dict[str, set[str]] = {}
+    for file in Path(showattendtell.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "build" and call.keywords:
+                node = re.sub(r"\['(\w+)'\]", r".\1", ast.unparse(call.args[0])).partition(".")[2]
+                found.setdefault(node, set()).update(str(keyword.arg) for keyword in call.keywords)
+    return found
+
+
+def test_what_the_code_supplies_is_what_it_gives_when_it_builds():
+    given = {node: set(names) for node, names in SUPPLIED.items() if node != "attention.score"}
+    assert given == supplied()
+
+
+@pytest.mark.parametrize("score", find_options("train", "attention/score"))
+def test_what_the_code_supplies_to_a_score_is_what_the_score_lacks(score: str):
+    config = compose("train", [f"attention/score={score}"])
+    parameters = read_signature(config.attention.score._target_).parameters
+    required = {name for name, parameter in parameters.items() if parameter.default is None}
+    assert required - set(config.attention.score) == set(SUPPLIED["attention.score"])

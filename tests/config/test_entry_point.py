@@ -1,7 +1,6 @@
 """How a command ends where it can't run, that it trusts whom its user names, and how it takes places without a name."""
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
 from slow_cases import slow_after
 
 from showattendtell.cli import COMMANDS
-from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import as_argument, expand_home, name_positional, quote_path, without_dashes
 from showattendtell.config.validation import DEBUG
-from showattendtell.errors import CLOSED_PIPE, UserError
+from showattendtell.errors import CLOSED_PIPE
 from showattendtell.runtime.files import LOCK, lock_file
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -60,78 +52,6 @@ def test_a_class_of_your_own_that_the_command_line_names_is_built(run_forked: Ca
     )
     assert done.status == 2
     assert ANSWER in done.err
-
-
-def settings_of(command: str, arguments: list[str]) -> DictConfig:
-    """What a command's configuration is after its command line was read."""
-    config, _ = compose(command, check_command(command, arguments))
-    return config
-
-
-@given(st.lists(st.text(st.characters(exclude_characters="=", exclude_categories=["Cs"])), min_size=1, max_size=3))
-@example(["a b.jpg", "it's", 'say "hi"', "[x]", "{y}", "a,b", "x\\", '\\"', "${seed}", "\\${seed}", "\\\\${seed}"])
-@example(["null", "3", "*.jpg", "ünï/日本.jpg", "~x", "new\nline", " ", ""])
-def test_a_place_of_any_name_arrives_as_it_was_given(names: list[str]):
-    assume(not any(name.startswith("-") or name == "???" for name in names))
-    [line] = name_positional(names, "runs")
-    override = OverridesParser.create().parse_override(line)
-    assert list(OmegaConf.create({"runs": override.value()}).runs) == names
-
-
-def test_places_stand_among_settings_in_any_order():
-    line = name_positional(["a b.jpg", "checkpoint=best.ckpt", "c,d.jpg", "seed=3"], "images")
-    assert line == ["checkpoint=best.ckpt", "seed=3", 'images=["a b.jpg","c,d.jpg"]']
-    config = settings_of("caption", line)
-    assert (config.checkpoint, list(config.images), config.seed) == ("best.ckpt", ["a b.jpg", "c,d.jpg"], 3)
-
-
-def test_a_name_with_an_equals_sign_is_a_place_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lr=1").mkdir()
-    assert name_positional(["lr=1", "lr=2"], "runs") == ["lr=2", 'runs=["lr=1"]']
-
-
-def test_a_line_without_places_is_left_as_it_is():
-    line = ["checkpoint=best.ckpt", "images=[a.jpg]", "--cfg", "job"]
-    assert name_positional(line, "images") == line
-
-
-@pytest.mark.parametrize("named", ["images=b.jpg", "++images=b.jpg"])
-def test_places_given_by_name_as_well_are_reported(named: str):
-    with pytest.raises(UserError, match="^images are given twice, as a.jpg and as .*images=b.jpg"):
-        name_positional(["checkpoint=best.ckpt", "a.jpg", named], "images")
-
-
-@pytest.mark.parametrize("path", ["runs/a b", 'x"y', "end\\", "${seed}", "a=b,c"])
-def test_a_printed_argument_is_read_as_the_value_that_it_stands_for(path: str):
-    [argument] = shlex.split(as_argument("checkpoint", path))
-    assert settings_of("evaluate", [argument]).checkpoint == path
-
-
-@pytest.mark.parametrize(
-    ("typed", "value"),
-    [
-        ("images=~/a.jpg", "HOME/a.jpg"),
-        ("images=~", "HOME"),
-        ("--images=~/a.jpg", "HOME/a.jpg"),
-        ("images=[~/a.jpg,b.jpg]", ["HOME/a.jpg", "b.jpg"]),
-        ("images='~/a.jpg'", "~/a.jpg"),
-        ("images='a~b.jpg'", "a~b.jpg"),
-    ],
-)
-def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, value: str | list[str]):
-    images = settings_of("caption", without_dashes([expand_home(typed)])).images
-    expected = OmegaConf.create({"images": value}).images
-    assert str(images) == str(expected).replace("HOME", str(Path.home()))
-
-
-def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("epoch=1-step=32.ckpt", "a=b=c"):
-        (tmp_path / name).touch()
-    assert settings_of("evaluate", [quote_path("checkpoint=epoch=1-step=32.ckpt")]).checkpoint == "epoch=1-step=32.ckpt"
-    for other in ("checkpoint=epoch=1-step=3.ckpt", "a=b=c", "checkpoint=best.ckpt", "a.jpg"):
-        assert quote_path(other) == other
 
 
 FAILING = """
@@ -192,11 +112,11 @@ def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(run_light: 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("own", ["notes.txt", "config/notes.txt"])
+@pytest.mark.parametrize("own", ["notes.txt", ".hydra/notes.txt"])
 def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(
     run_light: Callable[..., Any], tmp_path: Path, own: str
 ):
-    (tmp_path / "mine/config").mkdir(parents=True)
+    (tmp_path / "mine/.hydra").mkdir(parents=True)
     (tmp_path / "mine" / own).touch()
     assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
     assert (tmp_path / "mine" / own).exists()
@@ -229,18 +149,3 @@ def test_help_ends_quietly_where_its_reader_is_gone(module: str, tmp_path: Path)
     done = subprocess.run(line, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["-m", "--decoder.hidden_dim", "256,512"], ["-m", "decoder.hidden_dim=256,512"]),
-        (["--decoder.hidden_dim=256,512", "-m"], ["decoder.hidden_dim=256,512", "-m"]),
-        (["--multirun", "--seed", "range(1,4)"], ["--multirun", "seed=range(1,4)"]),
-        (["-m", "--optimizer.lr=choice(1e-3,1e-4)"], ["-m", "optimizer.lr=choice(1e-3,1e-4)"]),
-        (["-m", "--checkpoint", "best (1).ckpt"], ["-m", 'checkpoint="best (1).ckpt"']),
-        (["--images", "a,b.jpg"], ['images="a,b.jpg"']),
-    ],
-)
-def test_several_values_after_dashes_are_swept_with_m(given: list[str], expected: list[str]):
-    assert without_dashes(given) == expected

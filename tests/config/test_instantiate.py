@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 from encoders import small
-from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_source, find_source, import_own_classes
 from showattendtell.config.trust import TRUST, untrusted_targets
-from showattendtell.config.validation import find_targets
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.models.encoder import Encoder
@@ -25,16 +22,6 @@ from showattendtell.types import Caption, Dataset, Example
 def attention(**settings: object) -> DictConfig:
     """The node `attention` of a configuration that names a class of the user's own."""
     return OmegaConf.create({"attention": {"_target_": "parts.Soft", **settings}}).attention
-
-
-def test_a_target_that_nobody_trusts_is_not_built(parts: str):
-    with pytest.raises(UserError, match=r"attention: .*parts\.Soft"):
-        build(attention(score=1), region_dim=3)
-
-
-def test_a_target_that_the_command_line_names_is_built(parts: str):
-    with execution_whitelist(list(find_targets({"attention": {"_target_": "parts.Soft"}}))):
-        assert build(attention(score=1), region_dim=3).score == 1
 
 
 @pytest.mark.parametrize("trust", ["parts", "other, parts", "parts.Soft"])
@@ -48,11 +35,6 @@ def test_a_target_that_the_environment_trusts_is_built(parts: str, monkeypatch: 
 def test_the_environment_trusts_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch, trust: str):
     monkeypatch.setenv(TRUST, trust)
     assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == ["parts.Soft"]
-
-
-def test_what_the_command_line_names_makes_no_checkpoint_trusted():
-    with execution_whitelist(["parts.Soft"]):
-        assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == ["parts.Soft"]
 
 
 def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
@@ -74,7 +56,7 @@ def test_an_error_in_a_module_of_the_user_is_shown(
     write_module("faulty", source)
     monkeypatch.setenv(TRUST, "faulty")
     node = OmegaConf.create({"attention": {"_target_": "faulty.Soft"}}).attention
-    with pytest.raises(UserError, match=r"^attention: .*faulty\.Soft.*" + fault):
+    with pytest.raises(UserError, match=r"faulty\.Soft.*" + fault):
         build(node)
 
 
@@ -95,14 +77,8 @@ def test_an_error_in_a_module_of_a_package_is_shown_when_own_classes_are_importe
 
 def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):
     score = {"_target_": "parts.Score", "_partial_": True, "width": 64}
-    with execution_whitelist(["parts.Soft", "parts.Score"]):
-        made = build(attention(score=score), region_dim=3).score(region_dim=5)
+    made = build(attention(score=score), region_dim=3).score(region_dim=5)
     assert (made.region_dim, made.width) == (5, 64)
-
-
-def test_a_setting_that_the_code_gives_is_reported():
-    with pytest.raises(UserError, match=r"attention\.region_dim is set by the code"):
-        build(attention(region_dim=4), region_dim=3)
 
 
 def photographs(folder: Path) -> Dataset:
@@ -162,7 +138,7 @@ def test_augmentation_of_what_a_frozen_encoder_has_stored_is_refused(tmp_path: P
 
 
 def test_workers_that_would_read_from_a_device_are_refused_before_grids_are_computed(tmp_path: Path):
-    config, _ = compose("train", check_command("train", ["data.cache_on_device=true", "data.num_workers=2"]))
+    config = compose("train", ["data.cache_on_device=true", "data.num_workers=2"])
     config.cache = str(tmp_path)
     with pytest.raises(UserError, match=r"got data\.num_workers=2"):
         build_source(config, Dataset("none", {}), small())

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import TypeAdapter
 
-from showattendtell.config.compose import config_folder
+from showattendtell.config.folders import config_folder
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.features.encoding import EngineName, Precision
 

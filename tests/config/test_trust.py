@@ -184,7 +184,7 @@ def test_a_stage_of_your_own_is_typed_again(tmp_path: Path, write_module: Callab
 
 
 def test_plain_references_and_literal_braces_are_recalled(tmp_path: Path):
-    arguments = ["dataset.root=${cache}/x", r'cache="/tmp/\${oc.env:HOME}"', 'stages={a:["seed=1"]}']
+    arguments = ["dataset.root=${cache}/x", 'cache="/tmp/{x}"', 'stages={a:["seed=1"]}']
     assert recalled(arguments, [], tmp_path) == arguments
 
 
@@ -281,8 +281,8 @@ def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path: Pat
 
 def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET", SECRET)
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/hydra.yaml").write_text(
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra/hydra.yaml").write_text(
         "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
     )
     assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")
@@ -383,7 +383,7 @@ def test_an_object_is_built_from_the_texts_that_are_stored(text: str, monkeypatc
 
 def test_a_stage_in_a_folder_resumes_no_other_run(tmp_path: Path):
     run = write_checkpoint(tmp_path / "run", ['stages={a:["resume=/home/me/run"]}'])
-    with pytest.raises(UserError, match=r"resume=/home/me/run, which resumes another run"):
+    with pytest.raises(UserError, match=r"resume=/home/me/run, and settings of resume are not recalled"):
         recall([f"resume={run}"])
 
 

@@ -8,9 +8,8 @@ import pytest
 from documentation import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
 from example_folder import write_module
 from not_run import REASONS, reason
-from slow_cases import slow_after
 
-from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
 
 TYPED = [command for page in PAGES for command in typed(page)]
 MENTIONED = [command for page in PAGES for command in mentioned(page)]
@@ -21,11 +20,9 @@ def lines(commands: Iterable[Documented]) -> list[str]:
 
 
 COMMANDS = lines(command for command in [*TYPED, *MENTIONED] if read(command.line))
-SWEEPS = [line for line in COMMANDS if " -m showattendtell.train -m " in line]
-"""Every value of a sweep is composed, which takes a second."""
 
 
-@pytest.mark.parametrize("line", [*(line for line in COMMANDS if line not in SWEEPS), *slow_after(5, SWEEPS)])
+@pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -34,7 +31,7 @@ def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
     command = read(line)
     assert command
     if command.name != "demo":
-        check_command(command.name, as_settings(command), complete=False)
+        compose(command.name, as_settings(command), complete=False)
 
 
 @pytest.mark.parametrize("line", lines(TYPED))

@@ -16,7 +16,6 @@ from documentation import PAGES, ROOT, blocks
 from example_folder import OWN, Run, write_module
 
 from showattendtell import CaptionOutput, ImageCaptions, load, metrics
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.metrics import modular as panel
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -65,7 +64,7 @@ def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], 
     for name in names:
         (tmp_path / name).touch()
     choice = ["dataset=custom", "dataset._target_=mypackage.read_named", f"dataset.root={tmp_path}"]
-    config, _ = compose("train", check_command("train", choice))
+    config = compose("train", choice)
     assert config.dataset._target_ == "mypackage.read_named"
     dataset = own["read_named"](str(tmp_path), val=0.3, test=0.3)
     assert sorted(example.image for example in dataset.examples()) == sorted(names)

@@ -10,8 +10,7 @@ from documentation import PAGES
 from PIL import Image
 from repository import ROOT
 
-from showattendtell.config.command_line import check_command
-from showattendtell.config.entry_point import without_dashes
+from showattendtell.config.compose import compose
 
 
 def script() -> Any:
@@ -26,7 +25,7 @@ def test_its_commands_take_what_they_are_given():
     commands = script().COMMANDS
     assert commands
     for command, *arguments in commands:
-        check_command(command, without_dashes(arguments), complete=False)  # raises a `UserError` otherwise
+        compose(command, arguments, complete=False)  # raises a `UserError` otherwise
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 from small_models import VOCABULARY, small_captioner
 
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build
 from showattendtell.decoding.beam_search import BeamSearch
@@ -80,8 +79,7 @@ def regions_config(tmp_path: Path) -> DictConfig:
     settings = [*(f"dataset.{split}={size}" for split, size in SIZES.items()), f"dataset.root={tmp_path}/shapes"]
     settings += ["encoder=regions", f"encoder.features={tmp_path}/detections.tsv", f"encoder.dim={DIM}"]
     settings += ["encoder.max_regions=12", f"cache={tmp_path}"]
-    config, _ = compose("train", check_command("train", settings))
-    return config
+    return compose("train", settings)
 
 
 def mirroring_pipeline(config: DictConfig) -> CaptioningPipeline:

@@ -12,7 +12,6 @@ from slow_cases import slow_after
 from small_models import VOCABULARY
 from small_training import Grids, examples_of
 
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 from showattendtell.training.build import build_module
@@ -134,7 +133,7 @@ def test_choices_that_do_not_go_together_are_reported(settings: list[str], words
     """As the command builds the module."""
 
     def build() -> None:
-        config, _ = compose("train", check_command("train", [*WITHOUT_WIDTH, *settings]))
+        config = compose("train", [*WITHOUT_WIDTH, *settings])
         build_module(config, Grids(), VOCABULARY, {}, examples_of(range(2)))  # type: ignore[arg-type]
 
     with pytest.raises(UserError) as raised:

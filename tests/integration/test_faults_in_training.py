@@ -303,4 +303,4 @@ def test_a_disk_that_is_full_at_the_start_is_reported_with_the_file(train: Train
     with small_disk(tmp_path / "disk", "64k") as disk:
         fill(disk)
         done = train(*STEPWISE, f"hydra.run.dir={disk}/run")
-        assert_error(done, f"{disk}/run/config/config.yaml: No space left on device")
+        assert_error(done, f"{disk}/run/.hydra/config.yaml: No space left on device")

@@ -263,13 +263,13 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
     for name in options:
         decoder = "transformer" if name == "cross" else "lstm"
         sizes = ["decoder.hidden_dim=8", "decoder.embedding_dim=8"]
-        config, _ = compose("train", [f"decoder={decoder}", f"attention={name}", *sizes])
+        config = compose("train", [f"decoder={decoder}", f"attention={name}", *sizes])
         configured = build_captioner(config, encoder.region_dim, len(WORDS))
         model = small(attention=name, decoder=decoder, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner.attention) == repr(configured.attention)
         assert type(model.loss) is type(build(config.loss))
     for name in (file.stem for file in (ROOT / "conf/decoder").glob("*.yaml")):
-        config, _ = compose("train", [f"decoder={name}", "dataset=flickr30k"])
+        config = compose("train", [f"decoder={name}", "dataset=flickr30k"])
         configured = build_captioner(config, encoder.region_dim, len(WORDS))
         model = CaptioningModule(decoder=name, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner) == repr(configured)

@@ -158,6 +158,6 @@ def test_recipes_of_an_own_table_use_own_options(run: Run, folder: Path):
     own = ["--config-dir", "my options", "table=mine", f"settings=[{','.join(SETTINGS)}]"]
     done = assert_done(run("reproduce", *own))
     assert begun(done.out) == ["prepare", "train", "evaluate", "caption"]
-    settings = yaml.safe_load((folder / "runs/paper-mine/gateless/1/config/config.yaml").read_text())
+    settings = yaml.safe_load((folder / "runs/paper-mine/gateless/1/.hydra/config.yaml").read_text())
     assert settings["attention"]["gate"] == "none"
     assert "nothing to train" in assert_done(run("reproduce", *own)).out

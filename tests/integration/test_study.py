@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from runs import Run, assert_done, assert_error
 from test_launchers import start, sweep, wait_until
 
-from showattendtell.config.study import FILE, open_storage
+from showattendtell.extensions.search.study import FILE, open_storage
 from showattendtell.visualization.figures import read_metrics
 
 SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
@@ -54,7 +54,7 @@ def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tm
     process.communicate()
     before = trials(tmp_path)
     assert 2 <= len(before) < 6
-    written = {number: (folder / f"{number}/config/config.yaml").read_bytes() for number in range(2)}
+    written = {number: (folder / f"{number}/.hydra/config.yaml").read_bytes() for number in range(2)}
     done = sweep(tmp_path, *six)
     assert done.returncode == 0, done.stderr
     after = trials(tmp_path)
@@ -63,7 +63,7 @@ def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tm
     assert all(trial.value == trial.params["seed"] + 0.5 for trial in after)
     assert sorted(int(run.name) for run in folder.iterdir() if run.name.isdigit()) == list(range(6))
     for number, config in written.items():
-        assert (folder / f"{number}/config/config.yaml").read_bytes() == config
+        assert (folder / f"{number}/.hydra/config.yaml").read_bytes() == config
 
 
 @pytest.fixture

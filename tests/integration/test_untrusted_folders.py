@@ -17,10 +17,9 @@ from PIL import Image
 from runs import TINY, Run, assert_done, assert_error
 from slow_cases import slow_after
 
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, plain_settings
-from showattendtell.config.study import FILE, STUDY_FILE, find_study, open_storage
 from showattendtell.errors import UserError
+from showattendtell.extensions.search.study import FILE, STUDY_FILE, find_study, open_storage
 from showattendtell.inference.pipeline import load
 
 SECRET = "a-password-in-the-environment"
@@ -43,9 +42,8 @@ def stranger(tmp_path: Path, trained: Any, folder: Path) -> Callable[[list[str]]
     def write(arguments: list[str]) -> Path:
         content = torch.load(folder / "runs/first/last.ckpt", weights_only=True)
         with suppress(UserError):
-            config, _ = compose("train", check_command("train", arguments))
+            config = compose("train", arguments)
             OmegaConf.set_struct(config, False)
-            config.pop("hydra")
             content["showattendtell"]["config"] = plain_settings(config)
         content["showattendtell"]["arguments"] = arguments
         content["callbacks"]["LastCheckpoint"]["finished"] = False
@@ -103,7 +101,7 @@ def test_the_arguments_in_a_folder_are_no_flags(run_forked: Run, stranger: Any, 
 def test_an_option_is_no_path(run_forked: Run, stranger: Any, tmp_path: Path):
     (tmp_path / "evil.yaml").write_text("# @package _global_\nschedule: {_target_: torch.load}\n")
     stranger([f"experiment=../../../../../../..{tmp_path}/evil"])
-    assert_error(run_forked("train", "resume=run", folder=tmp_path), "there is no experiment=")
+    assert_error(run_forked("train", "resume=run", folder=tmp_path), "no name of an option")
 
 
 @pytest.mark.parametrize("environment", slow_after(1, [{}, {"SLURM_RESTART_COUNT": "1"}]), ids=["alone", "requeued"])
@@ -183,9 +181,9 @@ def test_reproduce_compares_the_settings_in_a_folder_as_texts(
     recipe = tmp_path / "out/soft/1"
     recipe.mkdir(parents=True)
     shutil.copyfile(folder / "runs/first/last.ckpt", recipe / "last.ckpt")
-    (recipe / "config").mkdir()
-    text = (folder / "runs/first/config/config.yaml").read_text()
-    (recipe / "config/config.yaml").write_text(text.replace("seed: 1\n", "seed: ${oc.env:SECRET}\n", 1))
+    (recipe / ".hydra").mkdir()
+    text = (folder / "runs/first/.hydra/config.yaml").read_text()
+    (recipe / ".hydra/config.yaml").write_text(text.replace("seed: 1\n", "seed: ${oc.env:SECRET}\n", 1))
     done = run_forked("reproduce", "table=shapes", "output=out", "plan=true", folder=tmp_path, SECRET=SECRET)
     assert SECRET not in done.out + done.err
     assert_error(done, "has other settings", "${oc.env:SECRET}")

@@ -410,7 +410,7 @@ def test_the_documented_table_of_ones_own_has_runs(tmp_path: Path):
     [example] = re.findall(r"```yaml\n(# my-options/table/mine\.yaml\n.*?)```", page, re.DOTALL)
     (tmp_path / "table").mkdir()
     (tmp_path / "table/mine.yaml").write_text(example)
-    config, _ = compose("reproduce", [f"hydra.searchpath=[file://{tmp_path}]", "table=mine", "seeds=[1]"])
+    config = compose("reproduce", [f"hydra.searchpath=[file://{tmp_path}]", "table=mine", "seeds=[1]"])
     table = build(config.table)
     assert [run.title for run in make_runs(table, config, tmp_path)] == [
         "soft, seed 1",

@@ -5,7 +5,6 @@ import torch
 from hostile_uploads import encoded, noise
 from small_server import SETTINGS
 
-from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.data.tokenizers import WordTokenizer
@@ -20,7 +19,7 @@ PICTURE = noise(90, 60)
 
 
 def pipeline(*languages: str, language: str | None = None) -> CaptioningPipeline:
-    config, _ = compose("train", check_command("train", SETTINGS))
+    config = compose("train", SETTINGS)
     torch.manual_seed(1)
     words = [*SPECIAL, *(f"<{each}>" for each in languages), *"狗跑在草地上的一只", "dog", "runs"]
     vocabulary, encoder = Vocabulary(words, WordTokenizer(), languages), build(config.encoder)

@@ -59,8 +59,8 @@ def test_a_run_of_a_sweep_is_grouped_by_the_sweep_s_folder(tmp_path: Path, mode:
     folder = tmp_path / "compare" / "3"
     assert read_origin(folder) == (None, ())
     choices = {"dataset": "shapes", "attention": "hard", "decoder": "lstm", "variant": "paper", "encoder": None}
-    (folder / "config").mkdir(parents=True)
-    OmegaConf.save({"hydra": {"mode": mode, "runtime": {"choices": choices}}}, folder / "config/hydra.yaml")
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save({"hydra": {"mode": mode, "runtime": {"choices": choices}}}, folder / ".hydra/hydra.yaml")
     assert read_origin(folder) == (group, ("shapes", "hard", "lstm"))
 
 

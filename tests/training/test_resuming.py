@@ -50,8 +50,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def new(root: Path) -> Path:
     """The folder that Hydra has made for a new run."""
-    (root / "new/config").mkdir(parents=True)
-    (root / "new/config/config.yaml").write_text("")
+    (root / "new/.hydra").mkdir(parents=True)
+    (root / "new/.hydra/config.yaml").write_text("")
     return root / "new"
 
 

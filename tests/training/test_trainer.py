@@ -78,9 +78,8 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     best_score: float,
     message: str,
 ):
-    config, _ = compose("train", [*settings, "callbacks.early_stopping.patience=1", "trainer.accelerator=cpu"])
+    config = compose("train", [*settings, "callbacks.early_stopping.patience=1", "trainer.accelerator=cpu"])
     OmegaConf.set_struct(config, False)
-    config.pop("hydra")
     config.trainer.max_epochs = 5
     trainer, keeper = build_trainer(config, tmp_path)
     numbers = DataLoader(torch.ones(2, 1))
@@ -99,9 +98,8 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
 def test_maps_that_stand_still_are_warned_of_where_they_should_move(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], selective: bool, movement: float, warned: bool
 ):
-    config, _ = compose("train", ["trainer.accelerator=cpu", "trainer.max_epochs=1"])
+    config = compose("train", ["trainer.accelerator=cpu", "trainer.max_epochs=1"])
     OmegaConf.set_struct(config, False)
-    config.pop("hydra")
     trainer, _ = build_trainer(config, tmp_path)
     numbers = DataLoader(torch.ones(2, 1))
     trainer.fit(Scripted(selective, movement), numbers, numbers)

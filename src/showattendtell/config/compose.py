@@ -1,102 +1,173 @@
-"""Compose the configurations of commands from conf/, list the options of config groups, and compare configurations."""
+"""Compose the configuration of a command without running it, and compare configurations."""
 
 import ast
 import copy
-import pickle
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import cache, lru_cache
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import hydra
-import yaml
+from hydra import compose as compose_overrides
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.config.hydra_internals import apply_values, outside_of_command, parse_overrides
+from showattendtell.config.command_line import MULTIRUN, Arguments, as_value, parse, searchpath
+from showattendtell.config.folders import command_folder, find_options
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, format_value, leaves
-from showattendtell.errors import UserError, first_line, listed
+from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate
+from showattendtell.errors import did_you_mean, first_line, listed
 from showattendtell.settings import may_differ
 
-LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs of a sweep
-SEARCHPATH = "hydra.searchpath"  # the setting with the user's own folders of options
-SEARCH = "sweep"  # the config group of search spaces
-OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop some early
+# Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
+warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
+
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
-FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
-
-HARMLESS = {
-    *("weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing"),
-    *(TARGET, "dropout", "dropout_places"),
-}
+HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing", TARGET}
+HARMLESS |= {"dropout", "dropout_places"}
 """Model settings that may differ when weights are loaded from another model."""
 
 
-def config_folder() -> str:
-    """Return the path of `conf/`: inside the package if installed as a wheel, else at the top of the checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "conf", package.parents[1] / "conf"):
-        if (folder / "train.yaml").is_file():
-            return str(folder)
-    raise UserError(f"the folder conf/ is missing next to {package}; reinstall showattendtell")
+def compose(
+    command: str, arguments: Sequence[str] | Arguments = (), complete: bool = True, with_hydra: bool = False
+) -> DictConfig:
+    """Return the checked configuration of a command that does not run.
 
-
-def command_folder(name: str) -> str:
-    """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
-    folder = Path(config_folder(), name)
-    return str(folder) if (folder / f"{name}.yaml").is_file() else config_folder()
-
-
-def find_searchpath(arguments: Iterable[str]) -> list[str]:
-    """Return the argument that names the user's own folders of options, if it is given."""
-    return [argument for argument in arguments if argument.startswith(f"{SEARCHPATH}=")]
-
-
-def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:
-    """Return the configuration of a command, and the options of each of its config groups.
-
-    The groups include the nested groups (`attention/score`) of every option, chosen or not.
+    Args:
+        arguments: its arguments, as typed or in Hydra's form; of a sweep the first values count.
+        complete: whether a setting without a value is an error.
+        with_hydra: whether to include the node `hydra`.
 
     Raises:
-        UserError: Hydra cannot compose it.
+        UserError: with all errors in the arguments.
     """
-    folder = command_folder(name)
-    try:
-        values = [override for override in parse_overrides(overrides) if _sets_value(override, folder)]
-        if any(line.lstrip("+").startswith("hydra") for line in overrides):
-            values = []  # `hydra.searchpath` may add groups
-        lines = {override.input_line for override in values}
-        composed, groups = _compose(folder, name, tuple(line for line in overrides if line not in lines))
-        config = pickle.loads(composed)
-        apply_values(config, values)
-    except MissingConfigException as error:
-        raise UserError(_mismatch(error) or first_line(error)) from None
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(first_line(error)) from None
-    return config, dict(groups)
-
-
-def _sets_value(override: Override, folder: str) -> bool:
-    """Return whether an argument sets one value, and does not choose among the options of a group."""
-    key = override.key_or_group
-    is_plain = not (override.is_delete() or override.is_sweep_override() or override.package is not None)
-    return is_plain and "/" not in key and not Path(folder, key).is_dir()
-
-
-def without_hydra(config: DictConfig) -> DictConfig:
-    """Remove Hydra's own settings from a composed configuration, and return it."""
-    OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
-    config.pop("hydra")
+    parsed = arguments if isinstance(arguments, Arguments) else parse(command, arguments)
+    if MULTIRUN & set(parsed.flags) or any(line.startswith("sweep=") for line in parsed.overrides):
+        parsed = parsed._replace(overrides=list(map(_first_value, parsed.overrides)))
+    with _initialized(command):
+        config, errors = check(command, parsed, complete)
+    raise_errors(errors)
+    if not with_hydra:
+        OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
+        config.pop("hydra")
     return config
+
+
+def check(command: str, arguments: Arguments, complete: bool = True) -> tuple[DictConfig, list[str]]:
+    """Compose a configuration in an initialized Hydra; also return all errors in the arguments."""
+    own = [*arguments.config_dirs, *searchpath(arguments.overrides)]
+    # `--config-dir` as the setting that compose accepts
+    folders = [f"hydra.searchpath={as_value([f'file://{Path(folder).absolute()}' for folder in own])}"] if own else []
+    lines = [line for line in arguments.overrides if not (own and line.startswith("hydra.searchpath="))]
+    try:
+        config = compose_overrides(command, [*lines, *folders], return_hydra_config=True)
+        return config, validate(config, complete)
+    except (HydraException, ValueError) as error:
+        message = _message(command, error, own)
+        faulty = {line: fault for line in lines if (fault := _fault(command, line, own))}
+        # choices that are wrong together: Hydra composes without one of them
+        choices = [line for line in lines if not line.startswith("++") and not faulty]
+        if together := [line for line in choices if _composes(command, lines, line)]:
+            faulty = {**dict.fromkeys(together, ""), together[0]: f"{' '.join(together)}: {message}"}
+        if not faulty:
+            return DictConfig({}), [message]
+    # without these lines, the others can be checked too
+    groups = {line.partition("=")[0] for line in faulty}
+    rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]
+    config, errors = check(command, Arguments(arguments.flags, rest), complete=False)
+    return config, [*filter(None, faulty.values()), *errors]
+
+
+def check_sweep(config: DictConfig) -> list[str]:
+    """Return all errors in the values of a sweep, each of which is tried with the first values of the others.
+
+    Args:
+        config: the configuration of the sweep, of the command that Hydra runs.
+    """
+    command, given = config.hydra.job.config_name, config.hydra.overrides
+    space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    runs: dict[str, list[str]] = {}
+    for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
+        runs[override.key_or_group] = sweep_values(override)
+    first = {name: lines[0] for name, lines in runs.items()}
+    errors: dict[str, None] = {}
+    for name, lines in runs.items():
+        for line in lines[1:] or lines:
+            run = {**first, name: line}
+            _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
+            errors |= dict.fromkeys(found)
+    return list(errors)
+
+
+def sweep_values(override: Override) -> list[str]:
+    """Return an override for each value of a sweep; for a range or an interval only for its ends."""
+    name, values = override.get_key_element(), override.value()
+    if isinstance(values, IntervalSweep):
+        return [f"{name}={values.start}", f"{name}={values.end}"]
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    lines = [f"{name}={value}" for value in override.sweep_string_iterator()]
+    return [lines[0], lines[-1]] if isinstance(values, RangeSweep) else lines
+
+
+def _message(command: str, error: Exception, own: Sequence[str]) -> str:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        return f"there is no {group}={option}{did_you_mean(option, find_options(command, group, own))}"
+    return first_line(error.__cause__ or error)
+
+
+def _first_value(line: str) -> str:
+    with suppress(HydraException):  # reported by `check`
+        return sweep_values(OverridesParser.create().parse_override(line))[0]
+    return line
+
+
+def _fault(command: str, line: str, own: Sequence[str]) -> str:
+    """Return why Hydra cannot use an argument, empty if that depends on the others."""
+    shown = line.removeprefix("++")
+    try:
+        override = OverridesParser.create().parse_override(line)
+    except HydraException as error:
+        hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'" if "=" in line else ""
+        return f"'{shown}' is not a setting{hint or '; settings are given as name=value'}"
+    if override.is_sweep_override():
+        return f"{shown} gives several values; put -m before it to run them all"
+    group, choice = override.key_or_group, override.value()
+    if line.startswith("++") or "." in group:
+        return ""
+    known = find_options(command, group, own)
+    for option in choice if isinstance(choice, list) else [choice]:
+        if option not in known:
+            return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
+    return ""
+
+
+def _composes(command: str, lines: Sequence[str], left_out: str) -> bool:
+    with suppress(HydraException, ValueError):
+        compose_overrides(command, [line for line in lines if line != left_out])
+        return True
+    return False
+
+
+@contextmanager
+def _initialized(command: str) -> Iterator[None]:
+    """Initialize Hydra for a command, also while it runs another one."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(command_folder(command), version_base=None):
+            yield
+    finally:
+        if running:
+            GlobalHydra.instance().initialize(running)
 
 
 def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
@@ -105,17 +176,10 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     return dict(settings)
 
 
-def purpose(group: str, option: str) -> str:
-    """Return the first line of the comment at the top of an option's YAML."""
-    lines = _option_text(group, option).splitlines()
-    comments = (line.removeprefix("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    return next(comments, "")
-
-
-def _option_text(group: str, option: str) -> str:
-    """Return the YAML of an option, empty for those in the user's own folders."""
-    file = Path(config_folder(), group, f"{option}.yaml")
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+def load_plain(file: Path) -> dict[str, Any]:
+    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
+    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    return settings
 
 
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
@@ -128,68 +192,6 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
         elif change is not None:
             merged[name] = change
     return merged
-
-
-@lru_cache(maxsize=256)
-def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes, dict[str, list[str]]]:
-    """Cached `compose` of choices: the check of a command line repeats calls, and each takes a tenth of a second.
-
-    The configuration is pickled: bytes become a `DictConfig` in a sixth of the time of a deep copy.
-    """
-    with outside_of_command(), hydra.initialize_config_dir(folder):
-        config = hydra.compose(name, list(overrides), return_hydra_config=True)
-        chosen = tuple(reversed(list(config.hydra.runtime.choices)))
-        return pickle.dumps(config), _groups(folder, tuple(find_searchpath(overrides)), chosen)
-
-
-def _mismatch(error: MissingConfigException) -> str | None:
-    """Return the error message if an option supports only some options of another group (`/variant/released/hard`)."""
-    asking = re.match(r"In '([^']+)/([^'/]+)'", str(error))
-    folder, _, missing = (error.missing_cfg_file or "").rpartition("/")
-    options = sorted(path.stem for path in Path(config_folder(), folder).glob("*.yaml"))
-    if not asking or not folder or not options:
-        return None
-    return f"{asking[1]}={asking[2]} is not made for '{missing}'; it is for {', '.join(options)}"
-
-
-@cache
-def _groups(folder: str, searchpath: tuple[str, ...], chosen: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the options of the config groups of `chosen` and their nested groups, in `conf/` and the user's own
-    folders, which the argument `searchpath` names. Needs an initialized Hydra."""
-    groups = []
-    for group in [group for group in chosen if "/" not in group and group != "hydra"]:
-        defaults = _defaults(group, searchpath)
-        nested = [name for name in _entries(group, ObjectType.GROUP, searchpath) if name in defaults]
-        groups += [group, *(f"{group}/{name}" for name in nested)]
-    options = {group: _options(group, searchpath) for group in (*groups, *(OF_SEARCHES if SEARCH in groups else ()))}
-    # the plugins bring launchers of other services, such as ray_aws, which this package has no settings for
-    launchers = [file.stem for file in Path(config_folder(), LAUNCHER).glob("*.yaml")]
-    return options | {LAUNCHER: ["basic", *sorted(launchers)]}
-
-
-def _entries(group: str, kind: ObjectType, searchpath: tuple[str, ...]) -> list[str]:
-    """Return the options of a config group, or its nested groups."""
-    loader = GlobalHydra.instance().config_loader()
-    return loader.get_group_options(group, kind, overrides=list(searchpath))
-
-
-def _options(group: str, searchpath: tuple[str, ...]) -> list[str]:
-    """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
-    entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group, searchpath))
-    default_groups = {re.split("[/@]", entry)[0] for entry in entries}
-    folders = [name for name in _entries(group, ObjectType.GROUP, searchpath) if name not in default_groups]
-    inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}", searchpath)]
-    return _entries(group, ObjectType.CONFIG, searchpath) + inner
-
-
-def _defaults(group: str, searchpath: tuple[str, ...]) -> set[str]:
-    """Return the groups and files named in the defaults lists of the group's options; empty without subfolders."""
-    names: set[str] = set()
-    has_subfolders = _entries(group, ObjectType.GROUP, searchpath)
-    for option in _entries(group, ObjectType.CONFIG, searchpath) if has_subfolders else []:
-        for entry in (yaml.load(_option_text(group, option), FAST_LOADER) or {}).get("defaults", []):
-            names |= {entry} if isinstance(entry, str) else set(entry)
-    return names
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,106 +3,120 @@
 import atexit
 import gc
 import os
-import re
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 from showattendtell import __version__
-from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, SEARCHPATH, command_folder, compose, find_searchpath, to_plain
-from showattendtell.config.help import COMMON, help_page
-from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments, parse_overrides
-from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
-from showattendtell.config.trust import escaped, read_settings
-from showattendtell.config.validation import (
-    DEBUG,
-    USER_ERRORS,
-    error_message,
-    find_targets,
-    raise_errors,
-    validate,
-)
+from showattendtell.config.command_line import Arguments, parse
+from showattendtell.config.compose import check_sweep, compose
+from showattendtell.config.folders import command_folder
+from showattendtell.config.trust import read_settings
+from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import UserError, quiet_pipe
 from showattendtell.runtime.files import LOCK, lock_file
-from showattendtell.settings import is_url
 
-PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
+HYDRA = ".hydra"
+"""Folder of a run in which Hydra stores its configuration and its command."""
+
+OF_HYDRA = {"config.yaml", "hydra.yaml", "overrides.yaml"}
+"""The files in it."""
 
 
 def entry_point(
     name: str, positional: str = "", expand: Callable[[list[str]], list[str]] = list
 ) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
-    """Decorate the function of a command, which gets its configuration: the result reads `conf/NAME.yaml` and the
-    command line, checks them and calls the function.
+    """Decorate the function of a command, which gets its configuration: the result composes `NAME.yaml` with the
+    command line, checks it and calls the function.
 
-    Every `_target_` on the command line may be built. Errors that the user can fix are printed as one sentence, with
-    exit status 2.
+    Errors that the user can fix are printed as one sentence, with exit status 2.
 
     Args:
         positional: the setting that collects positional arguments as a list.
-        expand: function that rewrites the arguments before they are checked.
+        expand: function that rewrites the arguments first.
     """
 
     def decorate(run: Callable[[DictConfig], Any]) -> Callable[[], None]:
         def task(config: DictConfig) -> Any:
-            def checked() -> Any:
-                raise_errors(validate(config))
-                with without_checks(config):
-                    return run(config)
-
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                return run_in_sweep(checked)
-            with report_errors(), discarding_empty_run():
-                return checked()
+            raise_errors(validate(config))
+            return run(config)
 
         def main() -> None:
             # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
             gc.set_threshold(50_000)
             with report_errors():
-                arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
-                if "--version" in arguments:
+                typed = take_debug(sys.argv[1:])
+                if "--version" in typed:
                     print(f"showattendtell {__version__}")
-                    return
-                arguments = name_config_folder(arguments)
-                if {"-h", "--help"} & set(arguments):
-                    print_help(name, arguments, positional)
-                    return
-                arguments = list(map(quote_path, arguments))
-                arguments = name_positional(arguments, positional) if positional else arguments
-                sys.argv[1:] = check_command(name, expand(arguments))
-                for sweeper in (GridSweeper, StudySweeper):  # Hydra finds only plugins in the package hydra_plugins
-                    Plugins.instance().register(sweeper)
-                with name_saved_config():
-                    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-                    hydra.main(config_path=command_folder(name), config_name=name)(task)()
+                elif {"-h", "--help"} & set(typed):
+                    from showattendtell.config.help import print_help
+
+                    print_help(name, typed, positional)
+                else:
+                    run_command(name, parse(name, expand(typed), positional), task)
 
         return main
 
     return decorate
 
 
-def print_help(name: str, arguments: Sequence[str], positional: str = "") -> None:
-    """Print the page of a command: all settings with `--help all`, else the common ones and those that were given."""
-    settings = [argument for argument in arguments if not argument.startswith("-") and argument != "all"]
-    settings = name_positional(settings, positional) if positional else settings
-    config, groups = compose(name, check_command(name, settings, complete=False) if settings else [])
-    names = [setting.partition("=")[0].lstrip("+") for setting in settings]
-    common = () if "all" in arguments else COMMON.get(name, ())
-    print(help_page(name, config, groups, dict.fromkeys([*common, *names]) if common else ()))
+def run_command(name: str, arguments: Arguments, task: Callable[[DictConfig], Any]) -> None:
+    """Let Hydra compose the configuration and run the task, once or for each value of a sweep."""
+    sys.argv[1:] = [*arguments.flags, *arguments.overrides]
+    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
+    decorate = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
+    try:
+        decorate(in_run(task))()
+    except (HydraException, ValueError):  # Hydra raises both for overrides
+        # compose again, which raises an error with a sentence for everything that is wrong
+        compose(name, arguments, complete=False)
+        raise
+
+
+class SweepCheck(Callback):
+    """Checks every value of a sweep before its first run, once for the whole sweep."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        with report_errors():  # Hydra would turn an error of a callback into a warning
+            raise_errors(check_sweep(config))
+
+
+def in_run(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+    """Return a task that removes its folder if it fails before it writes anything there. In a sweep it prints its
+    result or its error, which would otherwise be printed after all runs; runs of other processes into their folder."""
+
+    def run(config: DictConfig) -> Any:
+        about = HydraConfig.get()
+        if about.mode != RunMode.MULTIRUN:
+            # an error ends the process here: Hydra would print a line of its own before it
+            with report_errors(), discarding_empty_run():
+                return task(config)
+        label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
+        try:
+            if about.runtime.choices["hydra/launcher"] == "basic":
+                result = task(config)
+            else:
+                file = Path(about.runtime.output_dir, f"{about.job.name}.log")
+                with file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
+                    result = task(config)
+        except Exception as error:
+            sys.stderr.write(f"{label}: {error_message(error)}")
+            raise
+        print(f"{label}  {result:.4g}" if isinstance(result, float) else label, flush=True)
+        return result
+
+    return run
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -114,13 +128,6 @@ def take_debug(arguments: list[str]) -> list[str]:
     return [argument for argument in arguments if argument != "--debug"]
 
 
-@contextmanager
-def without_checks(config: Mapping[str, Any]) -> Iterator[None]:
-    """Allow every `_target_` in the configuration, which the user wrote."""
-    with execution_whitelist(list(find_targets(to_plain(config)))):
-        yield
-
-
 def exit_process() -> None:
     """Exit the process without freeing its modules, which would take another second."""
     atexit._run_exitfuncs()
@@ -129,96 +136,15 @@ def exit_process() -> None:
     os._exit(0)
 
 
-def expand_home(argument: str) -> str:
-    """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
-    names."""
-    return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
-
-
-def quote_path(argument: str) -> str:
-    """Quote the path in `name=path` if it exists and has a `=`, as Lightning's `epoch=1-step=32.ckpt` does: Hydra would
-    not parse it."""
-    name, _, path = argument.partition("=")
-    has_equals = "=" in path and os.path.exists(path) and not os.path.exists(argument)
-    return f"{name}={quoted(path)}" if has_equals else argument
-
-
-def name_config_folder(arguments: list[str]) -> list[str]:
-    """Return the arguments with Hydra's `--config-dir DIR` as `hydra.searchpath=[file://DIR]`, which the check of the
-    command line and the processes of stages read as well.
-
-    Raises:
-        UserError: if the folder does not exist, or both are given.
-    """
-    folder = parse_arguments(arguments).config_dir
-    if folder is None:
-        return arguments
-    if not os.path.isdir(folder):
-        raise UserError(
-            f"--config-dir {folder} does not exist; give the folder of your config groups, such as attention/"
-        )
-    if find_searchpath(arguments):
-        raise UserError(f"--config-dir and {SEARCHPATH} are both given; name all folders in {SEARCHPATH}")
-    rest, flags = [], iter(arguments)
-    for argument in flags:
-        if argument in ("--config-dir", "-cd"):
-            next(flags)
-        elif not argument.startswith("--config-dir="):
-            rest.append(argument)
-    return [*rest, f"{SEARCHPATH}=[{quoted(f'file://{os.path.abspath(folder)}')}]"]
-
-
-def without_dashes(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments with `--name value` and `--name=value` as `name=value`, unless it is an option of Hydra.
-
-    With `-m`, several values such as `256,512` stay several values.
-    """
-    settings: list[str] = []
-    arguments = list(arguments)
-    rest, is_sweep = iter(arguments), not {"-m", "--multirun"}.isdisjoint(arguments)
-    for argument in rest:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or is_flag(f"--{name}"):
-            settings.append(argument)
-            continue
-        argument_value = value if equals else next(rest, None)
-        if not argument_value or argument_value.startswith("--"):
-            raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
-        setting = f"{name.replace('-', '_')}={argument_value}"
-        is_plain = argument_value[0] in "[{" or (is_sweep and _has_several_values(setting))
-        settings.append(setting if is_plain else f"{name.replace('-', '_')}={as_value(argument_value)}")
-    return settings
-
-
-def _has_several_values(setting: str) -> bool:
-    """Return whether Hydra reads a setting as several values, as `seed=1,2` or `seed=range(1,4)`."""
-    with suppress(HydraException):
-        [override] = parse_overrides([setting])
-        return override.is_sweep_override()
-    return False
-
-
-def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
-    """Return the arguments with the positional ones collected as `setting=[...]`. An argument is positional if it has
-    no `=`, or is the path of a file or folder, or a URL.
-
-    Raises:
-        UserError: if the setting is given by name as well.
-    """
-    overrides = parse_arguments(arguments).overrides
-    positional = [
-        argument for argument in overrides if "=" not in argument or os.path.exists(argument) or is_url(argument)
-    ]
-    rest = [argument for argument in arguments if argument not in positional]
-    by_name = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
-    if positional and by_name:
-        raise UserError(f"{setting} are given twice, as {positional[0]} and as {by_name}; give all of them in one way")
-    return [*rest, f"{setting}=[{','.join(map(quoted, positional))}]"] if positional else rest
-
-
 def run_folder() -> Path:
     """Return the folder that Hydra made for this run, as the user would type it."""
-    return format_override(HydraConfig.get().runtime.output_dir)
+    return as_typed(HydraConfig.get().runtime.output_dir)
+
+
+def as_typed(folder: str | Path) -> Path:
+    """Return a path as the user would type it: relative to the working folder if it is inside."""
+    path, cwd = Path(folder), Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
 @contextmanager
@@ -227,19 +153,16 @@ def discarding_empty_run() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # the exception itself is what the user has to see
-            _discard_empty_run()
+        if HydraConfig.get().output_subdir:
+            with suppress(OSError):  # the exception itself is what the user has to see
+                _discard_empty_run(run_folder())
         raise
 
 
-def _discard_empty_run() -> None:
-    folder, subfolder = run_folder(), HydraConfig.get().output_subdir
-    if not subfolder or not set(os.listdir(folder)) <= {subfolder, LOCK}:
-        return
-    is_hydras = set(os.listdir(folder / subfolder)) <= {"config.yaml", "hydra.yaml", "overrides.yaml"}
-    if is_hydras and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+def _discard_empty_run(folder: Path) -> None:
+    is_empty = set(os.listdir(folder)) <= {HYDRA, LOCK} and set(os.listdir(folder / HYDRA)) <= OF_HYDRA
+    if is_empty and lock_file(folder / LOCK):  # another process may have begun in the same folder
         shutil.rmtree(folder)
-        lock.close()
         if search_root():  # the folders above it are Hydra's too, unless they hold other runs
             folder.parent.rmdir()
             folder.parent.parent.rmdir()
@@ -247,10 +170,8 @@ def _discard_empty_run() -> None:
 
 def search_root() -> Path | None:
     """Return the folder that has earlier runs of the same command, or earlier sweeps for a run of a sweep. None if the
-    user named this run's folder, and for a trial."""
+    user named this run's folder."""
     config, folder = HydraConfig.get(), run_folder()
-    if is_trial():
-        return None
     is_sweep = config.mode == RunMode.MULTIRUN
     setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
     is_named = any(line.startswith(setting) for line in config.overrides.hydra)
@@ -267,26 +188,32 @@ class Choices(NamedTuple):
 
 
 def read_choices() -> Choices:
-    """Return the choices of this run, without the arguments `resume` and `sweep` and the parts of an experiment."""
+    """Return the choices of this run, without the arguments `resume` and `sweep` and the parts of an option."""
     config = HydraConfig.get()
     choices = {
         group: option
         for group, option in config.runtime.choices.items()
-        if option and group != SEARCH and not group.startswith(("hydra", "experiment/"))
+        if option and group != "sweep" and not group.startswith(("hydra", "experiment/", "variant/"))
     }
-    arguments = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
-    return Choices(choices, arguments)
+    arguments = [line.lstrip("+") for line in config.overrides.task]
+    return Choices(choices, [line for line in arguments if not line.startswith(("resume=", "sweep="))])
 
 
-def read_searchpath() -> list[str]:
-    """Return the argument of this run that names the user's own folders of options, if it is given."""
-    return find_searchpath(HydraConfig.get().overrides.hydra) if HydraConfig.initialized() else []
+def config_dirs(config: HydraConf | None = None) -> list[str]:
+    """Return the arguments that name the user's own folders of options, by default those of this run."""
+    if config is None:
+        if not HydraConfig.initialized():
+            return []
+        config = HydraConfig.get()
+    named = [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
+    sources = config.runtime.config_sources
+    return [*(f"--config-dir={source.path}" for source in sources if source.provider == "command-line"), *named]
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
     """Return the name of the sweep that a run belongs to, if any, and the run's tags, from the files that Hydra wrote
     to its folder."""
-    file = folder / "config/hydra.yaml"
+    file = folder / HYDRA / "hydra.yaml"
     if not file.is_file():
         return None, ()
     content = read_settings(file)
@@ -296,25 +223,6 @@ def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
     except (AttributeError, KeyError, TypeError):
         raise UserError(f"{file} was altered: it has no choices of config groups; remove it") from None
     return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
-
-
-def as_argument(name: str, value: object) -> str:
-    """Return `name=value` as a user would type it, quoted for the shell and for Hydra if needed."""
-    if re.fullmatch(PLAIN, str(value)):
-        return f"{name}={value}"
-    return shlex.quote(f"{name}={quoted(str(value))}")
-
-
-def as_value(value: str | Iterable[str]) -> str:
-    """Return a text, or several as a list, as the value of a setting in an argument list, quoted if Hydra needs it."""
-    if not isinstance(value, str):
-        return f"[{','.join(map(as_value, value))}]"
-    return value if re.fullmatch(PLAIN, value) else quoted(value)
-
-
-def quoted(text: str) -> str:
-    """Quote a text so that Hydra's command line and OmegaConf's interpolation take it literally."""
-    return QuotedString(escaped(text), Quote.double).with_quotes()
 
 
 @contextmanager

@@ -2,46 +2,85 @@
 classes."""
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
+from omegaconf import OmegaConf
 
-from showattendtell.config.command_line import SUPPLIED
-from showattendtell.config.compose import LAUNCHER, SEARCH, purpose
+from showattendtell.config.command_line import parse, searchpath
+from showattendtell.config.compose import compose
+from showattendtell.config.folders import config_folder, find_options
 from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
-from showattendtell.config.validation import TARGET, format_value, join
+from showattendtell.config.validation import SUPPLIED, TARGET, format_value, join
 
 COMMON = {
     "train": (
-        *("dataset.root", "seed", "init_from", "resume", "monitor", "cache", "data.batch_size", "vocabulary.size"),
-        *(
-            "encoder.trainable",
-            "decoder.hidden_dim",
-            "decoder.dropout",
-            "loss.doubly_stochastic_weight",
-            "optimizer.lr",
-        ),
-        *("trainer.max_epochs", "trainer.precision", "trainer.devices", "callbacks.early_stopping.patience"),
+        "dataset.root",
+        "seed",
+        "init_from",
+        "resume",
+        "monitor",
+        "cache",
+        "data.batch_size",
+        "vocabulary.size",
+        "encoder.trainable",
+        "decoder.hidden_dim",
+        "decoder.dropout",
+        "loss.doubly_stochastic_weight",
+        "optimizer.lr",
+        "trainer.max_epochs",
+        "trainer.precision",
+        "trainer.devices",
+        "callbacks.early_stopping.patience",
     ),
     "prepare": (
-        *("dataset.root", "dataset.skip_unreadable", "cache", "encoder.size", "encoder.resize", "encoder.crop_mode"),
-        *("features.workers", "features.dtype", "features.precision", "features.engine"),
+        "dataset.root",
+        "dataset.skip_unreadable",
+        "cache",
+        "encoder.size",
+        "encoder.resize",
+        "encoder.crop_mode",
+        "features.workers",
+        "features.dtype",
+        "features.precision",
+        "features.engine",
         "features.views",
     ),
     "evaluate": (
-        *("checkpoint", "split", "metrics", "language", "output", "device", "decoding.beam_size"),
-        *("decoding.precision", "dataset.root", "dataset.entities", "dataset.instances"),
+        "checkpoint",
+        "split",
+        "metrics",
+        "language",
+        "output",
+        "device",
+        "decoding.beam_size",
+        "decoding.precision",
+        "dataset.root",
+        "dataset.entities",
+        "dataset.instances",
     ),
     "caption": (
-        *("checkpoint", "images", "split", "number", "compare", "formats", "overwrite", "output", "resume"),
-        *("workers", "device", "language", "decoding.beam_size"),
-        *("decoding.max_length", "decoding.prefix", "decoding.required", "decoding.forbidden", "dataset.root"),
+        "checkpoint",
+        "images",
+        "split",
+        "number",
+        "compare",
+        "formats",
+        "overwrite",
+        "output",
+        "resume",
+        "workers",
+        "device",
+        "language",
+        "decoding.beam_size",
+        "decoding.max_length",
+        "decoding.prefix",
+        "decoding.required",
+        "decoding.forbidden",
+        "dataset.root",
     ),
     "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),
 }
@@ -72,65 +111,71 @@ class Setting(NamedTuple):
     parameter: Parameter | None = None
 
 
-def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]], common: Collection[str] = ()) -> str:
-    """Return the page of a command.
+def print_help(command: str, arguments: Sequence[str], positional: str = "") -> None:
+    """Print the page of a command: all settings with `--help all`, else the common ones and those that were given."""
+    given = [argument for argument in arguments if argument not in ("-h", "--help", "all")]
+    print(help_page(command, given, "all" in arguments, positional))
+
+
+def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False, positional: str = "") -> str:
+    """Return the page of a command, with the values that are `given`."""
+    arguments = parse(command, given, positional)
+    config: Any = OmegaConf.to_container(compose(command, arguments, complete=False, with_hydra=True))
+    about = config.pop("hydra")
+    described = list(explain("", config))
+    common = () if is_complete else COMMON.get(command, ())
+    names = [*common, *(line.lstrip("+").partition("=")[0] for line in arguments.overrides)] if common else ()
+    by_name = {setting.name: setting for setting in described if setting.value}
+    shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+    lines = [about["help"]["header"].strip()]
+    chosen = about["runtime"]["choices"]
+    groups = find_listed(command, chosen, [*arguments.config_dirs, *searchpath(arguments.overrides)])
+    if groups:
+        lines += ["", "Config groups (group=option), the selected option in brackets:", ""]
+        for name, options in groups.items():
+            marked = (f"[{option}]" if option == chosen[name] else option for option in options)
+            lines.append(_wrapped(f"  {name:<17}{'  '.join(marked)}", 19))
+    if "experiment" in groups and not common:
+        lines += ["", "Experiments (experiment=NAME):", ""]
+        lines += [f"  {name}: {purpose('experiment', name)}" for name in groups["experiment"]]
+    lines += ["", f"{'Common settings' if common else 'Settings'} (setting=value), with their current values:", ""]
+    for setting in shown or described:
+        lines.append(f"  {setting.name}={setting.value}" if setting.value else f"  {setting.name}")
+        if setting.meaning:
+            lines.append(_wrapped(f"      {setting.meaning}", 6))
+    if common:
+        lines += ["", f"--help all describes all {sum(bool(setting.value) for setting in described)} settings."]
+    lines += ["", "-m runs several values (seed=1,2), one run for each."]
+    lines += ["--cfg job prints the composed configuration; --debug shows the traceback of an error."]
+    return "\n".join(lines)
+
+
+def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the config groups that the page of a command lists, and their options.
 
     Args:
-        name: the command.
-        config: its composed configuration.
-        groups: the options of each config group.
-        common: the settings to describe, in this order; by default all, and each experiment.
+        chosen: the option of each group of the command.
+        own: the user's own folders of options.
     """
-    present = config.hydra.runtime.choices
-    visible = [group for group in GROUPS.get(name, groups) if group in present]
-    has_sweeps = SEARCH in visible
-    settings: Any = OmegaConf.to_container(config)
-    settings.pop("hydra")
-    described = list(explain("", settings))
-    chosen = [
-        described_setting
-        for key in common
-        for described_setting in described
-        if described_setting.name == key and described_setting.value
-    ] or described
-
-    console = Console(highlight=False)
-    with console.capture() as capture:
-        console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
-        options = {group: groups[group] for group in visible if group != LAUNCHER or has_sweeps}
-        if options:
-            console.print("\nConfig groups (group=option), the selected option in brackets:\n")
-            console.print(_table({group: _marked(names, present[group]) for group, names in options.items()}))
-        if "experiment" in options and not common:
-            console.print("\nExperiments (experiment=NAME):\n")
-            console.print(_table({option: purpose("experiment", option) for option in groups["experiment"]}))
-        console.print(f"\n{'Common settings' if common else 'Settings'} (setting=value), with their current values:\n")
-        for setting in chosen:
-            head = f"{setting.name}={escape(setting.value)}" if setting.value else f"[bold]{setting.name}[/bold]"
-            console.print(f"  {head}", soft_wrap=True)
-            if setting.meaning:
-                console.print(Padding(setting.meaning, (0, 0, 0, 6)), markup=False)
-        if common:
-            number = sum(bool(setting.value) for setting in described)
-            experiments = ", and what each experiment is for" if "experiment" in options else ""
-            console.print(f"\n--help all describes all {number} settings{experiments}.")
-        if has_sweeps:
-            console.print("\n-m runs several values (decoder.hidden_dim=256,512), one run for each.")
-        console.print(
-            "\n--cfg job prints the composed configuration; --debug shows the traceback of an error.", soft_wrap=True
-        )
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+    found = {}
+    for name in reversed(list(chosen)):
+        is_shown = "/" not in name or (chosen[name] and name.rpartition("/")[0] in chosen)
+        if is_shown and name in GROUPS.get(command, chosen) and not name.startswith("hydra"):
+            nested = tuple(f"{other.removeprefix(f'{name}/')}/" for other in chosen)
+            found[name] = [option for option in find_options(command, name, own) if not option.startswith(nested)]
+    return found
 
 
-def _marked(options: Sequence[str], present: str | None) -> str:
-    return "  ".join(f"[{option}]" if option == present else option for option in options)
+def _wrapped(text: str, indent: int) -> str:
+    return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
 
 
-def _table(rows: Mapping[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, text in rows.items():
-        table.add_row("", name, escape(text))
-    return table
+def purpose(group: str, option: str) -> str:
+    """Return the first line of the comment at the top of an option's YAML."""
+    file = Path(config_folder(), group, f"{option}.yaml")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    comments = (line.removeprefix("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+    return next(comments, "")
 
 
 def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:

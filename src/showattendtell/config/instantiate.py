@@ -3,17 +3,15 @@
 import copy
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
-from showattendtell.config.hydra_internals import full_key
-from showattendtell.config.trust import literal, trusted_targets
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
@@ -34,52 +32,54 @@ def build(node: DictConfig, **objects: Any) -> Any:
     """Call the node's `_target_` with the node's settings and the objects that the code passes, and return the result.
 
     Raises:
-        UserError: for a target that is neither trusted nor named on the command line, for a setting that the code
-            passes, and for a value that the target rejects.
+        UserError: for a value that the target rejects, or a target that cannot be imported.
     """
-    for name in objects.keys() & node.keys():
-        raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
-        # Hydra copies the whole configuration that a node belongs to, so it gets a resolved copy of the node alone
-        return _partial(to_plain(node))(**objects)
-    except (InstantiationException, ValueError) as error:
-        raise UserError(f"{full_key(node)}: {first_line(error)}{_import_error(error)}") from error
+        return _call(OmegaConf.to_container(node, resolve=True), objects)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{node._get_full_key('')}: {first_line(error)}") from error
 
 
-def _partial(node: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the target of a node of resolved settings, which is imported, with these settings."""
-    partial: Callable[..., Any] = instantiate(
-        literal(node), _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets()
-    )
-    return partial
+def _call(node: Any, objects: dict[str, Any] | None = None) -> Any:
+    """Build a node as plain data, and the nodes in it."""
+    if isinstance(node, list):
+        return list(map(_call, node))
+    if not isinstance(node, Mapping):
+        return node
+    arguments = {name: _call(value) for name, value in node.items() if name not in (TARGET, "_partial_")}
+    arguments |= objects or {}
+    if TARGET not in node:
+        return arguments
+    function = locate(node[TARGET])
+    return partial(function, **arguments) if node.get("_partial_") else function(**arguments)
+
+
+def locate(target: str) -> Callable[..., Any]:
+    """Import a class or function.
+
+    Raises:
+        UserError: with the error of its module and its line.
+    """
+    first, *names = target.split(".")
+    try:
+        found: Any = import_module(first)
+        for i, name in enumerate(names, start=1):
+            found = getattr(found, name) if hasattr(found, name) else import_module(".".join([first, *names[:i]]))
+        return found
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        location = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}"
+        raise UserError(
+            f"{target} cannot be imported ({type(error).__name__}: {first_line(error)}{location})"
+        ) from error
 
 
 def import_own_classes(config: Mapping[str, Any]) -> None:
     """Import the targets of a configuration that are not of this package, so that an error in their modules is
-    reported before data are read.
-
-    Raises:
-        UserError: with the error of the module and its line.
-    """
+    reported before data are read."""
     for target in find_targets(to_plain(config)):
         if not target.startswith("showattendtell."):
-            try:
-                _partial({TARGET: target})
-            except InstantiationException as error:
-                raise UserError(f"{first_line(error)}{_import_error(error)}") from error
-
-
-def _import_error(error: Exception) -> str:
-    """Return the error of a target's module that could not be imported, and its line; Hydra's own sentence only names
-    the target."""
-    if not isinstance(error.__cause__, ImportError):
-        return ""
-    cause: BaseException = error.__cause__
-    while cause.__cause__:
-        cause = cause.__cause__
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith("<")]
-    location = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
-    return f" ({type(cause).__name__}: {first_line(cause)}{location})"
+            locate(target)
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:

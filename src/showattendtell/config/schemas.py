@@ -398,17 +398,13 @@ class ReportConfig:
         columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
         paper: show the rows of the paper's Table 1 for the data sets of the results.
         output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
-        study: instead of results, the folder of a search, runs/NAME-study.
-        storage: the storage of the study, if it is not a file in this folder.
     """
 
-    runs: Texts | None
+    runs: Texts
     split: Split
     columns: Annotated[Sequence[Column], Field(min_length=1)]
     paper: bool
     output: Text | Sequence[Text] | None
-    study: Text | None
-    storage: Text | None
 
 
 @dataclass

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
@@ -14,18 +13,19 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import FAST_LOADER, compose, config_folder, to_plain, without_hydra
-from showattendtell.config.hydra_internals import has_resolver, parse_arguments
+from showattendtell.config.command_line import escaped
+from showattendtell.config.folders import config_folder, extension_folders
+from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
+FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
 TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
+SCHEMA = "showattendtell.config.schemas.TrainConfig"
 LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
 DEPTH = 20  # how deep stored metadata may be nested
 VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
@@ -60,7 +60,8 @@ def _installed_targets() -> list[str]:
 
 @cache
 def _targets_in_conf() -> list[str]:
-    texts = [file.read_text(encoding="utf-8") for file in Path(config_folder()).rglob("*.yaml")]
+    folders = [config_folder(), *extension_folders()]
+    texts = [file.read_text(encoding="utf-8") for folder in folders for file in Path(folder).rglob("*.yaml")]
     return sorted(name for text in texts for name in re.findall(rf"^ *{TARGET}: *(\S+)", text, re.MULTILINE))
 
 
@@ -79,11 +80,6 @@ def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -
                 f"{file} asks to run {_shown(target)}, which is not part of showattendtell; if it is your own, give "
                 f"{TRUST}={_package(target)} in the environment, else do not trust the file"
             )
-
-
-def escaped(text: str) -> str:
-    """Return the text with escapes, so that OmegaConf takes `${` in it literally."""
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
 def literal(settings: Mapping[str, Any]) -> DictConfig:
@@ -144,47 +140,6 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
     return content
 
 
-def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
-    """Return the arguments of a stored command, without the settings that the user has typed again.
-
-    They are data: only settings of this project, with trusted targets and without resolvers. The `typed` ones on the
-    command line may be anything.
-
-    Raises:
-        UserError: for any other argument in `file`.
-    """
-    retyped = {override.key_or_group for override in _overrides(typed)}
-    arguments = []
-    for argument in stored:
-        override = _parse(argument, file)
-        if override.key_or_group not in retyped:
-            _refuse_code(override, file)
-            arguments.append(argument)
-    return arguments
-
-
-def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file: Path) -> None:
-    """Raise a `UserError` if the configuration of a recalled `train` command names a target that is not trusted, or has
-    a stage whose arguments could not be recalled. What the user has `typed`, which is among the arguments, is allowed.
-    """
-    config, _ = compose("train", check_command("train", arguments, complete=False))
-    settings = to_plain(without_hydra(config))
-    typed_texts = {text for override in _overrides(typed) for text in _texts(override.value())}
-    check_targets(settings, file, typed_texts)
-    stages = (settings["stages"] or {}).values()
-    trained = (arguments for arguments in stages if isinstance(arguments, list))  # the others average earlier stages
-    for argument in chain.from_iterable(trained):
-        if argument not in typed_texts:
-            _refuse_code(_parse(argument, file), file)
-
-
-def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
-    """Yield the overrides of a command line. The check of the command line reports those that cannot be parsed."""
-    for line in parse_arguments(arguments).overrides:
-        with suppress(HydraException):
-            yield OverridesParser.create().parse_override(line)
-
-
 def check_content(content: Any, file: str | Path) -> None:
     """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
     has control characters: on a terminal they are commands."""
@@ -215,30 +170,47 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
             )
 
 
-def _parse(argument: str, file: Path) -> Override:
-    """Raise a `UserError` for an argument that is not a setting with a value, such as a flag."""
-    with suppress(HydraException, RecursionError):
-        override = OverridesParser.create().parse_override(argument)
-        is_setting = override.package is None and not override.is_delete() and override.key_or_group.count(".") < DEPTH
-        if is_setting and _is_plain(override.value()):
-            return override
-    raise UserError(f"{file} holds the argument {_shown(argument)}, which is not name=value; do not trust the file")
+def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
+    """Return the arguments of a stored command, without the settings that the user has typed again.
+
+    They are data: only settings of this project, with trusted targets and without interpolations. The `typed` ones on
+    the command line may be anything.
+
+    Raises:
+        UserError: for any other argument in `file`.
+    """
+    retyped = {argument.partition("=")[0].lstrip("+") for argument in typed}
+    kept = [argument for argument in stored if argument.partition("=")[0].lstrip("+") not in retyped]
+    for argument in kept:
+        _refuse_code(argument, file)
+    return kept
 
 
-def _refuse_code(override: Override, file: Path) -> None:
-    """Raise a `UserError` for a stored setting that could run code or read the environment."""
+def _refuse_code(argument: str, file: Path) -> None:
+    """Raise a `UserError` for a stored argument that is no setting, or that could run code or read the environment."""
 
     def refusal(reason: str) -> UserError:
-        argument = _shown(str(override.input_line))
-        return UserError(f"{file} holds the argument {argument}, {reason}, else do not trust the file")
+        return UserError(f"{file} holds the argument {_shown(argument)}, {reason}, else do not trust the file")
 
-    node, path = override.value(), re.split(r"[./\[\]]+", override.key_or_group)
-    if path[0] == "hydra":
-        raise refusal("and settings of Hydra are not recalled; if you need it, type it again")
-    if path[0] == "resume":  # in the arguments of a stage
-        raise refusal("which resumes another run; if you need it, type it again")
-    if any(map(has_resolver, _texts(node))):
+    name = re.match(r"\+*([A-Za-z_][\w./]*)=", argument)
+    try:
+        node = OverridesParser.create().parse_override(argument).value()
+    except (HydraException, RecursionError):
+        name = None
+    if name is None or name[1].count(".") >= DEPTH or not _is_plain(node):
+        raise refusal("which is not name=value; train again without resume")
+    path = re.split("[./]", name[1])
+    if path[0] in ("hydra", "resume"):
+        raise refusal(f"and settings of {path[0]} are not recalled; if you need it, type it again")
+    if re.search(r"\$\{[^}]*:", argument):  # a resolver, such as oc.env
         raise refusal("and ${...} in it is not resolved; if you need it, type it again")
+    is_choice = len(path) == 1 or "/" in name[1]
+    if is_choice and path[0] not in read_signature(SCHEMA).parameters and re.search(r"\.\.|\$|[=,\[]/", argument):
+        raise refusal("which is no name of an option; if you need it, type it again")
+    if path[0] == "stages":  # the arguments of each stage
+        for text in _texts(node):
+            if "=" in text or text.startswith("-"):
+                _refuse_code(text, file)
     for name in filter(None, reversed(path)):
         node = {name: node}
     for target in untrusted_targets(node):

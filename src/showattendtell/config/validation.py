@@ -1,9 +1,11 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
+import ast
 import errno
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hydra.errors import HydraException
@@ -13,10 +15,32 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import ErrorDetails
 
-from showattendtell.config.signatures import SignatureError, read_signature
+from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, did_you_mean, first_line
 
 TARGET = "_target_"
+
+SUPPLIED = {
+    "vocabulary": ("captions", "tokenizer", "languages"),
+    "augment": ("seed",),
+    "data": ("dataset", "vocabulary", "source", "seed"),
+    "attention": ("region_dim", "hidden_dim"),
+    "attention.score": ("region_dim", "hidden_dim"),
+    "decoder": ("vocabulary_size", "region_dim"),
+    "optimizer": ("params",),
+    "callbacks.early_stopping": ("monitor", "mode"),
+    "trainer": (
+        "default_root_dir",
+        "logger",
+        "callbacks",
+        "enable_progress_bar",
+        "enable_model_summary",
+        "use_distributed_sampler",
+        "num_sanity_val_steps",
+        "plugins",
+    ),
+}
+"""Arguments of a part that the code passes; they are not settings."""
 
 
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
@@ -24,12 +48,14 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
 
     With `complete=False` a missing setting is not an error.
     """
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
-        missing = sorted(OmegaConf.missing_keys(config)) if complete else []
-        errors = _node_errors("", OmegaConf.to_container(config, resolve=True))
-        return [*(f"{key} is not set; give it as {key}=..." for key in missing), *errors]
+        missing = sorted(OmegaConf.missing_keys(own)) if complete else []
+        settings: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
         return [f"{error.full_key}: {first_line(error)}"]
+    known = list(_names("", settings))
+    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, known)]
 
 
 def raise_errors(errors: Sequence[str]) -> None:
@@ -47,32 +73,92 @@ def find_targets(node: Any) -> Iterator[str]:
         yield from find_targets(value)
 
 
-def _node_errors(path: str, node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if TARGET in node:
-            yield from _target_errors(path, node)
-        for key, value in node.items():
-            yield from _node_errors(join(path, str(key)), value)
+def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return plain settings with the defaults of all arguments that they leave out, as a record of a run."""
+    filled: dict[str, Any] = {}
+    if target := settings.get(TARGET):
+        with suppress(SignatureError):
+            for name, parameter in read_signature(target).parameters.items():
+                if parameter.default is not None and name not in SUPPLIED.get(path, ()):
+                    filled[name] = parameter.default
+                    with suppress(ValueError):  # an expression stays as it is
+                        filled[name] = ast.literal_eval(parameter.default)
+    for key, value in settings.items():
+        filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
+    return filled
 
 
-def _target_errors(path: str, node: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        signature = read_signature(str(node[TARGET]))
-    except SignatureError as error:
-        yield f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}"
-        return
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Mapping) and TARGET in value
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, Mapping) and (not value or any(map(_is_part, value.values())))
+
+
+def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the full names of all settings that a node accepts, and of the nodes in it."""
+    if TARGET in node:
+        with suppress(SignatureError):
+            for name in read_signature(str(node[TARGET])).parameters:
+                if name not in SUPPLIED.get(path, ()):
+                    yield join(path, name)
     for key, value in node.items():
-        if key.startswith("_") or value == "???":
+        if _is_part(value) or (not path and _has_parts(value)):
+            yield join(path, key)
+            yield from _names(join(path, key), value)
+
+
+def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
+    """Yield the errors in a node and in the nodes in it; `known` are the names of all settings."""
+    target = str(node.get(TARGET, ""))
+    signature = Signature({}, False, "")
+    if TARGET in node:
+        try:
+            signature = read_signature(target)
+        except SignatureError as error:
+            yield f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}"
+            return
+    # at the top, `callbacks` and `logger` are nodes of nodes
+    accepts_parts = not path or not target or signature.open
+    for key, value in node.items():
+        name = join(path, str(key))
+        if key in (TARGET, "_partial_") or value == "???":
             continue
-        if key in signature.parameters:
-            annotation = signature.parameters[key].annotation
-            if annotation is not None and not (isinstance(value, Mapping) and TARGET in value):
-                yield from _value_errors(join(path, key), value, annotation)
-        elif path and not signature.open:
-            hint = did_you_mean(key, signature.parameters) if signature.parameters else ""
-            if not str(node[TARGET]).startswith("showattendtell."):
-                hint += f"; {node[TARGET]} has no such argument: add it, or choose an option of {path}= without it"
-            yield f"there is no setting {path}.{key}{hint}"
+        if key in SUPPLIED.get(path, ()):
+            yield f"{name} is set by the code; leave it out"
+        elif (_is_part(value) or (not path and _has_parts(value))) and (accepts_parts or key in signature.parameters):
+            yield from _node_errors(name, value, known)
+        elif key in signature.parameters:
+            yield from _value_errors(name, value, signature.parameters[key].annotation)
+        elif (target and not signature.open) or (path and not target and value is not None):
+            yield from _unknown(name, value, known, target)
+
+
+def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterator[str]:
+    """Yield an error for a setting that does not exist, or for each one in a node that does not exist."""
+    path, _, last = name.rpartition(".")
+    hint = _similar(path, last, known)
+    if target and "did you mean" not in hint and not target.startswith("showattendtell."):
+        hint += f"; {target} has no such argument: add it, or choose an option of {path}= without it"
+    for leaf, _ in leaves(name, value):
+        yield f"there is no setting {leaf}{hint}"
+
+
+def _similar(path: str, last: str, known: Sequence[str]) -> str:
+    """Return a hint at similar names: the same last name anywhere, or a similar one in the same node."""
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    if same:
+        return f"; did you mean {' or '.join(repr(name) for name in sorted(same))}?"
+    siblings = {name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == path}
+    hint = did_you_mean(last, siblings) if siblings else ""
+    if hint.startswith("; did you mean"):
+        return hint
+    leaf_names = {name.rpartition(".")[2]: name for name in known}
+    anywhere = did_you_mean(last, leaf_names)
+    if anywhere.startswith("; did you mean"):
+        return f"; did you mean {leaf_names[anywhere.split(chr(39))[1]]!r}?"
+    return hint
 
 
 REASONS = {
@@ -106,6 +192,9 @@ def _either(reasons: Sequence[str]) -> str:
 
 
 def _value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
+    if annotation is None:  # there is none, or it is unknown without an import
+        return
+
     def reasons(candidate: Any) -> list[str]:
         try:
             TypeAdapter(annotation).validate_python(candidate, strict=True)
@@ -156,14 +245,15 @@ ADVICE = {
 }
 """What to do about an error of the system, by its number."""
 
-USER_ERRORS = (UserError, HydraException, OSError, RecursionError)  # exceptions that are reported without a traceback
+USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError, RecursionError)
+"""Exceptions that are reported without a traceback."""
 
 
 def sentence(error: Exception) -> str:
     """Return what is wrong and what to do; for an unexpected exception its type and the first line of its message."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, HydraException):
+    if isinstance(error, HydraException | OmegaConfBaseException):
         return first_line(error)
     if isinstance(error, OSError):
         return _system_error(error)

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import check_command
+from showattendtell.config.command_line import as_value
 from showattendtell.config.compose import (
     compose,
     find_differences,
     plain_settings,
     to_plain,
-    without_hydra,
 )
-from showattendtell.config.entry_point import as_value, read_searchpath
+from showattendtell.config.entry_point import HYDRA, config_dirs
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
@@ -161,7 +160,7 @@ def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
 def _make_runs(
     table: PaperTableConfig, config: DictConfig, folder: Path, seeds: Mapping[str, Sequence[int]]
 ) -> list[TableRun]:
-    common = [*read_searchpath(), *given_settings(config), *data_settings(config, ["root"])]
+    common = [*config_dirs(), *given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
     runs: dict[tuple[str, int], TableRun] = {}
     for name in seeds:
@@ -170,7 +169,7 @@ def _make_runs(
         while source.average_of:  # a mean has the settings of its first part, as in its checkpoint
             source = table.recipes[source.average_of[0]]
         arguments = (*source.settings, *common)
-        settings = without_hydra(compose("train", check_command("train", arguments))[0])
+        settings = compose("train", arguments)
         for seed in seeds[name]:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
@@ -265,7 +264,7 @@ def find_other_settings(run: TableRun) -> list[str]:
         return []
     if run.is_mean and (errors := [error for part in run.dependencies for error in find_other_settings(part)]):
         return errors
-    file = run.folder / "config/config.yaml"
+    file = run.folder / HYDRA / "config.yaml"
     if file.is_file():
         stored, current = read_settings(file), to_plain(run.config, resolve=False)
         paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS if run.dependencies}

@@ -10,9 +10,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from showattendtell.config.command_line import check_command
+from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import quoted
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -123,7 +122,7 @@ def check_table(table: PaperTableConfig) -> None:
             f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
         )
     for decoding in table.decodings:
-        check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+        compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
 def with_runs_before(table: PaperTableConfig, names: Iterable[str], seeds: Sequence[int]) -> dict[str, list[int]]:
@@ -246,7 +245,7 @@ def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
     from showattendtell.config.instantiate import build
     from showattendtell.metrics.tokenizers import scoring_name
 
-    config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+    config = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
     tokenizer = scoring_name(config.tokenizer) if config.get("tokenizer") else "plain"
     return tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
 

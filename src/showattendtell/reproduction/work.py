@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from showattendtell.config.entry_point import as_value
+from showattendtell.config.command_line import as_value
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError
 from showattendtell.reproduction.outcome import make_table, write

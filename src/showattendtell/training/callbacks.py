@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from showattendtell.config.command_line import with_defaults
-from showattendtell.config.sweeper import is_trial
+from showattendtell.config.validation import with_defaults
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -28,7 +27,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT, entropies
-from showattendtell.runtime.distributed import any_rank, rank
+from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, write_times
 from showattendtell.runtime.random_states import random_states, set_random_states
 from showattendtell.settings import Fraction
@@ -38,9 +37,6 @@ from showattendtell.training.loggers import METRICS, Dashboard, Histogram, Image
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 from showattendtell.visualization.heatmaps import draw_panel
-
-if TYPE_CHECKING:
-    from showattendtell.config.study import CurrentTrial
 
 NLL = "val/nll_per_word"
 CIDER = "val/cider"
@@ -229,38 +225,6 @@ class EpochReport(Callback):
         """Drop rows that were logged after the checkpoint: they will be logged again."""
         self._best, self._log.rows = state["best"], list(state["rows"])
         self._log.save()
-
-
-class TrialPruning(Callback):
-    """In a trial, reports each validation metric to the study, and stops training if the study's pruner says so.
-
-    Only the first process has access to the study.
-    """
-
-    def __init__(self) -> None:
-        self._trial: CurrentTrial | None = None
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if is_trial() and rank() == 0:
-            from showattendtell.config.study import current_trial
-
-            self._trial = current_trial()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        should_prune = False
-        if self._trial:
-            metric = trainer.callback_metrics[str(best_of(trainer).monitor)]
-            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-            self._trial.report(float(metric), int(batches // trainer.val_check_batch))  # type: ignore[operator]
-            should_prune = self._trial.should_prune()
-        if is_trial() and any_rank(should_prune):
-            trainer.should_stop = True
-            if rank() == 0:
-                print("this trial is pruned: others were better at this epoch")
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._trial:
-            self._trial.save_time()
 
 
 class DashboardCallback(Callback):

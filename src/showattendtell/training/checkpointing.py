@@ -12,7 +12,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from showattendtell.config.entry_point import as_argument
+from showattendtell.config.command_line import as_argument
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank

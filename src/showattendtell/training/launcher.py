@@ -25,7 +25,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from showattendtell.config.compose import plain_settings
-from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
@@ -164,8 +163,7 @@ def _work(train: Train, settings: Settings, hydra: Any) -> float:
     silence_warnings()
     release_unknown_semaphores()
     try:
-        with without_checks(settings):
-            return _run_process(train, settings)
+        return _run_process(train, settings)
     except LostProcessError:
         sys.exit(2)  # the parent knows which process failed, and why
     except ReportedElsewhere as reported:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.entry_point import Choices
+from showattendtell.config.folders import find_options
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import Vocabulary
@@ -40,15 +41,17 @@ class Recipe:
     def __init__(self, attention: Any, decoder: Any, **settings: Any):
         given = {"attention": attention, "decoder": decoder}
         named = {group: option for group, option in given.items() if isinstance(option, str)}
-        _, options = compose("train", [])
         for group, option in named.items():
-            if option not in options[group]:
+            options = find_options("train", group)
+            if option not in options:
                 raise UserError(
-                    f"{group} '{option}' is unknown{did_you_mean(option, options[group])}; pass a name out of "
-                    f"{', '.join(options[group])}, or the class itself: {group}=..."
+                    f"{group} '{option}' is unknown{did_you_mean(option, options)}; pass a name out of "
+                    f"{', '.join(options)}, or the class itself: {group}=..."
                 )
         # dataset=custom changes no other group
-        config, _ = compose("train", ["dataset=custom", *(f"{group}={option}" for group, option in named.items())])
+        config = compose(
+            "train", ["dataset=custom", *(f"{group}={option}" for group, option in named.items())], with_hydra=True
+        )
         self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
         is_named = attention is None or isinstance(attention, str)
         self.attention = to_plain(config.attention) if is_named else attention

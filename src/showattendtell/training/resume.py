@@ -10,13 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import (
-    compose,
-    find_differences,
-)
-from showattendtell.config.entry_point import quoted
-from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
+from showattendtell.config.command_line import MULTIRUN, parse, quoted, value_of
+from showattendtell.config.compose import find_differences
+from showattendtell.config.entry_point import HYDRA
+from showattendtell.config.trust import LIMIT, recalled, stored_arguments
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
@@ -88,18 +85,16 @@ def recall(arguments: list[str]) -> list[str]:
     Raises:
         UserError: the run's own arguments could run code outside this project, and were not typed again.
     """
-    given = [argument for argument in arguments if argument.startswith("resume=")]
-    settings, _ = compose("train", check_command("train", given[-1:], complete=False))
-    if not isinstance(settings["resume"], str):
+    flags, typed = parse("train", arguments)
+    resume = value_of("resume", typed)
+    if not isinstance(resume, str) or not resume:
         return arguments
-    if {"-m", "--multirun"} & set(arguments):
+    if MULTIRUN & set(flags):
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
-    folder = Path(settings["resume"]).expanduser()
+    folder = Path(resume).expanduser()
     file, stored = command_of(folder)
     folder_arguments = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
-    command = [*recalled(stored, arguments, file), *arguments, *folder_arguments]
-    check_recalled_command(command, arguments, file)
-    return command
+    return [*recalled(stored, typed, file), *arguments, *folder_arguments]
 
 
 def command_of(folder: Path) -> tuple[Path, list[str]]:
@@ -203,7 +198,7 @@ def _is_moved(current: str, stored: str) -> bool:
 
 def discard(folder: Path) -> None:
     """Remove the folder of a run that does not start, in which Hydra already wrote the configuration."""
-    shutil.rmtree(folder / "config", ignore_errors=True)
+    shutil.rmtree(folder / HYDRA, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from showattendtell.config.command_line import check_command
-from showattendtell.config.entry_point import quoted, read_choices, read_searchpath, run_folder, search_root
+from showattendtell.config.command_line import quoted
+from showattendtell.config.compose import compose
+from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
@@ -43,10 +44,10 @@ def run_stages(settings: Mapping[str, Any]) -> float:
         raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
     given = read_choices().arguments
     folder = _find_folder(settings, given)
-    stages = list(plan_stages(settings["stages"], folder, [*read_searchpath(), *given]))
+    stages = list(plan_stages(settings["stages"], folder, [*config_dirs(), *given]))
     for stage in stages:
         try:
-            check_command(stage.command, stage.arguments)
+            compose(stage.command, stage.arguments)
         except UserError as error:
             raise UserError(f"stage {stage.name}: {error}") from None
     with atomic_write(folder / STAGES) as file:

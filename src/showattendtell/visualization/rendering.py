@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
 DARKEST = 0.15
 """Brightness of the photograph where the attention is 0."""
@@ -60,16 +60,17 @@ def spaces_before(words: Sequence[str], caption: str) -> list[bool]:
     return spaced
 
 
-def fill(template: str, **content: object) -> str:
-    """Render a template of this package; in HTML, values are escaped."""
+def fill(template: str | Path, **content: object) -> str:
+    """Render a template of this package, or the template in a file; in HTML, values are escaped."""
+    path = Path(template)
     templates = Environment(
-        loader=PackageLoader("showattendtell.visualization"),
-        autoescape=template.endswith(".html"),
+        loader=ChoiceLoader([PackageLoader("showattendtell.visualization"), FileSystemLoader(path.parent)]),
+        autoescape=path.suffix == ".html",
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    text = templates.get_template(template).render(content)
+    text = templates.get_template(path.name).render(content)
     return text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not text
 
 

@@ -27,7 +27,7 @@ def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
     for name in names:
         Image.effect_noise((64, 48), 50).save(name)
     Path("b.png").write_text("no image")
-    config, _ = compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"])
+    config = compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"])
     settings = {name: value for name, value in to_plain(config, resolve=False).items() if name != "hydra"}
     settings["decoding"]["language"] = None
     worker = CaptionWorker(settings, "0123", str(tmp_path))

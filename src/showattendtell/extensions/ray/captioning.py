@@ -11,7 +11,6 @@ from typing import Any, get_type_hints
 from omegaconf import OmegaConf
 
 from showattendtell.config.compose import to_plain
-from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import Config
 from showattendtell.errors import UserError
 from showattendtell.extensions.ray.actors import actor_options, require_ray
@@ -39,8 +38,7 @@ class CaptionWorker:
     def __init__(self, settings: Mapping[str, Any], checksum: str, folder: str):
         os.chdir(folder)
         config = OmegaConf.create(dict(settings))
-        with without_checks(config):
-            self._captioners = load_captioners(config)
+        self._captioners = load_captioners(config)
         self._names = [" + ".join(group) for group in checkpoint_groups(config)]
         self._checksum = checksum
 

@@ -1,16 +1,13 @@
 """Results of a search: a table for the terminal, and an HTML page with charts."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from optuna import Study
 from optuna.distributions import CategoricalDistribution
-from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
@@ -21,14 +18,13 @@ from showattendtell.runtime.files import atomic_write, duration
 from showattendtell.visualization.charts import Axis, Chart, Mark, axis_over, category_axis
 from showattendtell.visualization.rendering import fill
 
+TEMPLATE = Path(__file__).with_name("study.html")
+
 PAGE = "report.html"
 """Name of the page in the study's folder."""
 
 NUM_BEST = 10
 """Number of best trials that are shown."""
-
-FEWEST_TRIALS = 10
-"""Number of completed trials from which on the importance of settings is shown."""
 
 FIGURES = {"bleu4": "BLEU-4 in validation", "cider": "CIDEr in validation", "nll": "-log p per word in validation"}
 """Metrics that trials can optimize, by their values of `monitor`, and their labels."""
@@ -118,67 +114,31 @@ def _counts(summary: StudySummary) -> str:
     return ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True) if count) or "no trials"
 
 
-def write_page(summary: StudySummary, path: Path) -> None:
-    """Write the page of `render` to a file."""
-    with atomic_write(path) as stream:
-        stream.write(render(summary).encode())
-
-
 def render(summary: StudySummary) -> str:
-    """Return the summary as one HTML file, with charts."""
+    """Return the summary as one HTML file, with a chart for each searched setting."""
     metric = FIGURES[summary.study.user_attrs["space"]["monitor"]]
-    importances = find_importances(summary)
     return fill(
-        "study.html",
+        TEMPLATE,
         summary=summary,
         metric=metric,
         counts=_counts(summary),
         best=summary.best[:NUM_BEST],
         searched=_searched(summary),
-        history=history_chart(summary, metric) if summary.best else None,
-        importances=importances,
-        no_importances=(
-            "All trials have nearly the same value."
-            if len(summary.best) >= FEWEST_TRIALS
-            else f"Shown from {FEWEST_TRIALS} completed trials on; there are {len(summary.best)}."
-        ),
         settings=[setting_chart(summary, metric, name) for name in _searched(summary)],
         legend=_legend(summary),
-        curves=learning_curves(summary, metric),
         seconds=seconds,
         duration=duration,
         shown=_shown,
     )
 
 
-def find_importances(summary: StudySummary) -> dict[str, float]:
-    """Return the fraction of the variance between trials that each setting explains, by functional ANOVA (Hutter et al.
-    2014); empty if there are fewer than `FEWEST_TRIALS` completed trials or their values are nearly equal."""
-    if len(summary.best) < FEWEST_TRIALS or len({trial.value for trial in summary.best}) == 1:
-        return {}
-    with suppress(RuntimeError):  # nearly equal values have no variance to explain
-        return get_param_importances(summary.study, evaluator=FanovaImportanceEvaluator(seed=0))
-    return {}
-
-
-def history_chart(summary: StudySummary, metric: str) -> Chart:
-    """Return the value of each trial by its number, and the best value so far."""
-    trials = sorted([*summary.best, *summary.pruned], key=lambda trial: trial.number)
-    values = [value for trial in trials if (value := trial.value) is not None]
-    x, y = axis_over("trial", [trial.number for trial in trials]), axis_over(metric, values)
-    better = max if summary.study.direction == StudyDirection.MAXIMIZE else min
-    completed = sorted(summary.best, key=lambda trial: trial.number)
-    best = [y.position(value) for value in accumulate((trial.value or 0.0 for trial in completed), better)]
-    positions = [x.position(trial.number) for trial in completed]
-    corners = zip(
-        [*positions, x.position(trials[-1].number)][1:], best, strict=True
-    )  # the value stays until the next trial
-    line = [
-        point for start, end in zip(zip(positions, best, strict=True), corners, strict=True) for point in (start, end)
-    ]
-    chart_marks = [Mark("best line", line)] if len(line) > 2 else []
-    chart_marks += [_dot(trial, summary, x.position(trial.number), y) for trial in trials if trial.value is not None]
-    return Chart(x, y, chart_marks, _legend(summary, {"best line": "best value so far"}))
+def report(study: Study, folder: Path) -> None:
+    """Print the results of a study, and write its page into its folder."""
+    summary = summarize_study(study, folder)
+    with atomic_write(folder / PAGE) as stream:
+        stream.write(render(summary).encode())
+    print_study(summary)
+    print(f"{folder / PAGE} has more")
 
 
 def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
@@ -196,21 +156,6 @@ def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
     return Chart(x, y, marks)
 
 
-def learning_curves(summary: StudySummary, metric: str) -> Chart | None:
-    """Return a line for each trial with its values by validation, the best trial's last; None without such values."""
-    trials = [trial for trial in (*summary.pruned, *reversed(summary.best)) if trial.intermediate_values]
-    if not trials:
-        return None
-    steps, values = zip(*(point for trial in trials for point in trial.intermediate_values.items()), strict=True)
-    x, y = axis_over("validation", steps), axis_over(metric, values)
-    marks = []
-    for trial in trials:
-        points = [(x.position(step), y.position(value)) for step, value in sorted(trial.intermediate_values.items())]
-        marks.append(Mark(f"{_kind(trial, summary)} line", points, _about(trial)))
-    legend = {f"{kind} line": label for kind, label in _legend(summary).items()}
-    return Chart(x, y, marks, legend)
-
-
 def _searched(summary: StudySummary) -> list[str]:
     """Return the searched settings that completed trials have, in their order."""
     return list(dict.fromkeys(name for trial in summary.best for name in trial.params))
@@ -222,10 +167,10 @@ def _kind(trial: FrozenTrial, summary: StudySummary) -> str:
     return "best" if trial.number == summary.best[0].number else "trial"
 
 
-def _legend(summary: StudySummary, others: Mapping[str, str] | None = None) -> dict[str, str]:
+def _legend(summary: StudySummary) -> dict[str, str]:
     kinds = {"best": "best trial", "trial": "completed trial", "pruned": "pruned trial, its last value"}
     present = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
-    return {**{kind: label for kind, label in kinds.items() if kind in present}, **(others or {})}
+    return {kind: label for kind, label in kinds.items() if kind in present}
 
 
 def _dot(trial: FrozenTrial, summary: StudySummary, x: float, y: Axis) -> Mark:

@@ -1,0 +1,14 @@
+"""The config groups of extensions."""
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from showattendtell.config.folders import extension_folders
+
+
+class ExtensionOptions(SearchPathPlugin):
+    """Adds the folder `conf/` of each extension to those in which Hydra looks for options."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in extension_folders():
+            search_path.append("extension", f"file://{folder}")

@@ -1,0 +1,51 @@
+"""The folders of options: `conf/`, those of the extensions, and the user's own."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from showattendtell.errors import UserError
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def config_folder() -> str:
+    """Return the path of `conf/`: inside the package if installed as a wheel, else at the top of the checkout."""
+    for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
+        if (folder / "train.yaml").is_file():
+            return str(folder)
+    raise UserError(f"the folder conf/ is missing next to {PACKAGE}; reinstall showattendtell")
+
+
+def extension_folders() -> list[str]:
+    """Return the folders with the options of extensions."""
+    return sorted(str(folder) for folder in PACKAGE.glob("extensions/*/conf"))
+
+
+def command_folder(name: str) -> str:
+    """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
+    for folder in (config_folder(), *extension_folders()):
+        if Path(folder, name, f"{name}.yaml").is_file():
+            return str(Path(folder, name))
+    return config_folder()
+
+
+def find_groups(command: str, own: Iterable[str] = ()) -> set[str]:
+    """Return the names of all config groups, as `attention` and `attention/score`.
+
+    Args:
+        own: the user's own folders of options.
+    """
+    folders = _folders(command, own)
+    return {str(path.parent.relative_to(folder)) for folder in folders for path in folder.rglob("*.yaml")} - {"."}
+
+
+def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]:
+    """Return the options of a config group, as `soft`, or `paper/coco` if they are in a subfolder."""
+    folders = [folder / group for folder in _folders(command, own)]
+    return sorted(
+        str(path.relative_to(folder).with_suffix("")) for folder in folders for path in folder.rglob("*.yaml")
+    )
+
+
+def _folders(command: str, own: Iterable[str]) -> list[Path]:
+    return [Path(folder) for folder in (command_folder(command), *extension_folders(), *own)]

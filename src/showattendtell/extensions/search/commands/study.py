@@ -1,0 +1,20 @@
+"""Print the results of a hyperparameter search, and write its page."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry_point import entry_point
+
+
+@entry_point("study", positional="folder")
+def main(config: DictConfig) -> None:
+    from pathlib import Path
+
+    from showattendtell.extensions.search.study import find_study
+    from showattendtell.extensions.search.study_page import report
+
+    for folder in config.folder:
+        report(find_study(Path(folder), config.storage), Path(folder))
+
+
+if __name__ == "__main__":
+    main()

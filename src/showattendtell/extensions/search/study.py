@@ -1,0 +1,293 @@
+"""Studies of Optuna: the search space, the storage, and the trials that a worker runs."""
+
+import itertools
+import math
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import optuna
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from showattendtell.config.validation import format_value
+from showattendtell.errors import UserError, first_line, listed
+from showattendtell.runtime.files import LAST, LOCK, file_lock, lock_file
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+FILE = "study.db"  # the default storage of a study, in its folder
+HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
+TIMEOUT = 60  # seconds to wait while another process writes to a file of SQLite
+MOST_ATTEMPTS = 3
+
+
+@dataclass
+class SearchConfig:
+    """Settings of a search.
+
+    Attributes:
+        study_name: the study's name in its storage.
+        storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by
+            default study.db in the study's folder.
+        n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
+        n_jobs: number of trials that are launched at a time.
+        seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
+        sampler: proposes trials.
+        pruner: stops unpromising trials.
+        params: settings of all trials, each with its value, or the values or range to search.
+    """
+
+    study_name: Text
+    sampler: Callable[..., BaseSampler]
+    pruner: Any
+    storage: Text | None = None
+    n_trials: PositiveInt = 20
+    n_jobs: PositiveInt = 1
+    seed: NonNegativeInt | None = None
+    params: Mapping[str, Any] | None = None
+
+
+@dataclass
+class StudyConfig:
+    """Settings of `study`.
+
+    Attributes:
+        folder: folders of searches, runs/NAME-study; folder= may be left out.
+        storage: the storage of the study, if it is not the database in this folder.
+    """
+
+    folder: Sequence[Text]
+    storage: Text | None
+
+
+def open_storage(url: str | None, folder: Path) -> BaseStorage:
+    """Open the storage at `url`, a database or a file; None for the database in a study's folder.
+
+    Raises:
+        UserError: if it cannot be opened.
+    """
+    if url and "://" not in url:
+        try:
+            return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
+        except Exception as error:  # it replays entries, which may be anything
+            raise UserError(f"the storage {url} cannot be opened: {first_line(error)}; restore a copy of it") from None
+    address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
+    options = {"connect_args": {"timeout": TIMEOUT}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+    try:
+        return RDBStorage(address.replace("{", "{{").replace("}", "}}"), engine_kwargs=options)  # Optuna formats it
+    except ImportError:
+        raise UserError(f"{_shown(address)} needs a package: pip install 'showattendtell[postgresql]'") from None
+    except (SQLAlchemyError, StorageInternalError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
+
+
+def _shown(url: str) -> str:
+    """Return a database URL without its password; only the scheme if it is not a valid URL."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return f"{url.partition('://')[0]}://..."
+
+
+def find_study(folder: Path, url: str | None) -> optuna.Study:
+    """Return the study whose trials are in a folder, `NAME-study`, or the only one of its storage.
+
+    Args:
+        url: its storage, if that is not the database in the folder.
+    """
+    if url is None and not (folder / FILE).is_file():
+        raise UserError(f"{folder} has no {FILE}; give the folder of a search, runs/NAME-study, or storage=PLACE")
+    storage = open_storage(url, folder)
+    try:
+        names = optuna.get_all_study_names(storage)
+        name = names[0] if len(names) == 1 else folder.name.removesuffix("-study")
+        study = optuna.load_study(study_name=name, storage=storage)
+        study.get_trials(deepcopy=False)
+        return study
+    except KeyError:
+        raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE") from None
+    except (SQLAlchemyError, StorageInternalError, ValueError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"the storage of {folder} cannot be read ({reason}); restore a copy of it") from None
+
+
+def current_trial(study: optuna.Study, number: int) -> Trial:
+    """Return a running trial, to report its values to the study from another process."""
+    storage = study._storage
+    return Trial(study, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
+
+
+def distribution_of(override: Override) -> BaseDistribution | None:
+    """Return the distribution of a setting with several values or a range; None for a setting with one value."""
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return CategoricalDistribution([_text(choice) for choice in value.list])
+    is_log = "log" in getattr(value, "tags", ())
+    if isinstance(value, IntervalSweep):
+        return FloatDistribution(float(value.start or 0), float(value.end or 0), log=is_log)
+    if isinstance(value, RangeSweep):
+        values = list(value.range())
+        step = abs(values[1] - values[0]) if len(values) > 1 else 1
+        kind: Any = IntDistribution if isinstance(values[0], int) else FloatDistribution
+        return kind(min(values), max(values), step=step)
+    return None
+
+
+def _text(choice: Any) -> Any:
+    """Return a choice as plain data: a text if it was quoted, or a list."""
+    if isinstance(choice, QuotedString):
+        return choice.text
+    return choice if isinstance(choice, str | int | float | bool | None) else format_value(choice)
+
+
+def _values(distribution: BaseDistribution) -> list[Any] | None:
+    """Return all values of a distribution, if they can be counted."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return list(range(distribution.low, distribution.high + 1, distribution.step))
+    return None
+
+
+class Worker:
+    """Takes trials of a study for this process, and tells the study how they end.
+
+    Any number of processes, on one machine or several, may work on one study. Each locks a file in the folder of a
+    trial that it runs; the kernel releases the lock however the process ends. So others see which trials were
+    interrupted, and resume them in the same folder.
+
+    Args:
+        study: the study, with sampler and pruner.
+        folder: has a folder for each trial.
+        space: the distribution of each searched setting.
+        fixed: the value of each other setting.
+        monitor: the metric that the trials optimize.
+        total: number of trials that the study is to have.
+
+    Raises:
+        UserError: if the study has trials with other settings.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        folder: Path,
+        space: Mapping[str, BaseDistribution],
+        fixed: Mapping[str, str],
+        monitor: str,
+        total: int,
+    ):
+        self.study, self._folder, self._space, self._fixed = study, folder, dict(space), dict(fixed)
+        self._held: dict[int, TextIO] = {}
+        values = [_values(distribution) for distribution in space.values()]
+        size = math.inf if None in values else math.prod(len(each or ()) for each in values)
+        self._total = int(min(total, size))
+        self._is_grid = size <= total
+        with file_lock(folder / LOCK):
+            self._refuse_others(monitor)
+            if self._is_grid:  # each combination once, instead of proposals of the sampler
+                for combination in itertools.product(*(each or () for each in values)):
+                    study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+
+    def _refuse_others(self, monitor: str) -> None:
+        """Raise a `UserError` if the study has trials with other settings or choices. Bounds of ranges may change."""
+        ours: dict[str, Any] = {name: value for name, value in self._fixed.items() if not may_differ(name)}
+        for name, distribution in self._space.items():
+            choices = getattr(distribution, "choices", None)
+            ours[name] = list(map(str, choices)) if choices else type(distribution).__name__
+        ours["monitor"] = monitor
+        stored = self.study.user_attrs.get("space")
+        if stored is None:
+            self.study.set_user_attr("space", stored := ours)
+        if changed := sorted(name for name in {**stored, **ours} if stored.get(name) != ours.get(name)):
+            raise UserError(
+                f"the study {self.study.study_name} was started with other values of {listed(changed)}; give the same "
+                "values, or start another study with hydra.sweeper.study_name=NAME"
+            )
+
+    def take(self, number: int) -> dict[int, list[str]]:
+        """Claim up to `number` trials: first interrupted ones, then new ones until the study has its total.
+
+        Returns:
+            The settings of their runs by number; empty if all are done or run by other processes.
+        """
+        claimed: dict[int, list[str]] = {}
+        with file_lock(self._folder / LOCK):
+            for trial in self._trials():
+                if len(claimed) < number and trial.state == TrialState.RUNNING and self._resume(trial):
+                    claimed[trial.number] = self._settings(trial.params)
+                    if (self._folder / str(trial.number) / LAST).is_file():
+                        claimed[trial.number].append("resume=true")
+            while len(claimed) < number and len(self._trials()) < self._total:
+                added = self.study.ask(self._space)
+                self._hold(added.number)
+                claimed[added.number] = self._settings(added.params)
+                added.set_user_attr("host", socket.gethostname())
+                added.set_user_attr("settings", dict(line.split("=", 1) for line in claimed[added.number]))
+        return claimed
+
+    def _trials(self) -> list[FrozenTrial]:
+        trials = self.study.get_trials(deepcopy=False)
+        return [trial for trial in trials if trial.state != TrialState.WAITING]
+
+    def _resume(self, trial: FrozenTrial) -> bool:
+        """Return whether an interrupted trial was claimed. It fails if it was interrupted too often, or if this search
+        could not have proposed its values: they come from a database, and would become arguments."""
+        is_here = trial.user_attrs.get("host") == socket.gethostname() or (self._folder / str(trial.number)).is_dir()
+        if not is_here or not self._hold(trial.number):
+            return False
+        attempts = trial.user_attrs.get("attempts", 1) + 1
+        is_own = trial.params.keys() == self._space.keys()
+        if not is_own or not all(_may_be(value, self._space[name]) for name, value in trial.params.items()):
+            self.fail(trial.number, "its values are outside of the search space")
+        elif attempts > MOST_ATTEMPTS:
+            self.fail(trial.number, f"it was interrupted {MOST_ATTEMPTS} times")
+        else:
+            current_trial(self.study, trial.number).set_user_attr("attempts", attempts)
+            return True
+        return False
+
+    def _hold(self, number: int) -> bool:
+        file = lock_file(self._folder / str(number) / HELD) if number not in self._held else None
+        if file:
+            self._held[number] = file
+        return file is not None
+
+    def _settings(self, params: Mapping[str, Any]) -> list[str]:
+        sampled = {name: format_value(value) for name, value in params.items()}
+        return [f"{name}={value}" for name, value in {**self._fixed, **sampled}.items()]
+
+    def end(self, number: int, returned: Any) -> None:
+        """Record the value that the run of a trial returned. The trial failed if it is not a finite number."""
+        if self.study.get_trials(deepcopy=False)[number].user_attrs.get("pruned"):
+            self.study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
+        elif isinstance(returned, float) and math.isfinite(returned):
+            self.study.tell(number, returned, skip_if_finished=True)
+        else:
+            self.fail(number, f"it returned {returned}")
+            return
+        self._held.pop(number).close()
+
+    def fail(self, number: int, error: str) -> None:
+        """Record that a trial failed, with the error message."""
+        current_trial(self.study, number).set_user_attr("error", error)
+        self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+        self._held.pop(number).close()
+
+
+def _may_be(value: Any, distribution: BaseDistribution) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return any(type(value) is type(choice) and value == choice for choice in distribution.choices)
+    return type(value) in (int, float)
