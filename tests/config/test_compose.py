@@ -235,22 +235,6 @@ def test_an_extension_brings_its_options_and_its_command(small_conf: Path, monke
     assert "gadget" in find_options("train", "attention")
 
 
-def supplied() -> dict[str, set[str]]:
-    """The arguments next to the node in every `build(config.NODE, ...)` and `build(settings["NODE"], ...)`."""
-    found: dict[str, set[str]] = {}
-    for file in Path(showattendtell.__file__).parent.rglob("*.py"):
-        for call in ast.walk(ast.parse(file.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "build" and call.keywords:
-                node = re.sub(r"\['(\w+)'\]", r".\1", ast.unparse(call.args[0])).partition(".")[2]
-                found.setdefault(node, set()).update(str(keyword.arg) for keyword in call.keywords)
-    return found
-
-
-def test_what_the_code_supplies_is_what_it_gives_when_it_builds():
-    given = {node: set(names) for node, names in SUPPLIED.items() if node != "attention.score"}
-    assert given == supplied()
-
-
 @pytest.mark.parametrize("score", find_options("train", "attention/score"))
 def test_what_the_code_supplies_to_a_score_is_what_the_score_lacks(score: str):
     config = compose("train", [f"attention/score={score}"])

@@ -34,7 +34,7 @@ def options() -> dict[str, list[str]]:
         group = path.parts[0] if recipe else str(path.parent)
         groups.setdefault(group, []).append(str(path.relative_to(group)))
     for group in ("hydra", "hydra/sweeper"):
-        groups.pop(group)
+        groups.pop(group, None)
     return groups
 
 
