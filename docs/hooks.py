@@ -10,6 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import reference_pages
+
 from showattendtell.extensions.search.study import find_study
 from showattendtell.extensions.search.study_page import PAGE, render, summarize_study
 

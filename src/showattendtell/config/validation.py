@@ -245,7 +245,12 @@ ADVICE = {
 }
 """What to do about an error of the system, by its number."""
 
-USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError)  # exceptions that are reported without a traceback
+USER_ERRORS = (
+    UserError,
+    HydraException,
+    OmegaConfBaseException,
+    OSError,
+)  # exceptions that are reported without a traceback
 
 
 def sentence(error: Exception) -> str:
