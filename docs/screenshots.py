@@ -38,8 +38,8 @@ COMMANDS = [
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
     ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
-    ["train", "-m", "sweep=shapes", *SEARCH],
-    ["report", "study=studies/flickr8k_soft"],
+    ["train", "sweep=shapes", *SEARCH],
+    ["study", "studies/flickr8k_soft"],
     ["export", "checkpoint=flickr8k_soft", "formats=[web]", "precision=float16", "output=exported"],
 ]
 PAGES = {

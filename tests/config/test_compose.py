@@ -1,6 +1,5 @@
 """One pass of configuration: Hydra composes, and everything that is wrong is reported at once, with what was meant."""
 
-import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from slow_cases import slow_after
 
-import showattendtell
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.folders import config_folder, extension_folders, find_options
 from showattendtell.config.help import help_page

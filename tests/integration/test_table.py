@@ -79,7 +79,6 @@ def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: P
             (["nowhere"], ["nowhere does not exist"]),
             (["tabled", "split=val"], ["tabled has no results on the split val, but on test"]),
             (["tabled", "runs=tabled"], ["runs are given twice"]),
-            (["tabled", "study=tabled"], ["runs=runs/", "study=runs/NAME-study", "not both"]),
             (["tabled", "output=table.pdf"], ["table.pdf", ".md or .tex or .json"]),
             (["tabled", "output=in-the-way/table.md"], ["in-the-way/table.md cannot be written"]),
             (["tabled", "columns=[bleu5]"], ["columns=[bleu5]"]),

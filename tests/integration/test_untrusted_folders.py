@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -19,7 +18,6 @@ from slow_cases import slow_after
 
 from showattendtell.config.compose import compose, plain_settings
 from showattendtell.errors import UserError
-from showattendtell.extensions.search.study import FILE, STUDY_FILE, find_study, open_storage
 from showattendtell.inference.pipeline import load
 
 SECRET = "a-password-in-the-environment"
@@ -145,34 +143,6 @@ def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Ca
     assert json.loads(text)["config"]["note"] == "${oc.env:SECRET}"
 
 
-@pytest.mark.parametrize("place", slow_after(1, ["sqlite:///{}", "{}"]), ids=["database", "journal"])
-def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, place: str):
-    (tmp_path / "study").mkdir()
-    outside = place.format(tmp_path / "mark")
-    (tmp_path / "study" / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": outside}))
-    assert_error(run_forked("report", "study=study", folder=tmp_path), STUDY_FILE, "mark", "give storage=PLACE")
-    assert not (tmp_path / "mark").exists()
-    output = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
-    assert_error(output, "has no study own")
-
-
-@pytest.mark.parametrize("content", slow_after(1, ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"]))
-def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: str):
-    (tmp_path / STUDY_FILE).write_text(content)
-    assert_error(run_forked("report", "study=.", folder=tmp_path), STUDY_FILE)
-
-
-def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
-    storage = open_storage(str(tmp_path / "journal"), tmp_path)
-    optuna.create_study(study_name="own", storage=storage)
-    for place in (str(tmp_path / "journal"), None):
-        if place is None:
-            optuna.create_study(study_name="own", storage=open_storage(None, tmp_path))
-            assert (tmp_path / FILE).is_file()
-        (tmp_path / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": place}))
-        assert find_study(tmp_path, None).trials == []
-
-
 @pytest.mark.slow
 def test_reproduce_compares_the_settings_in_a_folder_as_texts(
     run_forked: Run, trained: Any, folder: Path, tmp_path: Path
@@ -285,12 +255,3 @@ def test_a_result_file_with_control_characters_is_reported(
     content = json.loads((tmp_path / "a.json").read_text())
     (tmp_path / "a.json").write_text(json.dumps({**content, "dataset": "\x1b]0;title\x07"}))
     assert_error(run_forked("report", "runs=[a.json]", folder=tmp_path), "a.json was altered", "control characters")
-
-
-@pytest.mark.parametrize("line", slow_after(1, ['{"op_code": 99, "worker_id": "a"}', "{", "[]", '{"op_code": 0}']))
-def test_a_damaged_journal_is_reported(run_forked: Run, tmp_path: Path, line: str):
-    optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
-    with (tmp_path / "journal").open("a") as journal:
-        journal.write(f"{line}\n{line}\n")
-    (tmp_path / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": "journal"}))
-    assert_error(run_forked("report", "study=.", folder=tmp_path), "the storage journal cannot be opened")

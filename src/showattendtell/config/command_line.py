@@ -95,7 +95,7 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
         overrides.pop(key, None)  # so that the last one also comes last
         if setting in DEFAULTS:
             continue
-        overrides[key] = f"{f'++{key}' if is_value and equals else name if '/' in key else key}{equals}{value}"
+        overrides[key] = f"{f'++{key}' if is_value and equals else name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
 
 

@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -88,6 +89,7 @@ class SweepCheck(Callback):
     """Checks every value of a sweep before its first run, once for the whole sweep."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         with report_errors():  # Hydra would turn an error of a callback into a warning
             raise_errors(check_sweep(config))
 

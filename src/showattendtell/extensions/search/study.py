@@ -3,7 +3,8 @@
 import itertools
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -110,14 +111,21 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
     if url is None and not (folder / FILE).is_file():
         raise UserError(f"{folder} has no {FILE}; give the folder of a search, runs/NAME-study, or storage=PLACE")
     storage = open_storage(url, folder)
-    try:
+    with report_damage(folder):
         names = optuna.get_all_study_names(storage)
         name = names[0] if len(names) == 1 else folder.name.removesuffix("-study")
+        if name not in names:
+            raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE")
         study = optuna.load_study(study_name=name, storage=storage)
         study.get_trials(deepcopy=False)
         return study
-    except KeyError:
-        raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE") from None
+
+
+@contextmanager
+def report_damage(folder: Path) -> Iterator[None]:
+    """Raise a `UserError` for a storage that is locked, damaged or altered: a page is found damaged when it is read."""
+    try:
+        yield
     except (SQLAlchemyError, StorageInternalError, ValueError) as error:
         reason = first_line(error.__cause__ or error)
         raise UserError(f"the storage of {folder} cannot be read ({reason}); restore a copy of it") from None
@@ -195,7 +203,7 @@ class Worker:
         size = math.inf if None in values else math.prod(len(each or ()) for each in values)
         self._total = int(min(total, size))
         self._is_grid = size <= total
-        with file_lock(folder / LOCK):
+        with file_lock(folder / LOCK), report_damage(folder):
             self._refuse_others(monitor)
             if self._is_grid:  # each combination once, instead of proposals of the sampler
                 for combination in itertools.product(*(each or () for each in values)):
@@ -224,7 +232,7 @@ class Worker:
             The settings of their runs by number; empty if all are done or run by other processes.
         """
         claimed: dict[int, list[str]] = {}
-        with file_lock(self._folder / LOCK):
+        with file_lock(self._folder / LOCK), report_damage(self._folder):
             for trial in self._trials():
                 if len(claimed) < number and trial.state == TrialState.RUNNING and self._resume(trial):
                     claimed[trial.number] = self._settings(trial.params)

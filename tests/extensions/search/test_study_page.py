@@ -9,18 +9,15 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from showattendtell.runtime.files import duration
-from showattendtell.visualization.study_page import (
-    find_importances,
-    history_chart,
-    learning_curves,
+from showattendtell.extensions.search.study_page import (
     print_study,
+    render,
     seconds,
     setting_chart,
     summarize_study,
     train_command,
-    write_page,
 )
+from showattendtell.runtime.files import duration
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -100,28 +97,22 @@ def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
 
 
 def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study: optuna.Study, tmp_path: Path):
-    file = tmp_path / "report.html"
     best = tmp_path / "mine-study/1/best.ckpt"
     best.parent.mkdir(parents=True)
     best.touch()
-    write_page(summarize_study(study, tmp_path / "mine-study"), file)
-    page = file.read_text()
+    page = render(summarize_study(study, tmp_path / "mine-study"))
     assert len(page) < 50_000
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"(?!data:)", page)
     assert "<script" not in page
     assert headings(page) == [
         "Best trials",
         "Train the best trial again",
-        "History",
-        "Importance of the settings (fANOVA)",
         "Settings",
-        "Learning curves",
         "Pruned trials",
         "Failed trials",
     ]
-    charts = ("trial", *SPACE, "validation")
-    assert [f'aria-label="BLEU-4 in validation by {x}"' in page for x in charts] == [True] * 4
-    assert page.count("<figure") == 4
+    assert all(f'aria-label="BLEU-4 in validation by {name}"' in page for name in SPACE)
+    assert page.count("<figure") == 2
     assert ">2</th><td>2</td><td>4.000</td><td>12 s</td>" in page
     assert "the loss of step 3 is nan &lt;&amp;&gt;" in page
     assert f"checkpoint={best}" in page
@@ -133,53 +124,7 @@ def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
     study.add_trials([trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
     summary = summarize_study(study, tmp_path)
     print_study(summary)
-    write_page(summary, tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text().count("<figure") == 4 * number
-
-
-def test_trials_that_are_all_but_the_same_have_a_page(tmp_path: Path):
-    study = by_bleu()
-    values = ((0.0, 0.001), (1e-300, 0.01)) * 5
-    study.add_trials([trial(TrialState.COMPLETE, value, rate) for value, rate in values])
-    write_page(summarize_study(study, tmp_path), tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "History" in headings(page)
-    assert "All trials have nearly the same value." in page
-
-
-@pytest.mark.parametrize("number", [9, 10])
-def test_importance_takes_ten_trials_and_is_that_of_the_setting_that_matters(tmp_path: Path, number: int):
-    study = by_bleu()
-    study.add_trials([trial(TrialState.COMPLETE, float(value), 10 ** (-4 + value / 4)) for value in range(number)])
-    found = find_importances(summarize_study(study, tmp_path))
-    assert (found == {}) == (number < 10)
-    write_page(summarize_study(study, tmp_path), tmp_path / "report.html")
-    shown = "Shown from 10 completed trials on; there are 9." in (tmp_path / "report.html").read_text()
-    assert shown == (number < 10)
-    if number == 10:
-        assert found["optimizer.lr"] > 0.9
-        assert sum(found.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_the_history_has_each_trial_and_the_best_so_far(direction: str):
-    study = optuna.create_study(direction=direction)
-    values = [3.0, 5.0, 2.0, 4.0]
-    study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in values])
-    chart = history_chart(summarize_study(study, Path("x")), "nll")
-    line, *dots = chart.marks
-    best = [3.0, 5.0, 5.0, 5.0] if direction == "maximize" else [3.0, 3.0, 2.0, 2.0]
-    starts, ends = line.places[::2], line.places[1::2]  # a step for each trial
-    assert starts == [(chart.x.position(number), chart.y.position(value)) for number, value in enumerate(best)]
-    assert ends == [
-        (chart.x.position(min(number + 1, 3)), chart.y.position(value)) for number, value in enumerate(best)
-    ]
-    assert [dot.places for dot in dots] == [
-        [(chart.x.position(n), chart.y.position(one))] for n, one in enumerate(values)
-    ]
-    assert [dot.kind for dot in dots].count("best") == 1
-    assert dots[values.index(best[-1])].kind == "best"
-    assert chart.legend == {"best": "best trial", "trial": "completed trial", "best line": "best value so far"}
+    assert render(summary).count("<figure") == 2 * number
 
 
 def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: optuna.Study):
@@ -189,15 +134,6 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: o
     assert rate.x.position(0.001) == pytest.approx(50)
     assert score.x.names == ("dot", "cosine")
     assert {mark.kind for mark in rate.marks} == {"best", "trial", "pruned"}
-
-
-def test_learning_curves_have_a_line_for_each_trial_the_best_on_top(study: optuna.Study):
-    chart = learning_curves(summarize_study(study, Path("x")), "BLEU-4")
-    assert [mark.kind for mark in chart.marks] == ["pruned line", "trial line", "best line"]
-    assert chart.marks[-1].places == [
-        (chart.x.position(1), chart.y.position(15)),
-        (chart.x.position(2), chart.y.position(30)),
-    ]
 
 
 def test_where_less_is_better_the_least_is_the_best():
