@@ -2,19 +2,17 @@
 
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 from omegaconf import OmegaConf
-from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 from slow_cases import slow_after
 
@@ -29,6 +27,7 @@ from showattendtell.config.study import (
     write_study_file,
 )
 from showattendtell.errors import UserError
+from showattendtell.report import report_study
 from showattendtell.runtime.files import LOCK, lock_file
 
 RANDOM = {"_target_": "optuna.samplers.RandomSampler"}
@@ -178,39 +177,6 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
     assert own.trials()[0].user_attrs["error"] == "it was interrupted 3 times"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("optimizer.lr", "{_target_:torch.load,f:x.pkl,weights_only:false}"),
-        ("optimizer", "[adam,../../../tmp/evil]"),
-        ("optimizer.lr", "${oc.env:SECRET}"),
-        ("optimizer.lr", 0.5),
-        ("hydra.callbacks.x._target_", "torch.load"),
-    ],
-    ids=str,
-)
-def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Path, name: str, value: Any):
-    """They come from a database, and would be arguments."""
-    own = study(tmp_path)
-    taken, _ = take_one(own)
-    own._held.pop(taken).close()
-    before = own.trials()[0]
-    params = {**before.params, name: value}
-    kinds = {**before.distributions, name: CategoricalDistribution([value])}
-    strange = create_trial(
-        state=TrialState.RUNNING, params=params, distributions=kinds, user_attrs=dict(before.user_attrs)
-    )
-    (tmp_path / "journal").unlink()
-    foreign = optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
-    foreign.add_trial(strange)
-    shutil.rmtree(tmp_path / "0")
-    again = study(tmp_path)
-    [(added, overrides)] = again.take(1, 2).items()
-    assert added == 1
-    assert str(value) not in " ".join(overrides)
-    assert again.trials()[0].user_attrs["error"] == "its values are outside of the search space"
-
-
 def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_path: Path):
     own = study(tmp_path)
     taken, _ = take_one(own)
@@ -271,18 +237,81 @@ def test_of_two_machines_that_are_as_fast_one_gives_way(
     assert first not in third
 
 
+def write_study(folder: Path) -> list[str]:
+    """Write a database that `report` can show; return its tables."""
+    folder.mkdir(exist_ok=True)
+    shown = optuna.create_study(study_name="own", storage=open_storage(None, folder), direction="maximize")
+    shown.set_user_attr("space", {"monitor": "bleu4"})
+    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    for x in (0.25, 0.5):
+        done = create_trial(params={"x": x}, distributions=space, value=x, intermediate_values={1: x})
+        done.set_user_attr("settings", {"x": x})
+        shown.add_trial(done)
+    write_study_file(folder, "own", None)
+    with closing(sqlite3.connect(folder / FILE)) as database:
+        return [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+
+def report_error(folder: Path) -> str:
+    """The error of `report`; empty if it shows the study."""
+    try:
+        report_study(folder, None)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def error_after(folder: Path, *statements: str) -> str:
+    """The error of `report` after changes of the database."""
+    with closing(sqlite3.connect(folder / FILE)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return report_error(folder)
+
+
 def test_a_study_with_any_damaged_page_is_read_or_reported(tmp_path: Path):
-    run_all(study(tmp_path, storage=None), 4)
+    write_study(tmp_path)
     file, page = tmp_path / FILE, 4096
-    whole, reported = file.read_bytes(), []
-    for start in range(page, len(whole), page):
+    whole = file.read_bytes()
+    assert report_error(tmp_path) == ""
+    for start in range(0, len(whole), page):
         file.write_bytes(whole[:start] + b"\xa5" * page + whole[start + page :])
-        try:
-            find_study(tmp_path, None)
-        except UserError as fault:
-            reported.append(str(fault))
-    assert len(reported) > 5
-    assert all(re.search("cannot be (read|opened)|has no study", sentence) for sentence in reported)
+        message = report_error(tmp_path)
+        assert not message or "cannot be" in message or "has no study own" in message
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE {}", "DELETE FROM {}"])
+def test_a_study_without_a_table_or_its_rows_is_read_or_reported(tmp_path: Path, statement: str):
+    errors = []
+    for table in write_study(tmp_path / "whole"):
+        folder = shutil.copytree(tmp_path / "whole", tmp_path / table)
+        errors.append(error_after(folder, statement.format(table)))
+    assert sum("cannot be read" in error or "has no study own" in error for error in errors) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["NULL", "'x'", "x'ff00'", "9e999", "9223372036854775807", "'[1]'"])
+def test_a_study_with_any_strange_column_is_read_or_reported(tmp_path: Path, value: str):
+    errors = []
+    for table in write_study(tmp_path / "whole"):
+        with closing(sqlite3.connect(tmp_path / "whole" / FILE)) as database:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        for column in columns:
+            folder = shutil.copytree(tmp_path / "whole", tmp_path / f"{table}-{column}")
+            with suppress(sqlite3.IntegrityError):
+                errors.append(error_after(folder, f"UPDATE {table} SET {column} = {value}"))
+    assert sum("cannot be read" in error for error in errors) > 3
+
+
+@pytest.mark.parametrize("condition", ["", "WHERE n < 0"], ids=["rows", "no row"])
+def test_a_query_without_end_is_stopped(tmp_path: Path, condition: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("showattendtell.report.SECONDS", 2)
+    write_study(tmp_path)
+    endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n, 'own' FROM r"
+    view = f"CREATE VIEW studies (study_id, study_name) AS {endless} {condition}"
+    error = error_after(tmp_path, "ALTER TABLE studies RENAME TO former", view)
+    assert "cannot be read (TimeoutError" in error or "cannot be read (MemoryError" in error
 
 
 def test_a_locked_study_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -158,10 +158,12 @@ def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, pl
     assert_error(output, "has no study own")
 
 
-@pytest.mark.parametrize("content", slow_after(1, ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"]))
-def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: str):
-    (tmp_path / STUDY_FILE).write_text(content)
-    assert_error(run_forked("report", "study=.", folder=tmp_path), STUDY_FILE)
+@pytest.mark.parametrize(
+    "content", slow_after(1, [b"{", b"[]", b"{}", b'{"study": 5, "storage": ["a"]}', b"5", b"\xff"])
+)
+def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: bytes):
+    (tmp_path / STUDY_FILE).write_bytes(content)
+    assert_error(run_forked("report", "study=.", folder=tmp_path), "the study in . cannot be read")
 
 
 def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
@@ -295,4 +297,34 @@ def test_a_damaged_journal_is_reported(run_forked: Run, tmp_path: Path, line: st
     with (tmp_path / "journal").open("a") as journal:
         journal.write(f"{line}\n{line}\n")
     (tmp_path / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": "journal"}))
-    assert_error(run_forked("report", "study=.", folder=tmp_path), "the storage journal cannot be opened")
+    assert_error(run_forked("report", "study=.", folder=tmp_path), "the study in . cannot be read")
+
+
+RESULT = "results-test-beam3.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    slow_after(
+        3,
+        [
+            ("config/config.yaml", b"\xff\xfe"),
+            (RESULT, b"\xff\xfe"),
+            (RESULT, b"[]"),
+            (RESULT, b"["),
+            (RESULT, b"{}"),
+            (RESULT, b"[" * 100_000),
+            (RESULT, b'{"checkpoint_sha256": 5}'),
+            (RESULT, b'{"checkpoint_sha256": ' + b"9" * 5000 + b"}"),
+            ("config/config.yaml", b"a: ["),
+        ],
+    ),
+)
+def test_a_broken_file_in_a_folder_of_reproduce_is_reported(run_forked: Run, tmp_path: Path, file: str, content: bytes):
+    path = tmp_path / "out/soft/1" / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    for name in ("last.ckpt", "best.ckpt"):
+        (tmp_path / "out/soft/1" / name).touch()
+    output = run_forked("reproduce", "table=shapes", "output=out", "recipes=[soft]", "plan=true", folder=tmp_path)
+    assert_error(output, "out")

@@ -5,8 +5,7 @@ import math
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 from uuid import uuid4
@@ -27,7 +26,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.hydra_internals import parse_search_space
-from showattendtell.config.validation import format_value
+from showattendtell.config.validation import format_value, reading
 from showattendtell.errors import UserError, first_line, listed
 from showattendtell.runtime.files import LOCK, atomic_write, file_lock, lock_file
 from showattendtell.settings import may_differ
@@ -52,18 +51,7 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         UserError: if it cannot be opened.
     """
     if url and "://" not in url:
-        try:
-            return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
-        except (
-            AssertionError,
-            AttributeError,
-            KeyError,
-            OSError,
-            TypeError,
-            ValueError,
-        ) as error:  # it replays entries
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise UserError(f"the storage {url} cannot be opened: {reason}; restore a copy of it") from None
+        return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = address.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     options = {"connect_args": {"timeout": PATIENCE}} if address.startswith("sqlite") else {"pool_pre_ping": True}
@@ -78,16 +66,6 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
             if not left or "locked" in reason:
                 raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
     raise AssertionError
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Raise a `UserError` for a storage that is locked or damaged: a damaged page is found when it is read."""
-    try:
-        yield
-    except StorageInternalError as error:
-        hint = "restore a copy of it, or start another study"
-        raise UserError(f"the storage of {folder} cannot be read ({_reason(error)}); {hint}") from None
 
 
 def when_reachable(call: Callable[[], Item]) -> Item:
@@ -139,31 +117,23 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
     in `study.json` is not trusted.
 
     Raises:
-        UserError: if there is no study.
+        UserError: if there is no study. A broken one raises any exception.
     """
+    file = folder / STUDY_FILE
+    if not file.is_file():
+        raise UserError(f"{folder} has no {STUDY_FILE}; give the folder of a search, runs/NAME-study")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    name, stored_url = content["study"], content["storage"]
+    if url is None and stored_url is not None and not _is_inside(stored_url, folder):
+        raise UserError(f"{file} names the storage {stored_url}, which is outside of {folder}; give storage=PLACE")
     try:
-        content = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
-        name, stored_url = str(content["study"]), content["storage"]
-        is_file = isinstance(stored_url, str) and "://" not in stored_url
-        is_inside = is_file and Path(stored_url).expanduser().resolve().is_relative_to(folder.resolve())
-    except FileNotFoundError:
-        raise UserError(f"{folder} has no {STUDY_FILE}; give the folder of a search, runs/NAME-study") from None
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:  # RuntimeError: a loop, or ~ of nobody
-        raise UserError(
-            f"{folder / STUDY_FILE} is damaged ({type(error).__name__}); give the folder of a search"
-        ) from None
-    if url is None and stored_url is not None and not is_inside:
-        raise UserError(
-            f"{folder / STUDY_FILE} names the storage {stored_url}, which is outside of {folder}; give storage=PLACE"
-        )
-    storage = open_storage(url or stored_url, folder)
-    try:
-        with _readable(folder):
-            study = optuna.load_study(study_name=name, storage=storage)
-            study.get_trials(deepcopy=False)
+        return optuna.load_study(study_name=name, storage=open_storage(url or stored_url, folder))
     except KeyError:
         raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE") from None
-    return study
+
+
+def _is_inside(url: str, folder: Path) -> bool:
+    return "://" not in url and Path(url).expanduser().resolve().is_relative_to(folder.resolve())
 
 
 class CurrentTrial:
@@ -290,7 +260,7 @@ class Study:
         self._pruner = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._folder = folder
         self._held: dict[int, TextIO] = {}
-        with file_lock(self._folder / LOCK), _readable(folder):
+        with file_lock(self._folder / LOCK), reading(f"the study in {folder}"):
             self._storage = open_storage(storage, folder)
             self.study = optuna.create_study(
                 study_name=name,
@@ -333,7 +303,7 @@ class Study:
     def take(self, number: int, total: int) -> dict[int, list[str]]:
         """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
         `total`. Return the arguments of their runs by number; none if all are done or run by other processes."""
-        with file_lock(self._folder / LOCK), _readable(self._folder):
+        with file_lock(self._folder / LOCK), reading(f"the study in {self._folder}"):
             return when_reachable(lambda: self._take(number, total))
 
     def _take(self, number: int, total: int) -> dict[int, list[str]]:
@@ -368,18 +338,13 @@ class Study:
         return file is not None
 
     def _may_resume(self, trial: FrozenTrial) -> bool:
-        """Count an attempt to resume a trial. It fails if it was interrupted too often, or if this search could not
-        have proposed its values: they come from a database, and would become arguments."""
-        is_own = trial.params.keys() == self._space.keys()
+        """Count an attempt to resume a trial. It fails if it was interrupted too often."""
         attempts = trial.user_attrs.get("attempts", 1)
-        if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
-            self.fail(trial.number, "its values are outside of the search space")
-        elif attempts >= 3:
+        if attempts >= 3:
             self.fail(trial.number, f"it was interrupted {attempts} times")
-        else:
-            self._remember(trial.number, "attempts", attempts + 1)
-            return True
-        return False
+            return False
+        self._remember(trial.number, "attempts", attempts + 1)
+        return True
 
     def _arguments(self, trial: FrozenTrial) -> list[str]:
         fixed = [f"{key}={value}" for key, value in self._given.items()]
@@ -443,7 +408,7 @@ class Study:
         self._held.pop(number).close()
 
     def _tell(self, number: int, value: float | None = None, state: TrialState | None = None) -> None:
-        with _readable(self._folder):
+        with reading(f"the study in {self._folder}"):
             when_reachable(lambda: self.study.tell(number, value, state, skip_if_finished=True))
 
     def fail(self, number: int, error: str) -> None:
@@ -457,7 +422,7 @@ class Study:
             trial = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
             self._storage.set_trial_user_attr(trial, name, value)
 
-        with _readable(self._folder):
+        with reading(f"the study in {self._folder}"):
             when_reachable(remember)
 
 
@@ -468,13 +433,6 @@ def _num_values(space: BaseDistribution) -> float:
     if isinstance(space, IntDistribution | FloatDistribution) and space.step:
         return round((space.high - space.low) / space.step) + 1
     return math.inf
-
-
-def _is_in(value: Any, space: BaseDistribution) -> bool:
-    if isinstance(space, CategoricalDistribution):
-        return any(type(value) is type(choice) and value == choice for choice in space.choices)
-    assert isinstance(space, IntDistribution | FloatDistribution)
-    return type(value) in (int, float) and space.low <= value <= space.high
 
 
 def _rounded(value: Any, space: BaseDistribution) -> Any:
