@@ -18,16 +18,18 @@ def main(config: DictConfig) -> None:
     from hydra.utils import instantiate
 
     from showattendtell.config.entry_point import as_typed
+    from showattendtell.config.validation import reading
     from showattendtell.reproduction.runs import make_runs
     from showattendtell.reproduction.work import print_plan, reproduce
 
     table = instantiate(config.table, _convert_="all")
     folder = as_typed(Path(config.output or f"runs/paper-{table.folder}").absolute())
-    runs = make_runs(table, config, folder)
-    if runs:
-        print_plan(table, runs, config)
-    if not config.plan:
-        reproduce(table, runs, folder, config)
+    with reading(str(folder)):
+        runs = make_runs(table, config, folder)
+        if runs:
+            print_plan(table, runs, config)
+        if not config.plan:
+            reproduce(table, runs, folder, config)
 
 
 if __name__ == "__main__":

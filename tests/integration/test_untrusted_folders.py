@@ -255,3 +255,33 @@ def test_a_result_file_with_control_characters_is_reported(
     content = json.loads((tmp_path / "a.json").read_text())
     (tmp_path / "a.json").write_text(json.dumps({**content, "dataset": "\x1b]0;title\x07"}))
     assert_error(run_forked("report", "runs=[a.json]", folder=tmp_path), "a.json was altered", "control characters")
+
+
+RESULT = "results-test-beam3.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    slow_after(
+        3,
+        [
+            (".hydra/config.yaml", b"\xff\xfe"),
+            (RESULT, b"\xff\xfe"),
+            (RESULT, b"[]"),
+            (RESULT, b"["),
+            (RESULT, b"{}"),
+            (RESULT, b"[" * 100_000),
+            (RESULT, b'{"checkpoint_sha256": 5}'),
+            (RESULT, b'{"checkpoint_sha256": ' + b"9" * 5000 + b"}"),
+            (".hydra/config.yaml", b"a: ["),
+        ],
+    ),
+)
+def test_a_broken_file_in_a_folder_of_reproduce_is_reported(run_forked: Run, tmp_path: Path, file: str, content: bytes):
+    path = tmp_path / "out/soft/1" / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    for name in ("last.ckpt", "best.ckpt"):
+        (tmp_path / "out/soft/1" / name).touch()
+    output = run_forked("reproduce", "table=shapes", "output=out", "recipes=[soft]", "plan=true", folder=tmp_path)
+    assert_error(output, "out")

@@ -15,11 +15,15 @@ from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError
 
 
-def in_own_process(work: Callable[[], Any]) -> Any:
+def in_own_process(work: Callable[[], Any], seconds: float | None = None) -> Any:
     """Return the result of `work` in a fork of this process, which gets SIGTERM if this process is killed.
+
+    Args:
+        seconds: after this time the fork is killed.
 
     Raises:
         UserError: with the message of an exception in `work`, or if the fork is killed or otherwise stopped.
+        TimeoutError: of `multiprocessing`, after `seconds`.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -27,6 +31,9 @@ def in_own_process(work: Callable[[], Any]) -> Any:
     process.start()
     sender.close()
     try:
+        if not receiver.poll(seconds):
+            process.kill()
+            raise multiprocessing.TimeoutError(f"it took more than {seconds} seconds")
         returned, error = receiver.recv()
     except EOFError:
         returned, error = None, ""

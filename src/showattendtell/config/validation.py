@@ -5,7 +5,7 @@ import errno
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hydra.errors import HydraException
@@ -261,6 +261,19 @@ def sentence(error: Exception) -> str:
         return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Report any error of reading files that are trusted like code, whose content is not checked, as a `UserError`."""
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        hint = "restore a copy of it, or start another; --debug shows where"
+        raise UserError(f"{what} cannot be read ({sentence(cause)}); {hint}") from error
 
 
 def _system_error(error: OSError) -> str:

@@ -18,6 +18,7 @@ from showattendtell.config.compose import (
 from showattendtell.config.entry_point import HYDRA, config_dirs
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import raise_errors
+from showattendtell.data.formats import read_text
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.reproduction.tables import (
     PaperTableConfig,
@@ -281,7 +282,7 @@ def _changed_dependencies(run: TableRun) -> list[TableRun]:
     """Return the runs before it whose weights have changed since. Without a record of the weights, or if a checkpoint
     was deleted, no change is assumed."""
     marker = run.folder / BEGINNING
-    hashes = marker.read_text().split() if marker.is_file() else None
+    hashes = read_text(marker).split() if marker.is_file() else None
     if hashes is None or len(hashes) != len(run.dependencies):
         return [] if hashes is None else list(run.dependencies)
     best = [dependency.folder / BEST for dependency in run.dependencies]

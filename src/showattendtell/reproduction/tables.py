@@ -12,6 +12,7 @@ from pydantic import Field
 
 from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
+from showattendtell.data.formats import parse_json, read_text
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -267,5 +268,5 @@ def _hash(checkpoint: Path, stamp: tuple[int, int]) -> str:
 
 @cache
 def _read(file: Path, stamp: tuple[int, int]) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_bytes())
+    content: dict[str, Any] = parse_json(read_text(file), str(file))
     return content

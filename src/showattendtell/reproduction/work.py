@@ -13,6 +13,7 @@ from rich.table import Table
 
 from showattendtell.config.command_line import as_value
 from showattendtell.config.subprocesses import Subcommands
+from showattendtell.data.formats import read_text
 from showattendtell.errors import UserError
 from showattendtell.reproduction.outcome import make_table, write
 from showattendtell.reproduction.runs import (
@@ -306,7 +307,7 @@ def show_photographs(
     ]
     record = page.with_suffix(".txt")
     command = "\n".join(arguments)
-    is_of_these = page.is_file() and record.is_file() and record.read_text() == command
+    is_of_these = page.is_file() and record.is_file() and read_text(record) == command
     if not is_of_these or record.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
         commands.run("caption", "split=test", *arguments, *data_settings(config, ["root"]))
         record.write_text(command)

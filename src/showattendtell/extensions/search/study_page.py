@@ -1,5 +1,6 @@
 """Results of a search: a table for the terminal, and an HTML page with charts."""
 
+import resource
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from showattendtell.config.subprocesses import in_own_process
+from showattendtell.config.validation import reading
+from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
 from showattendtell.visualization.charts import Axis, Chart, Mark, axis_over, category_axis
 from showattendtell.visualization.rendering import fill
@@ -130,6 +134,28 @@ def render(summary: StudySummary) -> str:
         duration=duration,
         shown=_shown,
     )
+
+
+SECONDS, MEMORY = 60, 4 * 2**30
+"""The most time and memory, in bytes, that reading the storage of a study takes: a query may have no end."""
+
+
+def report_study(folder: Path, storage: str | None) -> None:
+    """Print the results of the study in a folder, and write its page. Its content is trusted like code.
+
+    Raises:
+        UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
+    """
+
+    def read() -> None:
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
+        with reading(f"the study in {folder}"):
+            find_study(folder, storage).get_trials(deepcopy=False)
+
+    with reading(f"the study in {folder}"):
+        in_own_process(read, SECONDS)
+        report(find_study(folder, storage), folder)
 
 
 def report(study: Study, folder: Path) -> None:

@@ -9,11 +9,10 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.extensions.search.study import find_study
-    from showattendtell.extensions.search.study_page import report
+    from showattendtell.extensions.search.study_page import report_study
 
     for folder in config.folder:
-        report(find_study(Path(folder), config.storage), Path(folder))
+        report_study(Path(folder), config.storage)
 
 
 if __name__ == "__main__":
