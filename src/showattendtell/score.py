@@ -5,6 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 from showattendtell.errors import UserError
 
+OUTPUT = "scores.json"
+
 
 @entry_point("score")
 def main(config: DictConfig) -> None:
@@ -24,7 +26,6 @@ def main(config: DictConfig) -> None:
 
 def _score_captions(config: DictConfig) -> None:
     from collections import ChainMap
-    from pathlib import Path
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
@@ -32,11 +33,11 @@ def _score_captions(config: DictConfig) -> None:
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
-    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+    from showattendtell.runtime.files import new_path
+    from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
-    tokenizer = scoring_name(config.tokenizer)
-    path = writable(Path(config.output), has_fields("scores", "comparisons"))
+    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
@@ -59,7 +60,7 @@ def _score_captions(config: DictConfig) -> None:
     for i, comparison in enumerate(comparisons, start=2):
         print_comparison(comparison, f"({i}) minus (1), over {config.resamples:,} resamples of the images")
 
-    write_json(
+    path = write_json(
         {
             "scores": {str(path): {**figures[path], "missing": panel.missing} for path, panel in panels.items()},
             "per_image": {
@@ -96,12 +97,12 @@ def _score_metrics(config: DictConfig) -> None:
     from showattendtell.metrics.human_judgments import correlate
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
-    from showattendtell.runtime.files import sha256
-    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+    from showattendtell.runtime.files import new_path, sha256
+    from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_correlations, print_notes
 
-    tokenizer = scoring_name(config.tokenizer)
-    path, source = writable(Path(config.output), has_fields("scores", "judgments")), Path(config.judgments).expanduser()
+    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
+    source = Path(config.judgments).expanduser()
     judged = read_judgments(source)
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
@@ -120,7 +121,7 @@ def _score_metrics(config: DictConfig) -> None:
     title = f"{judged.layout}, {size}; {rated.left_out:,} references of their own image are left out"
     print_notes(corpus.notes)
     print_correlations(found, panel.missing, title)
-    write_json(
+    path = write_json(
         {
             "scores": {name: correlation._asdict() for name, correlation in found.items()},
             "missing": panel.missing,

@@ -18,7 +18,7 @@ def expanded(arguments: list[str]) -> list[str]:
 
         arguments = recall(arguments)
     is_first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
-    return arguments if is_first else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
+    return arguments if is_first else [*arguments, "hydra.run.dir=."]
 
 
 @entry_point("train", expand=expanded)
@@ -41,13 +41,14 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
+    from showattendtell.config.entry_point import write_settings
     from showattendtell.config.instantiate import build, build_source, import_own_classes
     from showattendtell.data.assembly import with_generated
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import build_metadata
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
     from showattendtell.models.kernels.products import MATMUL, library
-    from showattendtell.runtime.distributed import decide_on_first, raise_together
+    from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
     from showattendtell.runtime.memory import keep_freed_memory
     from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import build_module, build_trainer, fit
@@ -86,6 +87,8 @@ def train(config: DictConfig) -> float:
                 number = load_word_vectors(module.captioner.decoder, vocabulary, config.init_embeddings)
                 print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
             module.captioner.decoder.embedding.requires_grad_(not config.freeze_embeddings)
+            if rank() == 0 and start.checkpoint is None:
+                write_settings(config, start.folder)
         keep_freed_memory()
         if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
             print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")

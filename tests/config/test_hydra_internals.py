@@ -1,12 +1,9 @@
 """The private parts of Hydra and OmegaConf still do what this package needs of them."""
 
-import errno
-from pathlib import Path
-
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.utils import JobReturn, JobStatus, _save_config
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from showattendtell.config.compose import config_folder
@@ -16,7 +13,6 @@ from showattendtell.config.hydra_internals import (
     full_key,
     has_resolver,
     is_flag,
-    name_saved_config,
     outside_of_command,
     parse_arguments,
     parse_search_space,
@@ -42,16 +38,6 @@ def test_the_failure_of_a_run_is_returned():
     assert failure_of(run) is fault
     with pytest.raises(ValueError, match="it failed"):
         _ = run.return_value
-
-
-def test_a_configuration_that_hydra_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(OmegaConf, "to_yaml", full)
-    with pytest.raises(OSError, match="No space") as raised, name_saved_config():
-        _save_config(OmegaConf.create({}), "config.yaml", tmp_path)
-    assert raised.value.filename == str(tmp_path / "config.yaml")
 
 
 def test_a_grid_sweeper_has_the_parts_that_are_overridden():

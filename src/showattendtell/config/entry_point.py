@@ -19,13 +19,13 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import SEARCH, SEARCHPATH, command_folder, compose, find_searchpath, to_plain
 from showattendtell.config.help import COMMON, help_page
-from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments, parse_overrides
+from showattendtell.config.hydra_internals import is_flag, parse_arguments, parse_overrides
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped, read_settings
 from showattendtell.config.validation import (
@@ -37,8 +37,11 @@ from showattendtell.config.validation import (
     validate,
 )
 from showattendtell.errors import UserError, quiet_pipe
-from showattendtell.runtime.files import LOCK, lock_file
+from showattendtell.runtime.files import LOCK, atomic_write, lock_file
 from showattendtell.settings import is_url
+
+CONFIG = "config"
+"""Name of the folder with the configuration of a run, in its folder."""
 
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
@@ -86,9 +89,8 @@ def entry_point(
                 sys.argv[1:] = check_command(name, expand(arguments))
                 for sweeper in (GridSweeper, StudySweeper):  # Hydra finds only plugins in the package hydra_plugins
                     Plugins.instance().register(sweeper)
-                with name_saved_config():
-                    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-                    hydra.main(config_path=command_folder(name), config_name=name)(task)()
+                # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
+                hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
         return main
 
@@ -132,7 +134,13 @@ def exit_process() -> None:
 def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
-    return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
+
+    def home(match: re.Match[str]) -> str:
+        if (folder := os.path.expanduser(match[0])) == match[0]:
+            raise UserError(f"{argument}: there is no home folder {match[0]}; give the whole path")
+        return folder
+
+    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", home, argument)
 
 
 def quote_path(argument: str) -> str:
@@ -223,26 +231,32 @@ def run_folder() -> Path:
 
 @contextmanager
 def discarding_empty_run() -> Iterator[None]:
-    """Remove the run's folder after an exception if it holds nothing but Hydra's copy of the configuration."""
+    """Remove the run's folder after an exception if it is empty."""
     try:
         yield
     except BaseException:
+        folder = run_folder()
         with suppress(OSError):  # the exception itself is what the user has to see
-            _discard_empty_run()
+            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK}
+            if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+                shutil.rmtree(folder)
+                lock.close()
+                if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+                    folder.parent.rmdir()
+                    folder.parent.parent.rmdir()
         raise
 
 
-def _discard_empty_run() -> None:
-    folder, subfolder = run_folder(), HydraConfig.get().output_subdir
-    if not subfolder or not set(os.listdir(folder)) <= {subfolder, LOCK}:
-        return
-    is_hydras = set(os.listdir(folder / subfolder)) <= {"config.yaml", "hydra.yaml", "overrides.yaml"}
-    if is_hydras and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
-        shutil.rmtree(folder)
-        lock.close()
-        if search_root():  # the folders above it are Hydra's too, unless they hold other runs
-            folder.parent.rmdir()
-            folder.parent.parent.rmdir()
+def write_settings(config: DictConfig, folder: Path) -> None:
+    """Write the configuration of a new run and that of Hydra into its folder.
+
+    Raises:
+        OSError: a file cannot be written; `filename` is its path.
+    """
+    (folder / CONFIG).mkdir(exist_ok=True)
+    for name, content in (("config", config), ("hydra", OmegaConf.create({"hydra": HydraConfig.get()}))):
+        with atomic_write(folder / CONFIG / f"{name}.yaml") as stream:
+            stream.write(OmegaConf.to_yaml(content).encode())
 
 
 def search_root() -> Path | None:
@@ -284,9 +298,8 @@ def read_searchpath() -> list[str]:
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return the name of the sweep that a run belongs to, if any, and the run's tags, from the files that Hydra wrote
-    to its folder."""
-    file = folder / "config/hydra.yaml"
+    """Return the name of the sweep that a run belongs to, if any, and the run's tags, see `write_settings`."""
+    file = folder / CONFIG / "hydra.yaml"
     if not file.is_file():
         return None, ()
     content = read_settings(file)

@@ -5,7 +5,6 @@
 - `hydra._internal.utils.get_args_parser` and the parser's `_option_string_actions`: Hydra's own flags.
 - `hydra._internal.core_plugins.basic_sweeper.BasicSweeper`: sweeps over a grid; `GridSweeper` derives from it.
 - `ConfigLoaderImpl._apply_overrides_to_config`: sets values in a composed configuration.
-- `hydra.core.utils._save_config` and the names of its arguments: writes the configuration of a run.
 - `JobReturn._return_value`: the exception of a failed run; `return_value` would raise it.
 - `DictConfig._get_node` and `_get_full_key`: a node without resolving it, and the path of a node.
 - `omegaconf.grammar_parser` and the generated `OmegaConfGrammarParser`: the parse tree of an interpolation.
@@ -13,11 +12,9 @@
 - `hydra_plugins.hydra_optuna_sweeper._impl.create_params_from_overrides`: the plugin's parser of search spaces.
 """
 
-import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -43,18 +40,6 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 def is_flag(name: str) -> bool:
     """Return whether `--name` is a flag of Hydra."""
     return name in get_args_parser()._option_string_actions
-
-
-@contextmanager
-def name_saved_config() -> Iterator[None]:
-    """Name the file in an error of Hydra that writes a run's configuration: errors of `write` have no file name."""
-    try:
-        yield
-    except OSError as error:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_code.co_name == "_save_config" and error.filename is None:
-                error.filename = str(Path(frame.f_locals["output_dir"], frame.f_locals["filename"]))
-        raise
 
 
 def failure_of(run: JobReturn) -> Any:

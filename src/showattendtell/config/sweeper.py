@@ -24,7 +24,6 @@ from showattendtell.config.hydra_internals import BasicSweeper, failure_of
 from showattendtell.config.subprocesses import in_own_process
 from showattendtell.config.validation import error_message, raise_errors, sentence, validate
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text
 
 if TYPE_CHECKING:
@@ -248,7 +247,6 @@ def report(study: "optuna.Study", folder: Path) -> None:
     from showattendtell.visualization.study_page import PAGE, print_study, summarize_study, write_page
 
     summary = summarize_study(study, folder)
-    with file_lock(folder / LOCK):  # workers end at the same time
-        write_page(summary, folder / PAGE)
+    write_page(summary, folder / PAGE)
     print_study(summary)
     print(f"{folder / PAGE} has more")

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import os
 import shutil
 import tarfile
 import zipfile
@@ -59,16 +60,13 @@ def unpack(
     try:
         with _opened(path) as members:
             chosen = _choose(path, members, patterns, root)
-            missing = [
-                (target, size, open_member)
-                for name, size, open_member in chosen
-                if not ((target := root / name).is_file() and target.stat().st_size == size)
-            ]
+            missing = [member for member in chosen if not _is_unpacked(root / member[0], member[1])]
             total, needed = (sum(size for _, size, _ in some) for some in (chosen, missing))
             check_free_space(root, needed, f"the files in {path}")
             begin()
             report(total - needed, total)
-            for target, size, open_member in missing:
+            for name, size, open_member in missing:
+                target = root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial = target.with_name(f"{target.name}.part")
                 partial.unlink(missing_ok=True)  # a symbolic link of this name would be followed
@@ -80,6 +78,13 @@ def unpack(
     except ARCHIVE_ERRORS as error:
         raise DamagedError(f"cannot be unpacked ({str(error) or type(error).__name__})") from None
     return [name for name, _, _ in chosen]
+
+
+def _is_unpacked(target: Path, size: int) -> bool:
+    """Return whether there is a file of this size; raise `UserError` if there is something else, which is kept."""
+    if os.path.lexists(target) and not (target.is_file() and target.stat().st_size == size):
+        raise UserError(f"{target} exists, and differs from the file in the archive; remove it")
+    return target.exists()
 
 
 def check_free_space(folder: Path, num_bytes: int, what: str) -> None:

@@ -1,6 +1,5 @@
 """Download of published data sets: resumable HTTP transfers, state of the archives, plan of the remaining work."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from rich.text import Text as RichText
 
 from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import lock_file, write_errors
 from showattendtell.settings import PositiveInt, Text, is_url
 
 Part = Literal["images", "captions", "splits"]
@@ -273,18 +273,11 @@ class DownloadCache:
         Raises:
             UserError: another process has the lock, or the folder cannot be written.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UserError(
-                f"{self.folder} cannot be written ({error.strerror}); set dataset.root to another folder"
-            ) from None
-        with os.fdopen(lock):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another process is downloading into {self.root}; wait until it is done") from None
+        with write_errors(self.folder, "dataset.root to another folder"):
+            lock = lock_file(self.folder / "lock")
+        if lock is None:
+            raise UserError(f"another process is downloading into {self.root}; wait until it is done")
+        with lock:
             yield
 
     def fetched(self, archive: Archive, suffix: str = "") -> Path:

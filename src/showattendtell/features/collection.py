@@ -26,6 +26,7 @@ from showattendtell.features.store import (
     write_json,
 )
 from showattendtell.features.writer import seal
+from showattendtell.runtime.files import new_folder
 
 
 class FoundStore(NamedTuple):
@@ -62,10 +63,8 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     """Merge stores with the same encoder and settings into one. Shards are hard links, or copies on another disk.
 
     Raises:
-        UserError: the settings differ, an image is in two stores, or `output` exists.
+        UserError: the settings differ, an image is in two stores, or `output` has files.
     """
-    if output.exists():
-        raise UserError(f"{output} exists already; set output to another folder")
     manifests = {source: read_manifest(source) for source in sources}
     first = manifests[sources[0]]
     for source, manifest in manifests.items():
@@ -79,19 +78,16 @@ def merge(sources: Sequence[Path], output: Path) -> None:
                 raise UserError(f"{image} is both in {owner[image]} and in {source}; merge stores of different images")
             owner[image] = source
 
-    partial = output.with_name(f"{output.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for target, ((source, index), record) in enumerate(zip(shards, records, strict=True)):
-        file, copy = shard_file(source, index), shard_file(partial, target)
-        try:
-            os.link(file, copy)
-        except OSError:
-            shutil.copyfile(file, copy)
-        write_json(record_file(partial, target), record)
     names = dict.fromkeys(manifest.dataset for manifest in manifests.values())
-    seal(partial, "+".join(names), first.settings, records)
-    partial.rename(output)
+    with new_folder(output, whole=True):
+        for target, ((source, index), record) in enumerate(zip(shards, records, strict=True)):
+            file, copy = shard_file(source, index), shard_file(output, target)
+            try:
+                os.link(file, copy)
+            except OSError:
+                shutil.copyfile(file, copy)
+            write_json(record_file(output, target), record)
+        seal(output, "+".join(names), first.settings, records)
 
 
 def print_stores(folder: Path, found: Sequence[FoundStore]) -> None:

@@ -3,7 +3,6 @@
 import filecmp
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -63,7 +62,8 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     """
     if isinstance(settings["resume"], str):
         return _resume(Path(settings["resume"]).expanduser(), settings)
-    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
+    if not is_resumed(settings):
+        check_unused(folder)
         return ResumePoint(folder)
     if checkpoints_in(folder):
         return _resume(folder, settings)
@@ -76,10 +76,27 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     same = [point for point in runs if not find_differences(settings, point.metadata["config"])]
     found = next((point for point in same if not point.finished), same[0] if same else None)
     if found is None:
+        if (folder / BEST).is_file():
+            raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
         print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
         return ResumePoint(folder)
     discard(folder)
     return _resume(found.folder, settings)
+
+
+def is_resumed(settings: Mapping[str, Any]) -> bool:
+    """Return whether a run resumes if it can: with `resume`, and in a requeued SLURM job."""
+    return bool(settings["resume"]) or "SLURM_RESTART_COUNT" in os.environ
+
+
+def check_unused(folder: Path) -> None:
+    """Raise a `UserError` if the folder of a new run has files, other than logs of a sweep and locks."""
+    files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log")
+    if files:
+        raise UserError(
+            f"{folder} has files of another run ({listed(files)}); resume it with resume=true, delete it, or set "
+            "hydra.run.dir to another folder"
+        )
 
 
 def recall(arguments: list[str]) -> list[str]:
@@ -96,8 +113,7 @@ def recall(arguments: list[str]) -> list[str]:
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
     folder = Path(settings["resume"]).expanduser()
     file, stored = command_of(folder)
-    folder_arguments = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
-    command = [*recalled(stored, arguments, file), *arguments, *folder_arguments]
+    command = [*recalled(stored, arguments, file), *arguments, f"hydra.run.dir={quoted(str(folder))}"]
     check_recalled_command(command, arguments, file)
     return command
 
@@ -200,8 +216,7 @@ def _is_moved(current: str, stored: str) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of a run that does not start, in which Hydra already wrote the configuration."""
-    shutil.rmtree(folder / "config", ignore_errors=True)
+    """Remove the folder of a run that does not start, which Hydra already made."""
     with suppress(OSError):
         folder.rmdir()
 

@@ -21,7 +21,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.inference.loading import find_model, load_models, weights_file
+from showattendtell.inference.loading import find_model, load_models
 from showattendtell.losses.distillation import Distillation, DistillationLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
@@ -129,7 +129,7 @@ def _load_teachers(
     paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
     with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change those of the student
         models = load_models(paths, "cpu", build(settings["decoding"]))
-    metadata[METADATA_KEY]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
+    metadata[METADATA_KEY]["teachers"] = [sha256(find_model(path)) for path in paths]
     return DistillationLoss([model.module for model in models], distillation.weight, distillation.temperature)
 
 

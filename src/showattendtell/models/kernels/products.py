@@ -64,11 +64,11 @@ def _faster_library() -> Library:
     """
     key = f"{processor_model()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     choices: dict[str, Library] = {}
-    with suppress(OSError, RuntimeError, ValueError):  # no file, no home folder, a damaged file
+    with suppress(OSError, UserError, ValueError):  # no file, no home folder, a damaged file
         choices = TypeAdapter(dict[str, Library]).validate_json((cache_folder() / CHOICES).read_bytes())
     if key not in choices:
         choices[key] = "onednn" if onednn_gain() > GAIN else "torch"
-        with suppress(OSError, RuntimeError):  # a read-only folder, no home folder
+        with suppress(OSError, UserError):  # a read-only folder, no home folder
             cache_folder().mkdir(parents=True, exist_ok=True)
             with atomic_write(cache_folder() / CHOICES) as stream:
                 stream.write(json.dumps(choices, indent=2).encode())
