@@ -13,10 +13,11 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.data import download
     from showattendtell.data.archives import check_free_space
+    from showattendtell.runtime.files import new_folder
 
     publication = instantiate(config.dataset, _convert_="all")
     cache = download.DownloadCache(Path(publication.root).expanduser())
-    with cache.lock():
+    with new_folder(cache.folder, resume=True):
         plan = download.make_plan(publication, cache, config.parts, config.mirror)
         download.print_plan(plan, publication)
         check_free_space(cache.root, download.required_space(plan, cache), "the archives and what is in them")

@@ -106,7 +106,7 @@ def test_a_formula_is_no_formula_in_a_spreadsheet(text: str):
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="set output to another folder"):
+    with pytest.raises(UserError, match="choose another place"):
         row_writer(tmp_path / "file", ["csv"])([ROW])
 
 

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
@@ -23,7 +23,6 @@ from rich.text import Text as RichText
 
 from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import lock_file, write_errors
 from showattendtell.settings import PositiveInt, Text, is_url
 
 Part = Literal["images", "captions", "splits"]
@@ -265,20 +264,6 @@ class DownloadCache:
     def __init__(self, root: Path):
         self.root = root
         self.folder = root / "downloads"
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Create the cache if it is missing, and lock it for this process.
-
-        Raises:
-            UserError: another process has the lock, or the folder cannot be written.
-        """
-        with write_errors(self.folder, "dataset.root to another folder"):
-            lock = lock_file(self.folder / "lock")
-        if lock is None:
-            raise UserError(f"another process is downloading into {self.root}; wait until it is done")
-        with lock:
-            yield
 
     def fetched(self, archive: Archive, suffix: str = "") -> Path:
         """Return the path of a downloaded archive, or of the file with that suffix."""

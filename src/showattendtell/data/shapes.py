@@ -88,7 +88,7 @@ def read_shapes(
     name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
     folder = cache_folder(root) / name
     if not folder.exists():
-        with write_errors(folder, "cache to another folder"), open_folder(folder.parent) as parent:
+        with write_errors(folder, "set cache to another folder"), open_folder(folder.parent) as parent:
             fcntl.flock(parent, fcntl.LOCK_EX)
             if not folder.exists():
                 _draw_all(folder, sizes, seed)

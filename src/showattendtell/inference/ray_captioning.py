@@ -90,7 +90,7 @@ def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, outp
     """
     require_ray()
     unfinished = output.with_name(output.name + UNFINISHED)
-    with write_errors(output, "output to another folder"):
+    with write_errors(output):
         if output.exists():
             output.rename(unfinished)
         unfinished.mkdir(exist_ok=True)
@@ -135,8 +135,7 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             continue
         if {*rows["settings"].to_pylist()} - {checksum}:
             raise UserError(
-                f"{folder} has captions by another model or with other settings; "
-                "set output to another folder, or leave resume out to replace them"
+                f"{folder} has captions by another model or with other settings; set output to another folder"
             )
         captioned = rows["error"].is_null()
         if rows["error"].null_count < len(rows):

@@ -115,7 +115,7 @@ def new_folder(
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another command is writing to {folder}; set output to another folder") from None
+            raise UserError(f"another command is writing to {folder}; wait, or choose another folder") from None
         if not resume and any(folder.iterdir()):
             raise exists_error(folder)
         try:
@@ -141,13 +141,13 @@ def exists_error(path: Path) -> UserError:
 
 
 @contextmanager
-def write_errors(path: Path, hint: str = "output to another place") -> Iterator[None]:
+def write_errors(path: Path, advice: str = "choose another place") -> Iterator[None]:
     """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); set {hint}") from None
+        raise UserError(f"{path} cannot be written ({error.strerror}); {advice}") from None
 
 
 def lock_file(path: Path, wait: bool = False) -> TextIO | None:

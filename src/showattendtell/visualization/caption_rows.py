@@ -87,7 +87,7 @@ def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[Cap
             header = "" if path.exists() else HEADERS[suffix]
             # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
             with (
-                write_errors(path, "output to another folder"),
+                write_errors(path),
                 path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file,
             ):
                 file.write(header + lines)
@@ -117,8 +117,7 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         for row, line in _rows(journal, lines):
             if row.settings != settings:
                 raise UserError(
-                    f"{journal} has captions by another model or with other settings; "
-                    "set output to another folder, or leave resume out to replace them"
+                    f"{journal} has captions by another model or with other settings; set output to another folder"
                 )
             if row.file != last:
                 last, start = row.file, end
@@ -127,14 +126,13 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
     if rows_of and rows_of[last] < max(rows_of.values()):
         end = start
         del rows_of[last]
-    with write_errors(journal, "output to another folder"):
+    with write_errors(journal):
         os.truncate(journal, end)
     if "csv" in formats:
         table, header = row_file(folder, "csv"), HEADERS["csv"].encode()
-        start = table.read_bytes()[: len(header)] if table.exists() else b""
-        if not header.startswith(start):
+        if table.exists() and not header.startswith(table.read_bytes()[: len(header)]):
             raise exists_error(table)
-        with write_errors(table, "output to another folder"), atomic_write(table) as file, journal.open("rb") as lines:
+        with write_errors(table), atomic_write(table) as file, journal.open("rb") as lines:
             file.write(header)
             for row, _ in _rows(journal, lines):
                 file.write(csv_line(row).encode(errors="backslashreplace"))

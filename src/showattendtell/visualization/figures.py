@@ -64,7 +64,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    with write_errors(path, "hydra.run.dir to another folder"), atomic_write(path) as stream:
+    with write_errors(path, "set hydra.run.dir to another folder"), atomic_write(path) as stream:
         stream.write(encode(figure, path.suffix, dpi=120))
 
 

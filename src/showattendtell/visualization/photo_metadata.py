@@ -102,7 +102,7 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         UserError: it cannot be read or written.
     """
     exiv2, file_path = require_exiv2(), Path(path).resolve()
-    with write_errors(file_path, "its permissions"), file_path.open("r+b") as photograph:  # not if it is read-only
+    with write_errors(file_path, "change its permissions"), file_path.open("r+b") as photograph:  # raises if read-only
         content, mode = photograph.read(), file_path.stat().st_mode
     try:
         image = exiv2.ImageFactory.open(content)
@@ -128,7 +128,7 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
     with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
         os.link(file_path, original)
     with (
-        write_errors(file_path, "its permissions"),
+        write_errors(file_path, "change its permissions"),
         atomic_write(file_path, keep=None if original.exists() else original) as file,
     ):
         os.fchmod(file.fileno(), mode)
