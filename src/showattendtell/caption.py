@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, listed, printable
-from showattendtell.runtime.files import UNFINISHED, new_folder, new_path
+from showattendtell.runtime.files import new_folder, new_path
 from showattendtell.settings import is_url
 
 PAGE = "html"
@@ -25,7 +25,7 @@ ROWS = ("jsonl", "csv")
 DEFAULT_FORMATS = (*ROWS, PAGE)
 SHOWN = 3
 """Number of unreadable photographs that are named if there may be thousands."""
-FOLDER, INDEX, JOURNAL, ROW_FOLDER = "captions", "index.html", "captions.jsonl", f"captions.{PARQUET}"
+FOLDER, INDEX, JOURNAL = "captions", "index.html", "captions.jsonl"
 
 
 @entry_point("caption", positional="images")
@@ -46,13 +46,13 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.pages import drawing
 
     draws = any(suffix in PICTURES for suffix in formats)
-    earlier = [JOURNAL, ROW_FOLDER, f"{ROW_FOLDER}{UNFINISHED}"]
-    resume = config.resume and any(Path(config.output, name).exists() for name in earlier)
+    earlier = Path(config.output or FOLDER).glob("captions.*")
+    resume = config.resume and any(path.name == JOURNAL or path.is_dir() for path in earlier)
     place = nullcontext(Path()) if formats == [XMP] else new_folder(config.output, FOLDER, resume)
     # the process that draws starts before torch is imported
     with place as folder, drawing() if draws else nullcontext(print) as draw:
         if config.workers:
-            return _caption_with_ray(config, images, folder / ROW_FOLDER)
+            return _caption_with_ray(config, images, folder / f"captions.{PARQUET}")
         return _caption_photographs(config, images, formats, folder, draw)
 
 
