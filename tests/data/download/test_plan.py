@@ -17,7 +17,6 @@ from showattendtell.data.download import (
     required_space,
 )
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import new_folder
 
 IMAGES = Archive("images", "images.zip", ["photos/*.jpg"], "http://a.org/zips", 1000)
 TEXT = Archive("captions", "text.zip", ["text/*.txt"], "http://a.org/zips/", 50)
@@ -27,8 +26,8 @@ SPLITS = Archive("splits", "asked.zip", ["splits.json"], places=["splits.json", 
 @pytest.fixture
 def depot(tmp_path: Path) -> DownloadCache:
     depot = DownloadCache(tmp_path / "root")
-    with new_folder(depot.folder, resume=True):
-        return depot
+    depot.folder.mkdir(parents=True)
+    return depot
 
 
 def plan_of(depot: DownloadCache, parts: Sequence[Part] | None = None, mirror: Path | str | None = None):
