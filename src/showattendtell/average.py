@@ -7,27 +7,14 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("average")
 def main(config: DictConfig) -> None:
-    """Write the averaged checkpoint.
-
-    Raises:
-        UserError: if it would overwrite one of its inputs.
-    """
+    """Write the averaged checkpoint."""
     import sys
-    from pathlib import Path
 
-    from showattendtell.errors import UserError
     from showattendtell.inference.checkpoints import save
-    from showattendtell.inference.loading import find_model
     from showattendtell.inference.weight_averaging import IN_COMMON, average
-    from showattendtell.visualization.result_files import starts_with, writable
+    from showattendtell.runtime.files import new_file, new_path
 
-    path = Path(config.output).expanduser()
-    if path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
-        raise UserError(
-            f"output={path} is one of the averaged checkpoints; set output to another file, such as "
-            "output=runs/mean/best.ckpt"
-        )
-    writable(path, starts_with("PK"))  # checkpoints are zip files
+    path = new_path(config.output)
     checkpoint, cosine = average(list(config.checkpoint))
     if not cosine >= IN_COMMON:
         print(
@@ -35,7 +22,8 @@ def main(config: DictConfig) -> None:
             "from different initial weights, their mean is useless: ensemble them with evaluate 'checkpoint=[...]'",
             file=sys.stderr,
         )
-    save(checkpoint, path)
+    with new_file(path) as path:
+        save(checkpoint, path)
     print(f"{len(config.checkpoint)} models, cosine {cosine:.3f}; written to {path}")
 
 

@@ -10,16 +10,17 @@ def main(config: DictConfig) -> None:
     """Write the calibrated checkpoint.
 
     Raises:
-        UserError: the checkpoint is not a local file or folder and `output` is not set, or only one of both is a
-            folder.
+        UserError: the checkpoint is not a local file or folder and `output` is not set.
     """
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager, nullcontext
     from pathlib import Path
 
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.errors import UserError
     from showattendtell.inference.confidence import fit_on_data_set
     from showattendtell.inference.loading import find_model, load_model, write_calibration
-    from showattendtell.visualization.result_files import write_errors
+    from showattendtell.runtime.files import WEIGHTS, new_file, new_folder, new_path, write_errors
     from showattendtell.visualization.tables import print_calibration
 
     model = find_model(config.checkpoint)
@@ -28,12 +29,16 @@ def main(config: DictConfig) -> None:
             f"{config.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
             "calibrated copy"
         )
-    output = Path(config.output or config.checkpoint).expanduser()
-    if output.exists() and output.is_dir() != model.is_dir():
-        raise UserError(f"{output} exists and is not a {'folder' if model.is_dir() else 'file'}; set another output")
+    output = new_path(config.output) if config.output else Path(config.checkpoint).expanduser()
+    make: Callable[[Path], AbstractContextManager[Path]] = new_folder if model.is_dir() else new_file
+    if not config.output:
+        make = nullcontext
+        file = model / WEIGHTS if model.is_dir() else model
+        with write_errors(output), file.open("r+b"):  # raises for a read-only file, which would be replaced
+            pass
     calibration, scores = fit_on_data_set(load_model(config.checkpoint, config.device, BeamSearch()), config)
     print_calibration(scores.before, scores.after, "at the words of the validation captions")
-    with write_errors(output):
+    with make(output) as output, write_errors(output):
         write_calibration(model, calibration, output)
     print(f"written to {output}")
 

@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, listed, printable
+from showattendtell.runtime.files import new_folder, new_path
 from showattendtell.settings import is_url
 
 PAGE = "html"
-PAGE_START = "<!doctype html>"
 NOT_SURE = " (not sure)"
 PICTURES = ("png", "gif", "webp")
 XMP = "xmp"
@@ -25,7 +25,7 @@ ROWS = ("jsonl", "csv")
 DEFAULT_FORMATS = (*ROWS, PAGE)
 SHOWN = 3
 """Number of unreadable photographs that are named if there may be thousands."""
-FOLDER, INDEX, JOURNAL = Path("captions"), "index.html", "captions.jsonl"
+FOLDER, INDEX, JOURNAL = "captions", "index.html", "captions.jsonl"
 
 
 @entry_point("caption", positional="images")
@@ -43,13 +43,17 @@ def main(config: DictConfig) -> None:
     if len(missing) == len(images):  # reported before torch is imported
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     formats = _chosen_formats(config)
-    if config.workers:
-        return _caption_with_ray(config, images)
     from showattendtell.visualization.pages import drawing
 
     draws = any(suffix in PICTURES for suffix in formats)
-    with drawing() if draws else nullcontext(print) as draw:  # starts before torch is imported
-        return _caption_photographs(config, images, formats, draw)
+    earlier = Path(config.output or FOLDER).glob("captions.*")
+    resume = config.resume and any(path.name == JOURNAL or path.is_dir() for path in earlier)
+    place = nullcontext(Path()) if formats == [XMP] else new_folder(config.output, FOLDER, resume)
+    # the process that draws starts before torch is imported
+    with place as folder, drawing() if draws else nullcontext(print) as draw:
+        if config.workers:
+            return _caption_with_ray(config, images, folder / f"captions.{PARQUET}")
+        return _caption_photographs(config, images, formats, folder, draw)
 
 
 def _chosen_formats(config: DictConfig) -> list[str]:
@@ -72,7 +76,7 @@ def _chosen_formats(config: DictConfig) -> list[str]:
 
 
 def _caption_photographs(
-    config: DictConfig, images: Sequence[str], formats: Sequence[str], draw: Callable[..., None]
+    config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
 ) -> None:
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.data.images import find_images
@@ -88,14 +92,12 @@ def _caption_photographs(
     from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_writer
     from showattendtell.visualization.pages import make_entry, picture_names
     from showattendtell.visualization.photo_metadata import DescriptionWriter
-    from showattendtell.visualization.result_files import next_free
 
     images_found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
     describe = DescriptionWriter(images_found.sources, config.overwrite, errors) if XMP in formats else None
     is_single, skipped = len(images_found.sources) == 1, images_found.others
     if describe and list(formats) == [XMP]:
         images_found = images_found.select(describe.pending(images_found.sources))
-    folder = Path(config.output) if config.output else next_free(FOLDER)
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
     pictures = [
         [folder / f"{name}.{suffix}" for name in names for suffix in suffixes]
@@ -106,7 +108,6 @@ def _caption_photographs(
     captioners = load_captioners(config) if images_found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
-    _check_output(folder, formats, chain.from_iterable(pictures), images_found.sources, config.resume)
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
     models, unsure_photographs = [captioner.name for captioner in captioners], list[str]()
@@ -115,7 +116,7 @@ def _caption_photographs(
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         images_found = images_found.select({*images_found.sources} - finished)
-    write_rows = row_writer(folder, formats, append=config.resume)
+    write_rows = row_writer(folder, formats)
     with _page_and_summary(folder, formats, models, note, describe) as (entries, drawn):
         for i, outputs in caption_all(captioners, images_found.sources, errors):
             source = images_found.sources[i]
@@ -148,7 +149,7 @@ def _note_unsure(photographs: Sequence[str]) -> None:
         _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
 
 
-def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
+def _caption_with_ray(config: DictConfig, images: Sequence[str], output: Path) -> None:
     """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
     from showattendtell.config.compose import with_overrides
     from showattendtell.data.images import find_images
@@ -156,13 +157,9 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     from showattendtell.extensions.ray.captioning import caption_with_ray, read_outcome
     from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import checkpoint_groups, load_captioners, settings_checksum
-    from showattendtell.visualization.result_files import next_free
 
     require_ray()
     images_found = find_images(images)
-    output = (Path(config.output) if config.output else next_free(FOLDER)) / f"captions.{PARQUET}"
-    if output.is_file() or any(path.suffix != output.suffix for path in output.glob("*")):
-        raise UserError(f"{output} exists and is not an earlier output of this command; set output to another folder")
     captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
     _print_notes([note, f"skipped files that are not images: {images_found.others:,}" if images_found.others else ""])
@@ -174,32 +171,13 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
         raise UserError("; ".join(errors[:SHOWN]) + more)
 
 
-def _check_output(
-    folder: Path, formats: Sequence[str], pictures: Iterable[Path], sources: Sequence[str], resume: bool
-) -> None:
-    """Raise `UserError` if a photograph or a file that this command has not written would be replaced. Print a note if
-    earlier captions are replaced."""
-    from showattendtell.visualization.caption_rows import BEGINNINGS
-    from showattendtell.visualization.result_files import starts_with, writable
-
-    photographs = {Path(source).resolve() for source in sources if not is_url(source)}
-    for path in pictures:
-        if path.resolve() in photographs:
-            raise UserError(f"{path} is one of the photographs; set output to another folder")
-    files = _files(folder, formats)
-    earlier = [path.name for path in files if path.is_file()]
-    for path in files:
-        writable(path, starts_with(PAGE_START if path.name == INDEX else BEGINNINGS[path.suffix[1:]]))
-    if earlier and not resume:
-        _print_notes([f"replacing {', '.join(earlier)} in {folder}"])
-
-
 @contextmanager
 def _page_and_summary(
     folder: Path, formats: Sequence[str], models: Sequence[str], note: str, describe: Any
 ) -> Iterator[tuple[list[Any], list[Path]]]:
     """Yield the lists of the page's entries and of the pictures. Afterwards, also after Ctrl-C, write the page, and
     print what is in the folder and how many descriptions were written by `describe`, a `DescriptionWriter` or None."""
+    from showattendtell.visualization.caption_rows import FORMATS, row_file
     from showattendtell.visualization.pages import Page, write_page
 
     entries, drawn = list[Any](), list[Path]()
@@ -209,7 +187,8 @@ def _page_and_summary(
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
-        paths = [str(path) for path in _files(folder, formats) if path.is_file()]
+        files = [row_file(folder, suffix) for suffix in FORMATS if suffix in formats]
+        paths = [str(path) for path in (*files, folder / INDEX) if path.is_file()]
         pictures = folder / "*" if len(models) > 1 else folder
         if drawn:
             paths += [f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES]
@@ -217,14 +196,6 @@ def _page_and_summary(
             print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
-
-
-def _files(folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Return the paths of the row files and the page, if the formats include them."""
-    from showattendtell.visualization.caption_rows import FORMATS, row_file
-
-    rows = [row_file(folder, suffix) for suffix in FORMATS if suffix in formats]
-    return [*rows, *([folder / INDEX] if PAGE in formats else [])]
 
 
 def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], is_single: bool) -> None:
@@ -268,7 +239,6 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.inference.predictions import evenly_spaced, reference_sentences
     from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
-    from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
     ignored = {name for name in ("overwrite", "resume", "workers") if config[name]}
@@ -277,8 +247,7 @@ def _caption_split(config: DictConfig) -> None:
             f"split={config.split} writes one {PAGE} page; leave formats, overwrite, resume and workers out"
         )
     checkpoint = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    place = Path(config.output) if config.output else next_free(next_to(checkpoint, f"page-{config.split}.html"))
-    path = writable(place, starts_with(PAGE_START))
+    path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
     captioners = pipeline.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
     raise_errors(validate(settings))
@@ -306,7 +275,7 @@ def _caption_split(config: DictConfig) -> None:
         entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
-    write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
+    path = write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
     print(f"written to {path}")
     if settings.dataset.get("skip_unreadable"):
         print_notes(errors)

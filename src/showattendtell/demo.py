@@ -9,6 +9,7 @@ from showattendtell import __version__
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import report_errors, take_debug
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import new_folder
 
 RUN = "runs/demo"
 
@@ -18,7 +19,7 @@ def main() -> None:
     with report_errors():
         arguments = take_debug(sys.argv[1:])
         if {"-h", "--help"} & set(arguments):
-            print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings and writes to {RUN}.")
+            print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings. Its folder is new: {RUN}.")
             return
         if "--version" in arguments:
             print(f"showattendtell {__version__}")
@@ -26,15 +27,16 @@ def main() -> None:
         if arguments:
             name = arguments[0].partition("=")[0]
             raise UserError(f"there is no setting {name}: demo takes none; train, evaluate and caption do")
-        _follow("train", f"hydra.run.dir={RUN}")
-        _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
-        from showattendtell.config.instantiate import build
+        with new_folder(None, RUN) as run:
+            _follow("train", f"hydra.run.dir={run}")
+            _follow("evaluate", f"checkpoint={run}/best.ckpt")
+            from showattendtell.config.instantiate import build
 
-        config = compose("train", ["dataset=shapes"])
-        scenes = [example.path for example in build(config.dataset).split("test")[:4]]
-        _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(scenes)}", f"output={RUN}/captions")
-    print(f"\nOpen {RUN}/captions/index.html in a browser to see the captions word by word with their attention maps.")
-    print(f"The learning curve is {RUN}/learning_curve.png.")
+            config = compose("train", ["dataset=shapes"])
+            scenes = [example.path for example in build(config.dataset).split("test")[:4]]
+            _follow("caption", f"checkpoint={run}/best.ckpt", f"images={json.dumps(scenes)}", f"output={run}/captions")
+    print(f"\nOpen {run}/captions/index.html in a browser to see the captions word by word with their attention maps.")
+    print(f"The learning curve is {run}/learning_curve.png.")
 
 
 def _follow(command: str, *settings: str) -> None:

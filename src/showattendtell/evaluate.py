@@ -35,8 +35,6 @@ def main(config: DictConfig) -> float:
 
 def _evaluate(config: DictConfig) -> float:
     """Evaluate in one language, and return what `main` does."""
-    from pathlib import Path
-
     from showattendtell.config.instantiate import build
     from showattendtell.inference.confidence import check_calibrated
     from showattendtell.inference.evaluator import open_evaluation, score_attention_maps
@@ -44,7 +42,8 @@ def _evaluate(config: DictConfig) -> float:
     from showattendtell.inference.predictions import generate_captions
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-    from showattendtell.visualization.result_files import has_fields, writable, write_json
+    from showattendtell.runtime.files import new_path
+    from showattendtell.visualization.result_files import write_json
 
     clip = load_clip(config.clip) if config.clip else None
     without_captions = list(config.metrics) == ["attention"]
@@ -56,8 +55,7 @@ def _evaluate(config: DictConfig) -> float:
         if config.baselines and not without_captions:
             run.dataset.split("train")  # raises before captions are generated
         kind = "attention" if without_captions else "results"
-        output, is_result = Path(config.output or run.result_file(kind)), has_fields("checkpoint", "split_sha256")
-        path = decide_on_first(lambda: writable(output, is_result))
+        path = decide_on_first(lambda: new_path(config.output, run.result_file(kind)))
         written = {}
         if not without_captions:
             fused = run.models[0].language_models
@@ -67,8 +65,7 @@ def _evaluate(config: DictConfig) -> float:
     if not without_captions:
         return _score_captions(run, written, config, clip, path)
     figures = score_attention_maps(run)
-    write_json({**figures, **run.origin()}, path)
-    print(f"written to {path}")
+    print(f"written to {write_json({**figures, **run.origin()}, path)}")
     return float(figures["attention_correctness"])
 
 
@@ -110,7 +107,7 @@ def _score_captions(
     if "faithfulness" in config.metrics:
         attention |= evaluate_faithfulness(run, written, config.seed)
 
-    write_json(
+    path = write_json(
         {
             **scores.figures,
             **attention,

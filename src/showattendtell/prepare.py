@@ -17,14 +17,13 @@ def main(config: DictConfig) -> None:
 
 
 def _prepare(config: DictConfig) -> None:
-    from pathlib import Path
-
     from showattendtell.config.instantiate import build, build_source
     from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
-    from showattendtell.runtime.files import LOCK, file_lock
+    from showattendtell.runtime.files import cache_folder
     from showattendtell.visualization.figures import draw_data_sheet
+    from showattendtell.visualization.result_files import write_bytes
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
@@ -33,9 +32,9 @@ def _prepare(config: DictConfig) -> None:
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(find_data_problems(dataset))
-    picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
-    with file_lock(picture.parent / LOCK):
-        draw_data_sheet(dataset, picture)
+    picture, content = cache_folder(config.cache) / "data_sets" / f"{dataset.name}.png", draw_data_sheet(dataset)
+    if not (picture.is_file() and picture.read_bytes() == content):
+        picture = write_bytes(content, picture)
     print(f"a picture of the data is {picture}")
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")

@@ -7,20 +7,20 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("report", positional="runs")
 def main(config: DictConfig) -> None:
-    from pathlib import Path
 
+    from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, writable
-    from showattendtell.visualization.results_table import EARLIER, find_format, print_overview, write_table
+    from showattendtell.visualization.result_files import find_results, write_bytes
+    from showattendtell.visualization.results_table import find_format, format_table, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
     for file in files:
         find_format(file)
-    paths = [writable(Path(file), EARLIER[Path(file).suffix]) for file in files]
+    paths = list(map(new_path, files))
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
-    for path in paths:  # before standard output, which a pipe may close
-        write_table(overview, path)
+    # before standard output, which a pipe may close
+    paths = [write_bytes(format_table(overview, path), path) for path in paths]
     print_overview(overview)
     for path in paths:
         print(f"written to {path}")

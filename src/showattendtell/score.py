@@ -5,6 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 from showattendtell.errors import UserError
 
+OUTPUT = "scores.json"
+
 
 @entry_point("score")
 def main(config: DictConfig) -> None:
@@ -28,7 +30,6 @@ def main(config: DictConfig) -> None:
 
 def _score_captions(config: DictConfig) -> None:
     from collections import ChainMap
-    from pathlib import Path
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
@@ -36,11 +37,11 @@ def _score_captions(config: DictConfig) -> None:
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
-    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+    from showattendtell.runtime.files import new_path
+    from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
-    tokenizer = scoring_name(config.tokenizer)
-    path = writable(Path(config.output), has_fields("scores", "comparisons"))
+    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
@@ -63,7 +64,7 @@ def _score_captions(config: DictConfig) -> None:
     for i, comparison in enumerate(comparisons, start=2):
         print_comparison(comparison, f"({i}) minus (1), over {config.resamples:,} resamples of the images")
 
-    write_json(
+    path = write_json(
         {
             "scores": {str(path): {**figures[path], "missing": panel.missing} for path, panel in panels.items()},
             "per_image": {

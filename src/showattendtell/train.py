@@ -19,7 +19,7 @@ def expanded(arguments: list[str]) -> list[str]:
 
         arguments = recall(arguments)
     is_first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
-    return arguments if is_first else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
+    return arguments if is_first else [*arguments, "hydra.run.dir=."]
 
 
 @entry_point("train", expand=expanded)
@@ -42,8 +42,9 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
+    from showattendtell.config.entry_point import write_settings
     from showattendtell.config.instantiate import import_own_classes
-    from showattendtell.runtime.distributed import decide_on_first, raise_together
+    from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
     from showattendtell.training.build import build_data, build_model, build_trainer
     from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import fit
@@ -60,6 +61,8 @@ def train(config: DictConfig) -> float:
             data = build_data(config)
             module = build_model(config, data)
             check_data(start, module.metadata)
+            if rank() == 0 and start.checkpoint is None:
+                write_settings(config, start.folder)
         fit(trainer, module, data.module, start.checkpoint)
     return report_best(start.folder, best.best_model_score)
 

@@ -105,14 +105,6 @@ def test_a_second_call_writes_to_a_folder_of_its_own(
         checkpoint.with_name(name).unlink()
 
 
-def test_a_file_that_is_not_of_this_command_is_never_replaced(run: Run, checkpoint: Path, folder: Path, album: Path):
-    (folder / "mine").mkdir()
-    (folder / "mine/captions.csv").write_text("image,caption\na.jpg,A dog runs.\n")
-    line = ["caption", f"checkpoint={checkpoint}", "album/0.png", "output=mine", SHORT]
-    assert_error(run(*line), "mine/captions.csv exists and is not an earlier output")
-    assert (folder / "mine/captions.csv").read_text() == "image,caption\na.jpg,A dog runs.\n"
-
-
 def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path, album: Path, server: ArchiveServer):
     server.files["photo.png?size=3"] = (album / "0.png").read_bytes()
     urls = [f"{server.address}/photo.png?size=3", f"{server.address}/none.png"]

@@ -1,11 +1,27 @@
+import multiprocessing
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from existing_files import EXISTING, snapshot
 
-from showattendtell.runtime.files import atomic_write, duration, fadvise, preallocate, read_times, write_times
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import (
+    atomic_write,
+    cache_folder,
+    duration,
+    fadvise,
+    new_file,
+    new_folder,
+    new_path,
+    preallocate,
+    read_times,
+    write_times,
+)
 from showattendtell.visualization.result_files import time_figures
 
 
@@ -120,3 +136,79 @@ def test_a_checkpoint_has_the_minutes_of_its_run_or_none(tmp_path: Path):
 @pytest.mark.parametrize(("seconds", "expected"), [(41.4, "41 s"), (99.9, "100 s"), (720, "12 min"), (11520, "3.2 h")])
 def test_a_duration_has_its_unit(seconds: float, expected: str):
     assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize("kind", EXISTING)
+def test_no_output_replaces_what_exists(tmp_path: Path, kind: str):
+    """A path that was given is refused, and a default path gets the next number."""
+    place = tmp_path / "out.ckpt"
+    EXISTING[kind](place)
+    before = snapshot(tmp_path)
+    with pytest.raises(UserError, match="out.ckpt exists"):
+        new_path(place)
+    with pytest.raises(UserError, match=r"out.ckpt (exists|cannot be written)"), new_folder(place):
+        pass
+    assert snapshot(tmp_path) == before
+    assert new_path(None, place) == tmp_path / "out-2.ckpt"
+    with new_file(place) as file:
+        file.write_text("new")
+    with new_folder(None, place) as folder:
+        (folder / "new").touch()
+    assert snapshot(tmp_path) == {**before, "out-2.ckpt": b"new", "out-3.ckpt": None, "out-3.ckpt/new": b""}
+
+
+def test_a_file_or_folder_that_fails_is_removed(tmp_path: Path):
+    for make in (new_file, new_folder):
+        with pytest.raises(KeyError), make(tmp_path / "out"):
+            raise KeyError
+        assert names(tmp_path) == []
+    for whole in (True, False):
+        with suppress(KeyError), new_folder(tmp_path / "out", whole=whole) as folder:
+            (folder / "half").touch()
+            raise KeyError
+        assert names(tmp_path) == ([] if whole else ["out"])
+
+
+def test_an_empty_folder_is_taken_and_one_with_files_is_resumed(tmp_path: Path):
+    with new_folder(tmp_path) as folder:
+        (folder / "one").touch()
+    with pytest.raises(UserError, match="exists"), new_folder(tmp_path):
+        pass
+    taken = pytest.raises(UserError, match="another command is writing")
+    with new_folder(tmp_path, resume=True), taken, new_folder(tmp_path, resume=True):
+        pass
+
+
+def _claim(kind: str, place: Path, start: Barrier) -> None:
+    start.wait()
+    if kind == "file":
+        with new_file(place) as file:
+            file.write_text(str(os.getpid()))
+    else:
+        given, default = (place, "") if kind == "given folder" else (None, place)
+        with new_folder(given, default) as folder:
+            (folder / "pid").write_text(str(os.getpid()))
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "given folder"])
+def test_of_processes_that_start_at_once_each_has_its_own_output(tmp_path: Path, kind: str):
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(8)
+    processes = [context.Process(target=_claim, args=(kind, tmp_path / "out", start)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    done = {str(process.pid) for process in processes if process.exitcode == 0}
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(written) == sorted(done)
+    assert len(done) == (1 if kind == "given folder" else 8)
+
+
+def test_a_user_without_a_home_folder_has_to_name_the_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that is not in /etc/passwd
+    monkeypatch.delenv("SHOWATTENDTELL_CACHE", raising=False)
+    with pytest.raises(UserError, match="set SHOWATTENDTELL_CACHE"):
+        cache_folder()
+    monkeypatch.setenv("SHOWATTENDTELL_CACHE", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere")

@@ -11,7 +11,6 @@ import pytest
 from showattendtell.errors import UserError
 from showattendtell.types import CaptionOutput
 from showattendtell.visualization.caption_rows import CaptionRow, csv_line, json_line, resume_rows, row_writer
-from showattendtell.visualization.result_files import next_free
 
 ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft", "0123")
 
@@ -68,7 +67,7 @@ def test_rows_resume_wherever_they_end_as_if_nothing_had_happened(tmp_path: Path
         assert finished == set(names[: max(complete // 2, complete == 1)])
         rest = [name for name in names if name not in finished]
         if complete != 1:
-            write = row_writer(tmp_path, ["jsonl", "csv"], append=True)
+            write = row_writer(tmp_path, ["jsonl", "csv"])
             for name in rest:
                 write(ROW._replace(file=name, caption=f"a dog {number}") for number in range(2))
             assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
@@ -107,16 +106,15 @@ def test_a_formula_is_no_formula_in_a_spreadsheet(text: str):
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="set output to another folder"):
+    with pytest.raises(UserError, match="choose another place"):
         row_writer(tmp_path / "file", ["csv"])([ROW])
 
 
-def test_the_next_free_name_is_that_of_no_file_and_of_no_folder_with_files(tmp_path: Path):
-    assert next_free(tmp_path / "captions") == tmp_path / "captions"
-    (tmp_path / "captions").mkdir()
-    assert next_free(tmp_path / "captions") == tmp_path / "captions"
-    (tmp_path / "captions/index.html").touch()
-    (tmp_path / "captions-2").touch()
-    assert next_free(tmp_path / "captions") == tmp_path / "captions-3"
-    (tmp_path / "page.html").touch()
-    assert next_free(tmp_path / "page.html") == tmp_path / "page-2.html"
+@pytest.mark.parametrize(
+    ("name", "content"), [("captions.jsonl", b'{"text": "a row of others"}'), ("captions.csv", b"a,b")]
+)
+def test_files_of_others_are_not_resumed(tmp_path: Path, written: dict[str, bytes], name: str, content: bytes):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=name):
+        resume_rows(tmp_path, ["jsonl", "csv"], "0123")
+    assert (tmp_path / name).read_bytes() == content

@@ -77,7 +77,7 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
 
 def test_a_folder_that_cannot_be_made_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/wall.png cannot be written .* set output to another folder"):
+    with pytest.raises(UserError, match=r"file/wall.png cannot be written .* choose another place"):
         draw_heatmaps(
             Image.new("RGB", (8, 8)),
             ["a"],
@@ -146,7 +146,7 @@ def test_words_are_placed_in_lines_that_hold_them():
 
 def test_an_animation_that_cannot_be_written_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"file/a.gif cannot be written .*; set output to another folder"):
+    with pytest.raises(UserError, match=r"file/a.gif cannot be written .*; choose another place"):
         draw_animation(GREY, ["a"], peaked(3, 3, 0, 0)[np.newaxis], np.ones(1), HALF, tmp_path / "file" / "a.gif")
 
 

@@ -46,7 +46,7 @@ def test_a_notebook_shows_the_picture_that_save_draws(tmp_path: Path):
 def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with (
-        pytest.raises(UserError, match=r"file/a.png cannot be written .*; set output to another folder"),
+        pytest.raises(UserError, match=r"file/a.png cannot be written .*; choose another place"),
         drawing() as draw,
     ):
         draw(*something(tmp_path / "file" / "a.png"))

@@ -1,6 +1,8 @@
 """Result files: where they are found, and what is said of other files."""
 
+import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from results import ensemble, result, write
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.result_files import find_results, has_fields, read_result, writable
+from showattendtell.visualization.result_files import find_results, is_current, read_result
 
 
 def paths(places: list[Path], split: str = "test") -> list[str]:
@@ -80,8 +82,48 @@ def test_places_without_results_raise_an_error(tmp_path: Path):
             paths([tmp_path / place])
 
 
-def test_a_folder_is_no_output_file(tmp_path: Path):
-    with pytest.raises(UserError, match=rf"{tmp_path} is a folder; set output to a file"):
-        writable(tmp_path, has_fields("scores"))
-    assert writable(tmp_path / "scores.json", has_fields("scores")) == tmp_path / "scores.json"
-    assert list(tmp_path.iterdir()) == []
+def hashed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("files", "checkpoint", "sha256", "current"),
+    [
+        ({"run/best.ckpt": b"1"}, "run/best.ckpt", hashed(b"1"), True),
+        ({"run/best.ckpt": b"2"}, "run/best.ckpt", hashed(b"1"), False),
+        ({}, "run/best.ckpt", hashed(b"1"), True),
+        ({"best.ckpt": b"1"}, "before/best.ckpt", hashed(b"1"), True),
+        ({"best.ckpt": b"2"}, "before/best.ckpt", hashed(b"1"), False),
+        ({"best.ckpt": b"2", "run/best.ckpt": b"1"}, "run/best.ckpt", hashed(b"1"), True),
+        ({"model/model.safetensors": b"1"}, "model", hashed(b"1"), True),
+        ({"model/model.safetensors": b"2"}, "model", hashed(b"1"), False),
+        ({"a.ckpt": b"1", "b.ckpt": b"2"}, ["a.ckpt", "b.ckpt"], [hashed(b"1"), hashed(b"2")], True),
+        ({"a.ckpt": b"1", "b.ckpt": b"1"}, ["a.ckpt", "b.ckpt"], [hashed(b"1"), hashed(b"2")], False),
+        ({"a.ckpt": b"1"}, ["a.ckpt", "b.ckpt"], [hashed(b"1"), hashed(b"2")], True),
+        ({}, "", hashed(b"1"), True),
+        ({}, "x" * 5000, hashed(b"1"), True),
+    ],
+    ids=[
+        *("same", "retrained", "deleted", "moved", "moved and retrained", "next to another"),
+        *("folder", "other folder", "ensemble", "retrained ensemble", "half an ensemble", "no name", "long name"),
+    ],
+)
+def test_a_result_is_current_if_its_checkpoints_have_its_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Any, checkpoint: Any, sha256: Any, current: bool
+):
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(content)
+    members = [result()] if isinstance(checkpoint, str) else [result(), result()]
+    content = ensemble(*members, checkpoint=checkpoint, checkpoint_sha256=sha256) if len(members) > 1 else result()
+    read = read_result(write({**content, "checkpoint": checkpoint, "checkpoint_sha256": sha256}, tmp_path / "r.json"))
+    assert is_current(read) == current
+
+
+def test_of_two_evaluations_the_newer_one_is_first(tmp_path: Path):
+    older, newer = (write(result(), tmp_path / name) for name in ("results-test.json", "results-test-2.json"))
+    for order in ((older, newer), (newer, older)):
+        for seconds, path in enumerate(order):
+            os.utime(path, (seconds, seconds))
+        assert paths([tmp_path]) == list(map(str, reversed(order)))

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -131,7 +130,14 @@ def _has_several_values(setting: str) -> bool:
 def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
-    return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
+
+    def home(match: re.Match[str]) -> str:
+        folder = os.path.expanduser(match[0])
+        if folder == match[0]:
+            raise UserError(f"{argument}: there is no home folder {match[0]}; give the whole path")
+        return folder
+
+    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", home, argument)
 
 
 def quote_path(argument: str) -> str:

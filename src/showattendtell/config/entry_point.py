@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
 from showattendtell.config.command_line import Arguments, parse
@@ -26,13 +26,10 @@ from showattendtell.config.folders import command_folder
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import UserError, quiet_pipe
-from showattendtell.runtime.files import LOCK, lock_file
+from showattendtell.runtime.files import LOCK, atomic_write, lock_file
 
 HYDRA = ".hydra"
-"""Folder of a run in which Hydra stores its configuration and its command."""
-
-OF_HYDRA = {"config.yaml", "hydra.yaml", "overrides.yaml"}
-"""The files in it."""
+"""Folder of a run with its configuration and its command, as Hydra writes it."""
 
 
 def entry_point(
@@ -151,23 +148,39 @@ def as_typed(folder: str | Path) -> Path:
 
 @contextmanager
 def discarding_empty_run() -> Iterator[None]:
-    """Remove the run's folder after an exception if it holds nothing but Hydra's copy of the configuration."""
+    """Remove the run's folder after an exception if it is empty."""
     try:
         yield
     except BaseException:
-        if HydraConfig.get().output_subdir:
-            with suppress(OSError):  # the exception itself is what the user has to see
-                _discard_empty_run(run_folder())
+        folder = run_folder()
+        with suppress(OSError):  # the exception itself is what the user has to see
+            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK}
+            if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+                shutil.rmtree(folder)
+                lock.close()
+                if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+                    folder.parent.rmdir()
+                    folder.parent.parent.rmdir()
         raise
 
 
-def _discard_empty_run(folder: Path) -> None:
-    is_empty = set(os.listdir(folder)) <= {HYDRA, LOCK} and set(os.listdir(folder / HYDRA)) <= OF_HYDRA
-    if is_empty and lock_file(folder / LOCK):  # another process may have begun in the same folder
-        shutil.rmtree(folder)
-        if search_root():  # the folders above it are Hydra's too, unless they hold other runs
-            folder.parent.rmdir()
-            folder.parent.parent.rmdir()
+def write_settings(config: DictConfig, folder: Path) -> None:
+    """Write the configuration of a new run, that of Hydra and its arguments, as Hydra does. Hydra itself would write
+    them into the folder of a finished run before the run is refused.
+
+    Raises:
+        OSError: a file cannot be written; `filename` is its path.
+    """
+    hydra_config = HydraConfig.get()
+    files = {
+        "config": config,
+        "hydra": OmegaConf.create({"hydra": hydra_config}),
+        "overrides": OmegaConf.create(list(hydra_config.overrides.task)),
+    }
+    (folder / HYDRA).mkdir(exist_ok=True)
+    for name, content in files.items():
+        with atomic_write(folder / HYDRA / f"{name}.yaml") as stream:
+            stream.write(OmegaConf.to_yaml(content).encode())
 
 
 def search_root() -> Path | None:
@@ -213,8 +226,7 @@ def config_dirs(config: HydraConf | None = None) -> list[str]:
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return the name of the sweep that a run belongs to, if any, and the run's tags, from the files that Hydra wrote
-    to its folder."""
+    """Return the name of the sweep that a run belongs to, if any, and the run's tags, see `write_settings`."""
     file = folder / HYDRA / "hydra.yaml"
     if not file.is_file():
         return None, ()

@@ -23,6 +23,7 @@ from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
+from showattendtell.runtime.files import cache_folder
 from showattendtell.types import Dataset
 
 Config = DictConfig  # a checked configuration, whose settings are attributes
@@ -149,5 +150,5 @@ def find_source(
 
 def _feature_settings(config: DictConfig) -> tuple[Path, Any, bool]:
     """Return the folder of the feature cache, how features are extracted, and whether unreadable images are skipped."""
-    folder = Path(config.cache).expanduser() / "features"
+    folder = cache_folder(config.cache) / "features"
     return folder, build(config.features), config.dataset.get("skip_unreadable", False)

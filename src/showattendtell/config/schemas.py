@@ -202,8 +202,8 @@ class CaptionConfig(CaptioningConfig):
             alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one html
             page.
         overwrite: formats=[xmp] also replaces descriptions that photographs have.
-        output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
-            if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
+        output: a new folder for these files; by default captions, or captions-2, ... if that exists. With split= the
+            file of the page; page-SPLIT.html next to the checkpoint by default.
         resume: keep the captions in output= of the same models and settings, and caption the other photographs.
         workers: caption in this number of processes with Ray Data, on the GPUs and machines of its cluster, and write
             captions.parquet; null captions in this process.
@@ -297,7 +297,7 @@ class CalibrateConfig:
     Attributes:
         checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
             on the hub, as owner/name.
-        output: the calibrated checkpoint, a file or, for a folder, a folder; by default the checkpoint itself.
+        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
         cache: the folder of the feature cache; by default that of training.
         device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     """
@@ -325,7 +325,7 @@ class ScoreConfig:
         training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
-        output: the result file.
+        output: the result file; scores.json by default.
         judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
             CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
         candidates: drop judged captions that are a reference of their own image, or keep them and remove them from the
@@ -345,7 +345,7 @@ class ScoreConfig:
     training: Texts | None
     resamples: PositiveInt
     seed: NonNegativeInt
-    output: Text
+    output: Text | None
     judgments: Text | None
     candidates: Literal["drop", "keep"] | None
     images: Text | None

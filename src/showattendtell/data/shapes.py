@@ -12,8 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 from rich.progress import track
 
-from showattendtell.errors import UserError
-from showattendtell.runtime.files import open_folder
+from showattendtell.runtime.files import cache_folder, open_folder, write_errors
 from showattendtell.settings import NonNegativeInt, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
@@ -87,16 +86,12 @@ def read_shapes(
     sizes = {"train": train, "val": val, "test": test}
     recipe = json.dumps({"version": 2, "seed": seed, **sizes})
     name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
-    folder = Path(root).expanduser() / name
+    folder = cache_folder(root) / name
     if not folder.exists():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with open_folder(folder.parent) as parent:
-                fcntl.flock(parent, fcntl.LOCK_EX)
-                if not folder.exists():
-                    _draw_all(folder, sizes, seed)
-        except OSError as error:
-            raise UserError(f"{folder} cannot be written ({error.strerror}); set cache to another folder") from None
+        with write_errors(folder, "set cache to another folder"), open_folder(folder.parent) as parent:
+            fcntl.flock(parent, fcntl.LOCK_EX)
+            if not folder.exists():
+                _draw_all(folder, sizes, seed)
     splits = {split: tuple(_example(folder, split, i, seed) for i in range(size)) for split, size in sizes.items()}
     return Dataset(name, splits)
 

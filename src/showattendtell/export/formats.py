@@ -3,8 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
 from showattendtell.export.graphs import Graph
 from showattendtell.export.quantization import reduce_precision
-from showattendtell.runtime.files import UNFINISHED, sha256
+from showattendtell.runtime.files import sha256
 from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
 
 CARD = "captioner.json"
@@ -161,29 +160,6 @@ def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
 
 def _describe(name: str, tensor: Tensor, rows: str) -> dict[str, Any]:
     return {"name": name, "shape": [rows, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path` on success and removed on failure.
-
-    Raises:
-        UserError: `path` is a folder that is not empty, or a file, or cannot be written.
-    """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"output={path} exists; remove it, or give another folder")
-    partial = path.with_name(path.name + UNFINISHED)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        partial.replace(path)
-    except OSError as error:  # with the name of an unfinished file, if any
-        raise UserError(
-            f"output={path} cannot be written ({error.strerror}); free some space, or give another folder"
-        ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_formats(

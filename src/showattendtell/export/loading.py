@@ -17,11 +17,11 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
 from showattendtell.export.quantization import Precision
-from showattendtell.inference.loading import find_model, load_model, reading_settings, weights_file
+from showattendtell.inference.loading import find_model, load_model, reading_settings
 from showattendtell.inference.pipeline import checkpoint_groups, model_names
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.models.calibration import Calibration
-from showattendtell.runtime.files import sha256
+from showattendtell.runtime.files import WEIGHTS, sha256
 from showattendtell.types import Dataset
 
 QUANTIZATION_IMAGES = 100
@@ -71,7 +71,8 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
         del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
     if "web" in config.formats and module.captioner.attention.samples:
         graphs |= _other_step(module, config)
-    weights = weights_file(find_model(checkpoint))
+    path = find_model(checkpoint)
+    weights = path / WEIGHTS if path.is_dir() else path
     card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
     return ExportModel(name, module, trained, graphs, card)
 

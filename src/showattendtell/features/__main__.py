@@ -11,8 +11,9 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.errors import UserError
     from showattendtell.features.stores import merge, print_stores, verify_stores
+    from showattendtell.runtime.files import cache_folder
 
-    folder = Path(config.cache).expanduser() / "features"
+    folder = cache_folder(config.cache) / "features"
     if (config.merge is None) != (config.output is None):
         raise UserError("merge names the stores and output the new one; give both, or leave both out")
     if config.merge:

@@ -26,7 +26,7 @@ from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import WEIGHTS, atomic_write
 from showattendtell.types import Dataset, fingerprint
 
 FORMAT = 3
@@ -34,7 +34,7 @@ FORMAT = 3
 METADATA_KEY = "showattendtell"
 """Key of the metadata in a checkpoint."""
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 
 ENCODER = "encoder."
 """Prefix of the encoder's weights in a state dict."""

@@ -21,14 +21,13 @@ from showattendtell.inference.loading import (
     load_models,
     next_to,
     reading_settings,
-    weights_file,
 )
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_scores, image_scores
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
-from showattendtell.runtime.files import sha256
+from showattendtell.runtime.files import cache_folder, sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
 from showattendtell.visualization.tables import (
@@ -123,7 +122,7 @@ def draw_into_user_cache(settings: Config, cache: str | None) -> None:
     """Set the folder of `dataset=shapes` to the user's own cache unless its images exist: the checkpoint may come from
     a stranger and name any folder."""
     root = settings.dataset.get("root")
-    if settings.dataset[TARGET] == SHAPES and not any(Path(root).expanduser().glob("shapes-*")):
+    if settings.dataset[TARGET] == SHAPES and not any(cache_folder(root).glob("shapes-*")):
         settings.dataset.root = f"{cache or CACHE}/shapes"
 
 
@@ -139,7 +138,7 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = load_models(checkpoints, config.device, decoding, config.attention)
-    hashes = [sha256(weights_file(find_model(path))) for path in checkpoints]
+    hashes = [sha256(find_model(path)) for path in checkpoints]
     changes = {"dataset": config.dataset, "cache": config.cache}
     first, *other_settings = [reading_settings(model.config, **changes) for model in models]
     raise_errors(validate(first))

@@ -27,8 +27,8 @@ from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.clip_score import load_clip, measure_clip_score
 from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import scoring_name
-from showattendtell.runtime.files import sha256
-from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+from showattendtell.runtime.files import new_path, sha256
+from showattendtell.visualization.result_files import versions, write_json
 from showattendtell.visualization.tables import METRICS, print_notes, print_titled
 
 EXPERT, CROWDFLOWER, COMPOSITE = "Flickr8k-Expert", "Flickr8k-CrowdFlower", "Composite"
@@ -210,7 +210,7 @@ def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence
 def score_metrics(config: DictConfig) -> None:
     """Print and write Kendall's tau of each metric with the judgments in the file `judgments` of `score`."""
     tokenizer = scoring_name(config.tokenizer)
-    output = writable(Path(config.output), has_fields("scores", "judgments"))
+    path = new_path(config.output, "scores.json")
     source = Path(config.judgments).expanduser()
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
@@ -241,7 +241,7 @@ def score_metrics(config: DictConfig) -> None:
     for name, correlation in found.items():
         table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
     print_titled(table, title, panel.missing)
-    write_json(
+    path = write_json(
         {
             "scores": {name: correlation._asdict() for name, correlation in found.items()},
             "missing": panel.missing,
@@ -258,6 +258,6 @@ def score_metrics(config: DictConfig) -> None:
             "notes": corpus.notes,
             "versions": versions(),
         },
-        output,
+        path,
     )
-    print(f"written to {output}")
+    print(f"written to {path}")

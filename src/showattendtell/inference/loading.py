@@ -29,7 +29,6 @@ from showattendtell.inference.checkpoints import (
     CALIBRATION,
     CONFIG,
     ENCODER,
-    WEIGHTS,
     has_encoder,
     load,
     read_checkpoint,
@@ -40,7 +39,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import cache_folder
+from showattendtell.runtime.files import WEIGHTS, cache_folder
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -357,11 +356,6 @@ def find_model(name: str) -> Path:
         f"the checkpoint {name} does not exist{hint if 'did you mean' in hint else ''}; training writes best.ckpt into "
         f"runs/..., {' and '.join(bundled)} comes with the package, and owner/name is one on the hub"
     )
-
-
-def weights_file(model: Path) -> Path:
-    """Return the file with the weights of a checkpoint or a model folder, whose hash identifies the model."""
-    return model / WEIGHTS if model.is_dir() else model
 
 
 def next_to(checkpoint: str, name: str) -> Path:

@@ -29,6 +29,7 @@ from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, 
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.models.pretrained import state_hash
+from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import is_url
 from showattendtell.types import CaptionOutput, Dataset, Example
@@ -183,6 +184,16 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
+
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
+        """Write a new folder. The other arguments are those of `ModelHubMixin.save_pretrained`.
+
+        Raises:
+            UserError: the folder has files or cannot be written, or the pipeline is no checkpoint.
+        """
+        with new_folder(save_directory) as folder:
+            url: str | None = super().save_pretrained(folder, **options)
+        return url
 
     def _save_pretrained(self, save_directory: Path) -> None:
         if len(self.models) > 1:

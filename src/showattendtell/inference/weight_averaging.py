@@ -11,7 +11,7 @@ from showattendtell.config.compose import model_differences, trained_with
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.inference.loading import LoadedModel, find_model, load_model, weights_file
+from showattendtell.inference.loading import LoadedModel, find_model, load_model
 from showattendtell.runtime.files import sha256
 
 IN_COMMON = 0.5
@@ -55,7 +55,7 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
         **first.metadata,
         "choices": {**first.choices, "average_of": str(len(models))},
         "encoder": first.module.encoder.describe(),
-        "averaged": [sha256(weights_file(find_model(path))) for path in paths],
+        "averaged": [sha256(find_model(path)) for path in paths],
     }
     return {METADATA_KEY: metadata, "state_dict": mean}, cosine
 

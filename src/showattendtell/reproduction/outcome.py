@@ -8,6 +8,7 @@ from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
 from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
+from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
 from showattendtell.visualization.result_files import Result, read_result
@@ -18,8 +19,8 @@ from showattendtell.visualization.results_table import (
     TableBlock,
     TableInterval,
     TableRow,
+    format_table,
     print_overview,
-    write_table,
 )
 
 TIME = "training_minutes"
@@ -145,7 +146,9 @@ def write(overview: ResultsTable, folder: Path, name: str) -> None:
     """Print the paper's columns, and write all columns in every format."""
     print_overview(overview._replace(columns=tuple(name for name in overview.columns if name in PAPER)))
     for suffix in FORMATS:
-        write_table(overview, folder / f"{name}{suffix}")
+        path = folder / f"{name}{suffix}"
+        with write_errors(path), atomic_write(path) as stream:
+            stream.write(format_table(overview, path))
     print(f"the table is in {folder}, as {', '.join(name + suffix for suffix in FORMATS)}")
     if overview.photographs:
         print(f"where the models looked: {folder / overview.photographs}")

@@ -153,12 +153,13 @@ def _train(run: TableRun, commands: CommandRunner, config: DictConfig) -> None:
         note_beginning(run)
     if run.writers:
         _caption_training_images(run.writers, commands, config)
+    if run.is_mean and (run.folder / BEST).is_file():  # averaged by a command that was killed before it was scored
+        return
     if run.is_mean:
         parts = [str(part.folder / BEST) for part in run.dependencies]
         commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
     else:
-        resume = ["resume=true"] if run.is_begun else []
-        commands.run("train", *run.arguments, f"hydra.run.dir={as_value(str(run.folder))}", *resume)
+        commands.run("train", *run.arguments, f"hydra.run.dir={as_value(str(run.folder))}", "resume=true")
 
 
 def _caption_training_images(writers: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
@@ -209,7 +210,9 @@ def _evaluate(
     commands: CommandRunner,
     config: DictConfig,
 ) -> None:
-    """Run evaluate with a model or an ensemble, and with the settings `names` of the data set."""
+    """Run evaluate with a model or an ensemble, and with the settings `names` of the data set. An earlier result, which
+    is of other weights or settings, is removed."""
+    output.unlink(missing_ok=True)
     models = [str(file) for file in scoring.models]
     commands.run(
         "evaluate",
@@ -309,6 +312,7 @@ def show_photographs(
     command = "\n".join(arguments)
     is_of_these = page.is_file() and record.is_file() and read_text(record) == command
     if not is_of_these or record.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
+        page.unlink(missing_ok=True)
         commands.run("caption", "split=test", *arguments, *data_settings(config, ["root"]))
         record.write_text(command)
     return page.name

@@ -1,14 +1,19 @@
-"""Atomic writes, file locks, checksums, and the file of a run's epoch times."""
+"""Atomic writes, new files and folders, locks, checksums, and the file of a run's epoch times."""
 
 import csv
 import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import BinaryIO, Literal, TextIO
+
+from showattendtell.errors import UserError
 
 UNFINISHED = ".tmp"
 """Suffix of a file that is being written."""
@@ -19,19 +24,130 @@ LOCK = ".lock"
 BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 """Names of the checkpoints in a run's folder: the best one, and the last two, from which training resumes."""
 
+WEIGHTS = "model.safetensors"
+"""Name of the weights in a model folder, see `save_pretrained`."""
+
 TIMES = "times.csv"
 """Name of the file with the seconds of every epoch, in a run's folder."""
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the folder of the feature cache and drawings: `given`, or `$SHOWATTENDTELL_CACHE`, or its default."""
-    return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
+    """Return the folder of the feature cache and drawings: `given`, or `$SHOWATTENDTELL_CACHE`, or its default.
+
+    Raises:
+        UserError: it is below the home folder, and the user has none.
+    """
+    folder = Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell"))
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise UserError(f"{folder} needs a home folder, and there is none; set SHOWATTENDTELL_CACHE") from None
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal."""
-    with file.open("rb") as content:
+    """Return the SHA-256 of a file's content in hexadecimal; of a model folder, that of the file with its weights."""
+    with (file / WEIGHTS if file.is_dir() else file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def new_path(given: str | Path | None, default: str | Path = "") -> Path:
+    """Check before a computation that its output can be written, and return the output's path.
+
+    Args:
+        given: the path that the user chose, if any.
+        default: otherwise the path, or the first of `NAME-2`, `NAME-3`, ... if there is such a file.
+
+    Raises:
+        UserError: the given file exists, or the file cannot be written.
+    """
+    path = Path(given or default).expanduser()
+    free = next(name for name in _numbered(path) if not os.path.lexists(name))
+    if given and free != path:
+        raise exists_error(path)
+    with write_errors(free), NamedTemporaryFile(dir=free.parent):
+        return free
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Make a new empty file, whose path is yielded and whose content is written in the `with` block.
+
+    If the file exists, such as that of another command which ended before, it gets the name `NAME-2`, `NAME-3`, ...:
+    no file is replaced. If the block fails, the file is removed.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with write_errors(path):
+        for file in _numbered(path):
+            with suppress(FileExistsError):
+                file.touch(exist_ok=False)
+                break
+        try:
+            yield file
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def new_folder(
+    given: str | Path | None, default: str | Path = "", resume: bool = False, whole: bool = False
+) -> Iterator[Path]:
+    """Make an output folder for this command alone in the `with` block; yield its path.
+
+    Args:
+        given: the path that the user chose, if any; the folder may exist if it is empty.
+        default: otherwise the path, or the first of `NAME-2`, `NAME-3`, ... if it exists.
+        resume: the folder may have files.
+        whole: if the block fails, remove the folder with its files; an empty folder is always removed.
+
+    Raises:
+        UserError: the folder has files, another command writes to it, or it cannot be written.
+    """
+    path = Path(given or default).expanduser()
+    with write_errors(path):
+        for folder in _numbered(path):
+            with suppress(*([] if given else [FileExistsError])):
+                folder.mkdir(exist_ok=bool(given))
+                break
+    with open_folder(folder) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another command is writing to {folder}; wait, or choose another folder") from None
+        if not resume and any(folder.iterdir()):
+            raise exists_error(folder)
+        try:
+            yield folder
+        except BaseException:
+            if whole:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix."""
+    yield path
+    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+
+
+def exists_error(path: Path) -> UserError:
+    """Return the error about an output that would replace a file or folder."""
+    return UserError(f"{path} exists, and no file is replaced; remove it, or choose another name")
+
+
+@contextmanager
+def write_errors(path: Path, advice: str = "choose another place") -> Iterator[None]:
+    """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); {advice}") from None
 
 
 def lock_file(path: Path, wait: bool = False) -> TextIO | None:

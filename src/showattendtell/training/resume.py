@@ -3,7 +3,6 @@
 import filecmp
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 from showattendtell.config.command_line import MULTIRUN, parse, quoted, value_of
 from showattendtell.config.compose import find_differences
-from showattendtell.config.entry_point import HYDRA
 from showattendtell.config.trust import LIMIT, recalled, stored_arguments
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
@@ -60,7 +58,8 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     """
     if isinstance(settings["resume"], str):
         return _resume(Path(settings["resume"]).expanduser(), settings)
-    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
+    if not is_resumed(settings):
+        check_unused(folder)
         return ResumePoint(folder)
     if checkpoints_in(folder):
         return _resume(folder, settings)
@@ -73,10 +72,27 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     same = [point for point in runs if not find_differences(settings, point.metadata["config"])]
     found = next((point for point in same if not point.finished), same[0] if same else None)
     if found is None:
+        if (folder / BEST).is_file():
+            raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
         print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
         return ResumePoint(folder)
     discard(folder)
     return _resume(found.folder, settings)
+
+
+def is_resumed(settings: Mapping[str, Any]) -> bool:
+    """Return whether a run resumes if it can: with `resume`, and in a requeued SLURM job."""
+    return bool(settings["resume"]) or "SLURM_RESTART_COUNT" in os.environ
+
+
+def check_unused(folder: Path) -> None:
+    """Raise a `UserError` if the folder of a new run has files, other than logs of a sweep and locks."""
+    files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log")
+    if files:
+        raise UserError(
+            f"{folder} has files of another run ({listed(files)}); resume it with resume=true, delete it, or set "
+            "hydra.run.dir to another folder"
+        )
 
 
 def recall(arguments: list[str]) -> list[str]:
@@ -93,8 +109,7 @@ def recall(arguments: list[str]) -> list[str]:
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
     folder = Path(resume).expanduser()
     file, stored = command_of(folder)
-    folder_arguments = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
-    return [*recalled(stored, typed, file), *arguments, *folder_arguments]
+    return [*recalled(stored, typed, file), *arguments, f"hydra.run.dir={quoted(str(folder))}"]
 
 
 def command_of(folder: Path) -> tuple[Path, list[str]]:
@@ -197,8 +212,7 @@ def _is_moved(current: str, stored: str) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of a run that does not start, in which Hydra already wrote the configuration."""
-    shutil.rmtree(folder / HYDRA, ignore_errors=True)
+    """Remove the folder of a run that does not start, which Hydra already made."""
     with suppress(OSError):
         folder.rmdir()
 

@@ -8,14 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omegaconf import DictConfig
+
 from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root
+from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.settings import may_differ
-from showattendtell.training.resume import STAGES, checkpoints_in, command_of, discard, is_trained, peek
+from showattendtell.training.resume import STAGES, check_unused, command_of, discard, is_resumed, is_trained, peek
 
 
 class Stage(NamedTuple):
@@ -31,7 +33,7 @@ class Stage(NamedTuple):
         return is_trained(self.folder) if self.command == "train" else (self.folder / BEST).is_file()
 
 
-def run_stages(settings: Mapping[str, Any]) -> float:
+def run_stages(settings: DictConfig) -> float:
     """Run all stages and return the best metric of the last one that trains.
 
     Each runs as a process, such as `python -m showattendtell.train`, in a folder `NUMBER-NAME` of the run. Finished
@@ -50,6 +52,8 @@ def run_stages(settings: Mapping[str, Any]) -> float:
             compose(stage.command, stage.arguments)
         except UserError as error:
             raise UserError(f"stage {stage.name}: {error}") from None
+    if not (folder / STAGES).exists():
+        write_settings(settings, folder)
     with atomic_write(folder / STAGES) as file:
         file.write(json.dumps({"arguments": given}, indent=2).encode())
     for i, stage in enumerate(stages, start=1):
@@ -101,9 +105,8 @@ def _average_arguments(name: str, names: Sequence[str], earlier: Mapping[str, Pa
 def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
     """Return the folder of the run in stages that is resumed, or of a new one."""
     folder, root = run_folder(), search_root()
-    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
-        if (folder / STAGES).exists():
-            raise UserError(f"{folder} has stages already; resume them with resume=true, or set another folder")
+    if not is_resumed(settings):
+        check_unused(folder)
         return folder
     if root is None or isinstance(settings["resume"], str):
         if (folder / STAGES).is_file() and not _has_command(folder, given):
@@ -136,7 +139,7 @@ def _has_command(folder: Path, given: Sequence[str]) -> bool:
 
 def run_stage(stage: Stage) -> None:
     """Run a stage. Exit if a signal stopped it, or arrived while it ended."""
-    resuming = ["resume=true"] if stage.command == "train" and checkpoints_in(stage.folder) else []
+    resuming = ["resume=true"] if stage.command == "train" and stage.folder.exists() else []
     with Subcommands() as commands:
         status = commands.status_of(stage.command, *stage.arguments, *resuming)
     if status > 128:  # as in shells: a signal ended the program

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import atomic_write, exists_error, write_errors
 from showattendtell.types import CaptionOutput
-from showattendtell.visualization.result_files import write_errors
 
 DIGITS = 6
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -63,37 +62,35 @@ FORMATS: dict[str, Callable[[CaptionRow], str]] = {"jsonl": json_line, "csv": cs
 
 HEADERS = {"jsonl": "", "csv": csv_line(CaptionRow._fields)}
 
-BEGINNINGS = {"jsonl": '{"file": ', "csv": "file,caption,"}
-"""How the files begin, of whatever version."""
+
+BEGINNING = b'{"file": '
+"""How a line of JSON begins."""
 
 
 def row_file(folder: Path, suffix: str) -> Path:
     return folder / f"captions.{suffix}"
 
 
-def row_writer(folder: Path, formats: Collection[str], append: bool = False) -> Callable[[Iterable[CaptionRow]], None]:
+def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[CaptionRow]], None]:
     """Return a function that appends the rows of a photograph to `captions.jsonl`, `captions.csv` or both in a folder.
 
     When the function returns, the rows are in the files. It raises a `UserError` if a file cannot be written.
 
     Args:
         formats: suffixes of the files; those of other files are ignored.
-        append: keep earlier rows, see `resume_rows`; otherwise the first rows replace them.
     """
-    started = {suffix for suffix in FORMATS if append and row_file(folder, suffix).exists()}
 
     def write(rows: Iterable[CaptionRow]) -> None:
         rows = list(rows)
         for suffix in sorted(FORMATS.keys() & formats):  # csv first: resuming reads jsonl
             path, lines = row_file(folder, suffix), "".join(map(FORMATS[suffix], rows))
-            mode, text = ("a", lines) if suffix in started else ("w", HEADERS[suffix] + lines)
+            header = "" if path.exists() else HEADERS[suffix]
             # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
             with (
-                write_errors(path, "output to another folder"),
-                path.open(mode, encoding="utf-8", errors="backslashreplace", newline="") as file,
+                write_errors(path),
+                path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file,
             ):
-                file.write(text)
-            started.add(suffix)
+                file.write(header + lines)
 
     return write
 
@@ -120,8 +117,7 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         for row, line in _rows(journal, lines):
             if row.settings != settings:
                 raise UserError(
-                    f"{journal} has captions by another model or with other settings; "
-                    "set output to another folder, or leave resume out to replace them"
+                    f"{journal} has captions by another model or with other settings; set output to another folder"
                 )
             if row.file != last:
                 last, start = row.file, end
@@ -130,12 +126,14 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
     if rows_of and rows_of[last] < max(rows_of.values()):
         end = start
         del rows_of[last]
-    with write_errors(journal, "output to another folder"):
+    with write_errors(journal):
         os.truncate(journal, end)
     if "csv" in formats:
-        table = row_file(folder, "csv")
-        with write_errors(table, "output to another folder"), atomic_write(table) as file, journal.open("rb") as lines:
-            file.write(HEADERS["csv"].encode())
+        table, header = row_file(folder, "csv"), HEADERS["csv"].encode()
+        if table.exists() and not header.startswith(table.read_bytes()[: len(header)]):
+            raise exists_error(table)
+        with write_errors(table), atomic_write(table) as file, journal.open("rb") as lines:
+            file.write(header)
             for row, _ in _rows(journal, lines):
                 file.write(csv_line(row).encode(errors="backslashreplace"))
     return {*rows_of}
@@ -148,7 +146,7 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, byte
         UserError: a complete line is not a row of captions.
     """
     for i, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n") and line.startswith(BEGINNING[: len(line)]):
             return
         try:
             row = CaptionRow(**json.loads(line))

@@ -6,8 +6,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeVar
 
+from showattendtell.errors import UserError
 from showattendtell.settings import may_differ
-from showattendtell.visualization.result_files import ModelRecord, Result, run_name
+from showattendtell.visualization.result_files import ModelRecord, Result, is_current, run_name
 from showattendtell.visualization.results_table import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
@@ -99,9 +100,16 @@ class ResultEntry(NamedTuple):
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
     """Return the results in blocks by data set: those of the paper in its order, then others.
 
-    Results of the same checkpoint and decoding are counted once.
+    Results of the same checkpoint and decoding are counted once. Those of a checkpoint that has changed are left out.
+
+    Raises:
+        UserError: all are left out.
     """
-    blocks, notes = [], []
+    blocks, changed = [], [result for result in results if not is_current(result)]
+    notes = [f"{result.path} is left out: its checkpoint has changed since; evaluate it again" for result in changed]
+    results = [result for result in results if result not in changed]
+    if not results:
+        raise UserError(notes[0])
     ranks = {name: rank for rank, name in enumerate(DATASETS)}
     for name in sorted({result.dataset for result in results}, key=lambda name: (ranks.get(name, len(ranks)), name)):
         rows = _rows([describe(result) for result in results if result.dataset == name], columns)

@@ -10,9 +10,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.types import Dataset
 from showattendtell.visualization.fonts import families
-from showattendtell.visualization.result_files import write_bytes
 
 DPI = 110
 
@@ -22,11 +22,14 @@ NUM_CAPTIONS = 2
 
 
 def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
-    """Return the image file of a figure."""
-    content = BytesIO()
+    """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
+    content, kind = BytesIO(), suffix.lower().removeprefix(".")
+    kinds = figure.canvas.get_supported_filetypes()
+    if kind not in kinds:
+        raise UserError(f"a picture cannot be written as '{suffix}'; choose a suffix of {', '.join(kinds)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
-        figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
+        figure.savefig(content, format=kind, dpi=dpi)
     return content.getvalue()
 
 
@@ -61,11 +64,12 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    write_bytes(encode(figure, path.suffix, dpi=120), path, "hydra.run.dir to another folder")
+    with write_errors(path, "set hydra.run.dir to another folder"), atomic_write(path) as stream:
+        stream.write(encode(figure, path.suffix, dpi=120))
 
 
-def draw_data_sheet(dataset: Dataset, path: Path) -> None:
-    """Draw a histogram of caption lengths by split above samples spread evenly over the largest split."""
+def draw_data_sheet(dataset: Dataset) -> bytes:
+    """Draw a histogram of caption lengths by split above samples spread evenly over the largest split, as PNG."""
     from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
 
     figure = Figure(figsize=(11, 7), layout="constrained")
@@ -93,4 +97,4 @@ def draw_data_sheet(dataset: Dataset, path: Path) -> None:
         lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in sentences)
         title = f"{example.image}\n{lines}"
         axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
-    write_bytes(encode(figure, path.suffix, dpi=100), path, "cache to another place")
+    return encode(figure, dpi=100)

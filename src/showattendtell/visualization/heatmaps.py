@@ -84,7 +84,7 @@ def draw_heatmaps(
 ) -> None:
     """Write the figure of `heatmap_figure` to a file."""
     figure = heatmap_figure(photograph, words, weights, gates, seen, caption)
-    write_bytes(encode(figure, path.suffix), path, "output to another folder")
+    write_bytes(encode(figure, path.suffix), path)
 
 
 def heatmap_figure(
@@ -178,11 +178,12 @@ def draw_animation(
             canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
         frames.append(frame)
     times = [WHOLE, *[WORD] * len(words)]
-    if path.suffix == ".gif":
+    kind = path.suffix.lower().removeprefix(".")
+    if kind == "gif":
         frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    content, kind = BytesIO(), path.suffix.removeprefix(".")
+    content = BytesIO()
     frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
-    write_bytes(content.getvalue(), path, "output to another folder")
+    write_bytes(content.getvalue(), path)
 
 
 def place_words(

@@ -23,9 +23,10 @@ import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import new_path
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill, spaces_before
-from showattendtell.visualization.result_files import write_text
+from showattendtell.visualization.result_files import write_bytes
 
 AHEAD = 2
 """Number of figures that may wait to be drawn; each holds a photograph in memory."""
@@ -129,8 +130,13 @@ class ImageCaptions:
         return np.stack(maps) if maps else np.zeros((0, height, width), np.float32)
 
     def save(self, path: str | Path) -> None:
-        """Draw the caption: a panel for each word as `.png`, or an animation as `.gif` or `.webp`."""
-        draw_picture(*self.as_drawn(), Path(path), self.caption)
+        """Draw the caption into a new file: an animation as `.gif` or `.webp`, or a panel for each word as `.png` or in
+        another format of matplotlib.
+
+        Raises:
+            UserError: the file exists or cannot be written, or its suffix is unknown.
+        """
+        draw_picture(*self.as_drawn(), new_path(path), self.caption)
 
     def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box | RegionBoxes]:
         """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
@@ -197,7 +203,7 @@ def draw_picture(*arguments: Any) -> None:
     """Call `draw_heatmaps` or, for a GIF or WebP, `draw_animation` with the same arguments."""
     from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 
-    draw = draw_heatmaps if arguments[PATH].suffix == ".png" else draw_animation
+    draw = draw_animation if arguments[PATH].suffix.lower() in (".gif", ".webp") else draw_heatmaps
     draw(*arguments)
 
 
@@ -289,9 +295,9 @@ def make_entry(
     )
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write the page as one file; raise `UserError` if it cannot be written."""
-    write_text(render(page), path)
+def write_page(page: Page, path: Path) -> Path:
+    """Write the page as one new file and return its path. See `write_bytes`."""
+    return write_bytes(render(page).encode(), path)
 
 
 def render(page: Page, template: str = "page.html") -> str:

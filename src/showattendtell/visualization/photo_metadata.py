@@ -12,9 +12,8 @@ from typing import Any
 from PIL.JpegImagePlugin import JpegImageFile
 
 from showattendtell.errors import UserError, listed
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.settings import is_url
-from showattendtell.visualization.result_files import write_errors
 
 ORIGINAL = "_original"
 """End of the name of a copy, as ExifTool writes it; `exiftool -restore_original FILE` puts the copy back."""
@@ -103,8 +102,8 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         UserError: it cannot be read or written.
     """
     exiv2, file_path = require_exiv2(), Path(path).resolve()
-    with write_errors(file_path, "its permissions"):
-        content, mode = file_path.read_bytes(), file_path.stat().st_mode
+    with write_errors(file_path, "change its permissions"), file_path.open("r+b") as photograph:  # raises if read-only
+        content, mode = photograph.read(), file_path.stat().st_mode
     try:
         image = exiv2.ImageFactory.open(content)
         if not _writes(image, exiv2.MetadataId.Xmp):
@@ -129,7 +128,7 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
     with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
         os.link(file_path, original)
     with (
-        write_errors(file_path, "its permissions"),
+        write_errors(file_path, "change its permissions"),
         atomic_write(file_path, keep=None if original.exists() else original) as file,
     ):
         os.fchmod(file.fileno(), mode)

@@ -2,19 +2,17 @@
 
 import json
 import math
+import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from itertools import chain, count
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from showattendtell.errors import UserError, has_control
-from showattendtell.runtime.files import atomic_write, read_times
+from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_times, sha256
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
@@ -78,7 +76,8 @@ def find_results(paths: Sequence[str], split: str) -> list[Result]:
     for place in map(Path, paths):
         if not place.exists():
             raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
-        files = [place] if place.is_file() else sorted(filter(Path.is_file, place.rglob("results-*.json")))
+        files = [place] if place.is_file() else list(filter(Path.is_file, place.rglob("results-*.json")))
+        files.sort(key=lambda file: (file.parent, -file.stat().st_mtime_ns))  # of two evaluations, the newer one counts
         if not files:
             raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it next to a checkpoint")
         inside = [read_result(path) for path in files]
@@ -126,6 +125,19 @@ def read_result(path: Path) -> Result:
     )
 
 
+def is_current(result: Result) -> bool:
+    """Return whether the checkpoints of a result are those that were scored. One that was deleted counts as the same,
+    and that of a folder that was moved is next to the result."""
+    for model in result.models:
+        places = {os.path.realpath(model.checkpoint)}
+        if len(result.models) == 1:
+            places.add(os.path.realpath(Path(result.path).parent / Path(model.checkpoint).name))
+        found = [Path(place) for place in places if os.path.isfile(place) or os.path.isfile(Path(place, WEIGHTS))]
+        if found and model.sha256 not in map(sha256, found):
+            return False
+    return True
+
+
 def time_figures(checkpoint: Path) -> dict[str, float]:
     """Return the training minutes of the checkpoint's run; empty if its folder has no file of epoch times."""
     seconds = read_times(checkpoint.parent)
@@ -136,79 +148,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
 
 
-def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write a JSON file atomically; raise `UserError` if it cannot be written."""
-    write_text(json.dumps(content, indent=1), path)
+def write_json(content: Mapping[str, Any], path: Path) -> Path:
+    """Write a new JSON file and return its path. See `write_bytes`."""
+    return write_bytes(json.dumps(content, indent=1).encode(), path)
 
 
-def write_text(text: str, path: Path) -> None:
-    """Write a text file atomically; raise `UserError` if it cannot be written."""
-    write_bytes(text.encode(), path)
-
-
-def write_bytes(content: bytes, path: Path, hint: str = "output to another place") -> None:
-    """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
-    with write_errors(path, hint), atomic_write(path) as stream:
+def write_bytes(content: bytes, path: Path) -> Path:
+    """Write a new file atomically and return its path, which is another one if the file exists. See `new_file`."""
+    with new_file(path) as file, atomic_write(file) as stream:
         stream.write(content)
-
-
-def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
-    """Check before a computation that its output can be written.
-
-    Args:
-        is_earlier: returns whether an existing file is an earlier output of this kind, which is replaced.
-
-    Raises:
-        UserError: the file cannot be written, or it exists and is something else, such as an input or a folder.
-    """
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; set output to a file")
-    with write_errors(path), NamedTemporaryFile(dir=path.parent):
-        if path.is_file() and path.stat().st_size and not is_earlier(path):
-            raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
-        return path
-
-
-def next_free(path: Path) -> Path:
-    """Return the path, or else the first of `NAME-2`, `NAME-3`, ... that does not exist or is an empty folder."""
-    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
-    return next(
-        candidate for candidate in chain([path], numbered) if not candidate.exists() or _is_empty_folder(candidate)
-    )
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
-def has_fields(*fields: str) -> Callable[[Path], bool]:
-    """Return a test of whether a file is a JSON object with these fields, for `writable`."""
-
-    def test(path: Path) -> bool:
-        try:
-            content = json.loads(path.read_bytes())
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(content, dict) and content.keys() >= set(fields)
-
-    return test
-
-
-def starts_with(start: str) -> Callable[[Path], bool]:
-    """Return a test of whether a file starts with these characters, for `writable`."""
-
-    def test(path: Path) -> bool:
-        with path.open("rb") as file:
-            return file.read(len(start.encode())) == start.encode()
-
-    return test
-
-
-@contextmanager
-def write_errors(path: Path, hint: str = "output to another place") -> Iterator[None]:
-    """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); set {hint}") from None
+    return file

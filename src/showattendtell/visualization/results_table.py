@@ -14,7 +14,7 @@ from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.errors import UserError
 from showattendtell.visualization.rendering import fill
-from showattendtell.visualization.result_files import Result, has_fields, run_name, starts_with, write_text
+from showattendtell.visualization.result_files import Result, run_name
 
 HEADINGS = {
     **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
@@ -186,13 +186,6 @@ def html(overview: ResultsTable, folder: Path = Path()) -> str:
 
 FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
 """Functions that format a table, by the suffix of the file."""
-EARLIER: dict[str, Callable[[Path], bool]] = {
-    ".md": starts_with("| data "),
-    ".tex": starts_with("% needs \\usepackage{booktabs}"),
-    ".json": has_fields("split", "blocks"),
-    ".html": starts_with("<!doctype html>"),
-}
-"""Tests of whether a file is an earlier table, which may be replaced, by its suffix."""
 
 
 def find_format(path: str) -> Callable[[ResultsTable], str]:
@@ -205,10 +198,10 @@ def find_format(path: str) -> Callable[[ResultsTable], str]:
     return FORMATS[suffix]
 
 
-def write_table(overview: ResultsTable, path: Path) -> None:
-    """Write a table in the format of the path's suffix; raise `UserError` if it cannot be written."""
+def format_table(overview: ResultsTable, path: Path) -> bytes:
+    """Return the content of a file with a table, in the format of its suffix; raise `UserError` for an unknown one."""
     form = find_format(str(path))
-    write_text(html(overview, path.parent) if form is html else form(overview), path)
+    return (html(overview, path.parent) if form is html else form(overview)).encode()
 
 
 def _headings(columns: Sequence[str]) -> list[str]:

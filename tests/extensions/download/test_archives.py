@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from archive_server import files_in, tarred, zipped
+from existing_files import snapshot
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.download.archives import unpack
@@ -38,14 +39,18 @@ def test_a_dot_before_a_members_path_is_nothing(packed: Callable[..., bytes], tm
 
 
 @forms
-def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: Callable[..., bytes], tmp_path: Path):
+def test_what_is_there_is_not_written_again_and_refused_where_its_size_differs(
+    packed: Callable[..., bytes], tmp_path: Path
+):
     folder = tmp_path / "root" / "train2014"
     folder.mkdir(parents=True)
     (folder / "1.jpg").write_bytes(b"own")
     assert unpacked(packed(MEMBERS), tmp_path) == {**CHOSEN, "train2014/1.jpg": b"own"}
-    (folder / "2.jpg").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"2.jpg exists, and differs from the file in the archive; remove it"):
+    (folder / "2.jpg").write_bytes(b"another")
+    before = snapshot(tmp_path / "root")
+    with pytest.raises(UserError, match=r"train2014/2.jpg exists, and differs"):
         unpacked(packed(MEMBERS), tmp_path)
+    assert snapshot(tmp_path / "root") == before
 
 
 @forms

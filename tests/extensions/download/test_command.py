@@ -307,7 +307,7 @@ def test_whenever_a_process_is_killed_the_next_ones_complete_it(
     server.pause, lives = 0.004, random.Random(0)
     for _ in range(5):
         process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
-        while not (tmp_path / "data" / "downloads" / "lock").exists():
+        while not (tmp_path / "data" / "downloads").exists():
             time.sleep(0.01)
         time.sleep(lives.uniform(0.3, 2.0))
         kill(process)

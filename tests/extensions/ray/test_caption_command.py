@@ -84,8 +84,8 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
         ("workers=2 formats=[jsonl]", "workers=N and formats=[parquet] only work together"),
         ("formats=[parquet]", "workers=N and formats=[parquet] only work together"),
         ("workers=2 resume=true", "give it as output=FOLDER"),
-        ("workers=2 output=other", "captions.parquet exists and is not an earlier output of this command"),
-        ("workers=2 output=pandas", "captions.parquet exists and is not an earlier output of this command"),
+        ("workers=2 output=other", "other exists, and no file is replaced"),
+        ("workers=2 output=pandas resume=true", "pandas exists, and no file is replaced"),
     ],
 )
 def test_what_cannot_be_written_in_parallel_is_refused(run_forked: Run, tmp_path: Path, settings: str, words: str):

@@ -19,7 +19,7 @@ from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.distillation.captions import with_generated
-from showattendtell.inference.loading import find_model, load_models, weights_file
+from showattendtell.inference.loading import find_model, load_models
 from showattendtell.losses.caption import LossOutput
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import sha256
@@ -60,7 +60,7 @@ class Distillation(TrainingExtra):
         with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change the student's
             models = load_models(paths, "cpu", module.decoding)
         module.terms.append(DistillationLoss([model.module for model in models], self.weight, self.temperature))
-        return {"teachers": [sha256(weights_file(find_model(path))) for path in paths]}
+        return {"teachers": [sha256(find_model(path)) for path in paths]}
 
 
 class DistillationLoss:

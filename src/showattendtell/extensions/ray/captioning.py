@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -15,9 +14,8 @@ from showattendtell.config.instantiate import Config
 from showattendtell.errors import UserError
 from showattendtell.extensions.ray.actors import actor_options, require_ray
 from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
-from showattendtell.runtime.files import UNFINISHED, atomic_write
+from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
-from showattendtell.visualization.result_files import write_errors
 
 BATCH_SIZE = 64
 """Photographs that a worker gets at a time. It captions fewer together, see `caption_all`."""
@@ -90,20 +88,14 @@ def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, outp
     """
     require_ray()
     unfinished = output.with_name(output.name + UNFINISHED)
-    with write_errors(output, "output to another folder"):
-        if config.resume and output.exists():
-            if unfinished.exists():  # of an interrupted run without resume=true
-                shutil.rmtree(unfinished)
+    with write_errors(output):
+        if output.exists():
             output.rename(unfinished)
-        if not config.resume:
-            shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(exist_ok=True)
         finished = _finished(unfinished, checksum)
         remaining = [source for source in sources if as_utf8(source) not in finished]
         if remaining:
             _caption(config, remaining, checksum, unfinished)
-        if output.exists():
-            shutil.rmtree(output)
         unfinished.rename(output)
 
 
@@ -141,8 +133,7 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             continue
         if {*rows["settings"].to_pylist()} - {checksum}:
             raise UserError(
-                f"{folder} has captions by another model or with other settings; "
-                "set output to another folder, or leave resume out to replace them"
+                f"{folder} has captions by another model or with other settings; set output to another folder"
             )
         captioned = rows["error"].is_null()
         if rows["error"].null_count < len(rows):
