@@ -15,10 +15,10 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import PLAIN, with_overrides
+from showattendtell.config.compose import MODEL, PLAIN, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
-from showattendtell.config.trust import check_targets, literal
-from showattendtell.config.validation import raise_errors, sentence, validate
+from showattendtell.config.trust import check_targets, literal, untrusted_targets
+from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
 from showattendtell.decoding.decoding import Decoding, LanguageModel
@@ -134,8 +134,9 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    check_targets(metadata["config"], path)
-    config = literal(metadata["config"])
+    stored = {name: node for name, node in metadata["config"].items() if not _is_of_missing_extension(name, node)}
+    check_targets(stored, path)
+    config = literal(stored)
     if metadata["config"].get("cache") == CACHE:
         config.cache = CACHE  # the only resolver that this project writes itself
     if errors := validate(config):
@@ -144,6 +145,13 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
         config = with_overrides(config, attention=attention)
         raise_errors(validate(config))
     return config
+
+
+def _is_of_missing_extension(name: str, node: Any) -> bool:
+    """Return whether a node belongs to an extension of training that is not installed, and that the model does not
+    need."""
+    is_node = isinstance(node, Mapping) and name not in (*MODEL, "tokenizer", "dataset")
+    return is_node and str(node.get(TARGET)).startswith("showattendtell.extensions.") and bool(untrusted_targets(node))
 
 
 def _build_module(
