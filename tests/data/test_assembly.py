@@ -18,13 +18,10 @@ from showattendtell.data.assembly import (
     find_data_problems,
     hash_fraction,
     join_restval,
-    map_captions,
     split_by_hash,
 )
 from showattendtell.data.formats import CaptionFile
-from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer
 from showattendtell.errors import UserError
-from showattendtell.extensions.distillation.captions import with_generated
 from showattendtell.types import Caption, Dataset, Example
 
 
@@ -51,33 +48,6 @@ def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
         "dropped captions without a word: 2",
         "dropped captions beyond 5 of an image: 2",
     )
-
-
-def test_generated_captions_of_several_files_take_the_place_of_references_in_training(tmp_path: Path):
-    (tmp_path / "1.json").write_text('{"captions": {"a.jpg": "A cat.", "b.jpg": "x"}, "references": {}}')
-    (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")
-    file = said({"a.jpg": ["A dog"], "b.jpg": ["A bird"]}, splits={"train": ["a.jpg"], "val": ["b.jpg"]})
-    dataset = map_captions(assemble("pets", file, Path(), 5), lambda _, caption: caption._replace(language="en"))
-    files = [str(tmp_path / "1.json"), str(tmp_path / "2.csv")]
-
-    replaced = with_generated(dataset, PlainTokenizer(), files)
-    assert replaced.split("val") == dataset.split("val")
-    [example] = replaced.split("train")
-    assert example.captions == (
-        Caption(("a", "cat"), (), "A cat.", "en", ("a", "cat")),
-        Caption(("it", "purrs"), (), "It purrs", "en", ("it", "purrs")),
-    )
-    [added] = with_generated(dataset, PlainTokenizer(), str(tmp_path / "*.json"), keep_references=True).split("train")
-    assert added.captions == (*dataset.split("train")[0].captions, example.captions[0])
-    [letters] = with_generated(dataset, CharacterTokenizer(), files[0]).split("train")
-    assert letters.captions[0][:3] == (tuple("A▁cat."), (), "A cat.")
-
-
-def test_generated_captions_for_several_languages_are_refused(tmp_path: Path):
-    captions = (Caption(("dog",), language="en"), Caption(("hund",), language="de"))
-    dataset = Dataset("pets", {"train": (Example("a.jpg", "", captions),)})
-    with pytest.raises(UserError, match="replaces captions in one language, and pets has 2"):
-        with_generated(dataset, PlainTokenizer(), str(tmp_path))
 
 
 @pytest.mark.parametrize("sentences", [{}, {"a.jpg": []}, {"a.jpg": ["..."]}, {"b.jpg": ["A dog ."]}])

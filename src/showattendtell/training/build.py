@@ -167,7 +167,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     for name, callback in config.callbacks.items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
-                callbacks.append(build(callback, monitor=metric, mode=mode))
+                callbacks.append(build(config.callbacks.early_stopping, monitor=metric, mode=mode))
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
     loggers = [build(node) for node in (config.get("logger") or {}).values() if node]

@@ -67,7 +67,8 @@ class Recipe:
         if not isinstance(decoder, Decoder):
             decoder = decoder(vocabulary_size=len(vocabulary), region_dim=region_dim)
         if isinstance(attention, Mapping):
-            attention = build(DictConfig(attention), region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+            named = partial(build, DictConfig(attention))
+            attention = named(region_dim=region_dim, hidden_dim=decoder.hidden_dim)
         if not isinstance(attention, Attention):
             attention = attention(region_dim, decoder.hidden_dim)
         return Captioner(attention, decoder, encoder.padded)
