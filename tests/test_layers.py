@@ -12,7 +12,7 @@ import showattendtell
 
 PACKAGE = Path(showattendtell.__file__).parent
 
-COMMANDS = {"download", "prepare", "features.__main__", "train", "average", "calibrate", "evaluate", "score", "report"}
+COMMANDS = {"prepare", "features.__main__", "train", "average", "calibrate", "evaluate", "score", "report"}
 COMMANDS |= {"caption", "export.__main__", "demo", "reproduce", "serve", "cli"}
 
 LAYERS = [

@@ -48,4 +48,7 @@ def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]
 
 
 def _folders(command: str, own: Iterable[str]) -> list[Path]:
-    return [Path(folder) for folder in (command_folder(command), *extension_folders(), *own)]
+    folder = command_folder(command)
+    # a command with groups of its own does not share those of training
+    extensions = extension_folders() if folder == config_folder() else []
+    return [Path(folder) for folder in (folder, *extensions, *own)]

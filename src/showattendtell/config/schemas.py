@@ -15,23 +15,6 @@ Split = Literal["train", "val", "test"]
 
 
 @dataclass
-class DownloadConfig:
-    """Settings of `download`.
-
-    Attributes:
-        dataset: the data set to fetch.
-        parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
-        mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
-        retries: how often a transfer is retried in a row without receiving new data; the pause doubles each time.
-    """
-
-    dataset: Text
-    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
-    mirror: Text | None
-    retries: NonNegativeInt
-
-
-@dataclass
 class TrainConfig:
     """Settings of `train`.
 

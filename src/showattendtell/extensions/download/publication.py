@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -14,7 +16,24 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.download.archives import Archive, Part, check_free_space, unpack
 from showattendtell.extensions.download.transfer import fetch
 from showattendtell.runtime.files import lock_file
-from showattendtell.settings import Text, is_url
+from showattendtell.settings import NonNegativeInt, Text, is_url
+
+
+@dataclass
+class DownloadConfig:
+    """Settings of `download`.
+
+    Attributes:
+        dataset: the data set to fetch.
+        parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
+        mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
+        retries: how often a transfer is retried in a row without receiving new data; the pause doubles each time.
+    """
+
+    dataset: Text
+    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
+    mirror: Text | None
+    retries: NonNegativeInt
 
 
 class Publication(NamedTuple):
