@@ -25,7 +25,7 @@ SUPPLIED = {
     "attention.score": ("region_dim", "hidden_dim"),
     "decoder": ("vocabulary_size", "region_dim"),
     "optimizer": ("params",),
-    "callbacks.early_stopping": ("monitor", "mode"),
+    "callbacks.early_stopping": ("monitor", "mode", "check_on_train_epoch_end"),
     "trainer": (
         *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
         *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
@@ -114,7 +114,9 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[SettingError
 
 def _form_errors(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[SettingError]:
     key, line = override.key_or_group, str(override.input_line)
-    if override.is_delete():
+    if line.endswith("="):
+        yield key, f"{line} has no value; give {line}VALUE"
+    elif override.is_delete():
         yield key, f"'{line}': {key} cannot be removed; settings are given as name=value"
     elif override.is_sweep_override() and not multirun:
         yield key, f"{line} gives several values; put -m before it to run them all"

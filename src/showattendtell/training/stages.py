@@ -1,6 +1,7 @@
 """Training in stages, each of which begins with the best checkpoint of the previous one or averages several."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from showattendtell.config.entry_point import quoted, read_choices, read_searchp
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.runtime.launched import is_launched
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, checkpoints_in, command_of, discard, is_trained, peek
 
@@ -39,8 +41,8 @@ def run_stages(settings: Mapping[str, Any]) -> float:
     Raises:
         UserError: the command of a stage has a mistake; before the first stage begins.
     """
-    if "RANK" in os.environ:
-        raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
+    if is_launched():
+        raise UserError("stages start their processes themselves; leave torchrun or srun out and give trainer.devices")
     given = read_choices().arguments
     folder = _find_folder(settings, given)
     stages = list(plan_stages(settings["stages"], folder, [*read_searchpath(), *given]))
@@ -57,7 +59,8 @@ def run_stages(settings: Mapping[str, Any]) -> float:
         if not is_finished:
             run_stage(stage)
     trained = [stage.folder for stage in stages if stage.command == "train"]
-    return peek(trained[-1]).best or 0.0
+    best = peek(trained[-1]).best
+    return math.nan if best is None else best
 
 
 def plan_stages(

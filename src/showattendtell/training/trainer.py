@@ -11,7 +11,8 @@ from typing import Any
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import Callback, LambdaCallback
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
@@ -27,6 +28,7 @@ from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, sha256
+from showattendtell.runtime.launched import is_launched
 from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.cuda_graphs import CUDAGraphs
@@ -44,7 +46,6 @@ QUIET = (
     r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
-    r"resource_tracker: process died unexpectedly, relaunching",  # see `release_unknown_semaphores`
 )
 
 
@@ -135,10 +136,6 @@ def _load_teachers(
 
 def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
-    if settings.get("limit_val_batches") == 0:
-        raise UserError(
-            "trainer.limit_val_batches=0 leaves no metric to select the best checkpoint; set it to 1 or more"
-        )
     if settings.get("overfit_batches"):
         raise UserError(
             "trainer.overfit_batches: each epoch draws other batches; use trainer.limit_train_batches instead"
@@ -156,14 +153,23 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
     callback that tracks the best value of the selection metric."""
     validate_combination(settings["trainer"])
     _, metric, mode = build_monitor(settings["monitor"], settings["brevity_penalty"])
-    best = BestCheckpoint(folder, Path(BEST).stem, metric, mode=mode, enable_version_counter=False)
+    best = BestCheckpoint(
+        folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
+    )
     last = LastCheckpoint(folder, settings["checkpoint_interval_minutes"], SignalHandler())
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
     for name, callback in settings["callbacks"].items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
-                callbacks.append(build(settings["callbacks"]["early_stopping"], monitor=metric, mode=mode))
+                callbacks.append(
+                    build(
+                        settings["callbacks"]["early_stopping"],
+                        monitor=metric,
+                        mode=mode,
+                        check_on_train_epoch_end=False,
+                    )
+                )
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
     loggers = [build(node) for node in (settings.get("logger") or {}).values() if node]
@@ -173,7 +179,7 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
             default_root_dir=folder,
             logger=[MetricsFile(folder), *loggers],
             callbacks=[*callbacks, last, best],
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *cluster_environment()],
             enable_progress_bar=is_terminal,
             enable_model_summary=False,
             use_distributed_sampler=False,
@@ -183,6 +189,11 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
         if isinstance(callback, CUDAGraphs):
             callback.check_device(trainer)
     return trainer, best
+
+
+def cluster_environment() -> list[ClusterEnvironment]:
+    """Return the plugin that keeps Lightning from waiting for processes of SLURM and others that it believes in."""
+    return [] if is_launched() else [LightningEnvironment()]
 
 
 @contextmanager
@@ -201,23 +212,23 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     """
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
-    started: list[Trainer] = []
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
-    trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: started.append(own)))  # type: ignore[attr-defined]
     try:
-        with report_lost_workers():
+        with report_lost_workers(data.num_workers):
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
     except USER_ERRORS:
         raise
     except Exception as error:
-        is_refused = isinstance(error, MisconfigurationException)
-        if checkpoint and last.is_restoring and not is_refused:
+        # Lightning refuses settings before the first step
+        if isinstance(error, MisconfigurationException) or (
+            not checkpoint and last.is_restoring and isinstance(error, ValueError)
+        ):
+            raise UserError(f"trainer: {first_line(error)}") from None
+        if checkpoint and last.is_restoring:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
             ) from error
-        if is_refused or (not started and isinstance(error, ValueError)):  # Lightning refuses settings before a step
-            raise UserError(f"trainer: {first_line(error)}") from None
         raise
