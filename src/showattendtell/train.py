@@ -1,5 +1,6 @@
 """Train a captioner, and write its best and last checkpoint, its curves and its log into the run's folder."""
 
+import math
 import os
 from pathlib import Path
 from typing import SupportsFloat
@@ -9,6 +10,8 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import as_argument
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import BEST, LAST
+from showattendtell.runtime.launched import adopt_task, is_launched
 
 
 def expanded(arguments: list[str]) -> list[str]:
@@ -18,8 +21,9 @@ def expanded(arguments: list[str]) -> list[str]:
         from showattendtell.training.resume import recall
 
         arguments = recall(arguments)
-    is_first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
-    return arguments if is_first else [*arguments, "hydra.run.dir=."]
+    adopt_task()
+    is_other = is_launched() and os.environ["RANK"] != "0"
+    return [*arguments, "hydra.run.dir=."] if is_other else arguments
 
 
 @entry_point("train", expand=expanded)
@@ -68,13 +72,16 @@ def train(config: DictConfig) -> float:
 
 
 def report_best(folder: Path, score: SupportsFloat | None) -> float:
-    """Print how to score the best checkpoint, and return its validation score; 0 if there is none."""
-    if score is None:
-        print("no epoch ended with a validation, so there is no best checkpoint")
-        return 0.0
-    print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
-    print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', folder / 'best.ckpt')}")
-    return float(score)
+    """Print how to score a run, and return the validation score of its best checkpoint; NaN without a validation."""
+    names = [LAST] if score is None else [BEST, LAST]
+    checkpoint = next((folder / name for name in names if (folder / name).is_file()), None)
+    if checkpoint is None:
+        print("no checkpoint was written")
+    else:
+        missing = "there is no best checkpoint, which a validation chooses; " if checkpoint.name == LAST else ""
+        print(f"{missing}the {checkpoint.stem} checkpoint is {checkpoint}; score it on the test images with")
+        print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', checkpoint)}")
+    return math.nan if score is None else float(score)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def launchers(folder: Path, kind: str, *command: str) -> Iterator[subprocess.Pop
             yield start(folder, *TORCHRUN, *place, *address, *command)
         else:
             job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "captions", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
-            job["SLURM_NTASKS_PER_NODE"] = "1"
+            job["SLURM_NTASKS_PER_NODE"] = job["SLURM_STEP_ID"] = "1"
             place = {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0"}
             yield start(folder, *command, **job, **place, SLURM_NODELIST="localhost", MASTER_PORT=str(port))
 

@@ -10,7 +10,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins import MixedPrecision
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import showattendtell
 from showattendtell.training import lightning_internals as internals
@@ -34,15 +33,11 @@ class Observer(Callback):
     def __init__(self) -> None:
         self.accumulating: list[bool] = []
         self.between: list[bool] = []
-        self.steps: list[int] = []
         self.validation: dict[str, int] = {}
 
     def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
         self.accumulating.append(internals.is_accumulating(trainer))
         self.between.append(internals.is_between_steps(trainer))
-
-    def on_validation_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        self.steps.append(internals.logged_step(trainer))
 
     def on_save_checkpoint(self, trainer: lightning.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         internals.mark_validation_as_begun(checkpoint)
@@ -69,7 +64,6 @@ def test_the_progress_of_an_epoch_is_read_as_lightning_counts_it(tmp_path: Path)
     trainer.fit(Line(), batches, DataLoader(torch.ones(3, 1)))
     assert observer.accumulating == [True, False, True, False, True, False]
     assert observer.between == [False] * 6
-    assert observer.steps == [0, 1, 2]
     trainer.save_checkpoint(tmp_path / "line.ckpt")
     assert observer.validation == {"ready": 4, "started": 4, "processed": 3, "completed": 3}
 
@@ -99,10 +93,6 @@ def test_lightning_takes_over_the_unscaling_of_gradients():
         precision.clip_gradients(optimizer, clip_val=1.0)
     internals.let_lightning_unscale(optimizer)
     precision.clip_gradients(optimizer, clip_val=1.0)
-
-
-def test_the_data_loader_awaits_batches_in_the_function_of_this_name():
-    assert callable(getattr(_MultiProcessingDataLoaderIter, internals.READ_FROM_WORKER))
 
 
 PUBLIC = {"_fields", "_asdict", "_replace", "_convert_", "_partial_", "_target_"}

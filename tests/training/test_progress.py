@@ -50,14 +50,17 @@ class Board(Dashboard):
     kind = "the board"
     written: Notes
     settings: Mapping[str, Any]
+    shown: list[int]
+    """Steps of the histograms."""
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
-        Board.written, Board.settings = Notes(), settings
+        Board.written, Board.settings, Board.shown = Notes(), settings, []
         return self.written
 
     def show_panels(self, *_: Any) -> None: ...
 
-    def show_histograms(self, *_: Any) -> None: ...
+    def show_histograms(self, histograms: Any, step: int) -> None:
+        Board.shown.append(step)
 
     def show_best(self, *_: Any) -> None: ...
 
@@ -107,6 +110,16 @@ def test_loggers_get_the_figures_of_every_nth_step_and_the_metrics_file_none(tmp
         assert 0.05 < figures["train/memory_gb"] < 100
     assert len(set(by_hand.rates)) > 5
     assert "loss_step" not in (tmp_path / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize("settings", [[], ["trainer.accumulate_grad_batches=2", "trainer.val_check_interval=1"]])
+def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, settings: list[str]):
+    """Also in the middle of a step of several batches."""
+    config = noted("callbacks.early_stopping=null", *settings)
+    config.logger.board.histograms = True
+    small_run(config, tmp_path)
+    assert Board.shown == [step for step, figures in Board.written.lines if "val/bleu4" in figures]
+    assert len(Board.shown) == (10 if settings else 2)
 
 
 def points() -> list[tuple[int, str]]:

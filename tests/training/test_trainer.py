@@ -1,10 +1,12 @@
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import pytorch_lightning as lightning
 import torch
 from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import Callback
 from small_training import small_config, small_run
 from torch.utils.data import DataLoader
 
@@ -26,8 +28,9 @@ VALIDATIONS = {
 class Scripted(lightning.LightningModule):
     """Learns nothing, and is validated as the script says."""
 
-    def __init__(self, selective: bool = False, movement: float = 0.5) -> None:
+    def __init__(self, selective: bool = False, movement: float = 0.5, by_validation: bool = False) -> None:
         super().__init__()
+        self.by_validation = by_validation
         self.layer = torch.nn.Linear(1, 1)
         self.selective, self.movement = selective, movement
 
@@ -36,7 +39,8 @@ class Scripted(lightning.LightningModule):
         return self.layer(batch).sum()
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:
-        self.log_dict({name: figures[self.current_epoch] for name, figures in VALIDATIONS.items()})
+        number = self.global_step - 1 if self.by_validation else self.current_epoch
+        self.log_dict({name: figures[number] for name, figures in VALIDATIONS.items()})
         self.log("val/attention_movement", self.movement)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -91,6 +95,73 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     assert message in lines[2]
 
 
+class Metrics(Callback):
+    """By epoch, the number of validations, and the names of the metrics that other callbacks read at its end."""
+
+    def __init__(self) -> None:
+        self.validations: Counter[int] = Counter()
+        self.names: dict[int, set[str]] = {}
+
+    def on_validation_end(self, trainer: lightning.Trainer, *_: object) -> None:
+        self.validations[trainer.current_epoch] += 1
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: object) -> None:
+        self.names[trainer.current_epoch] = set(trainer.callback_metrics)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("monitor", ["bleu4", "nll"])
+@pytest.mark.parametrize(
+    ("settings", "validated", "epochs"),
+    [
+        (["max_steps=3"], [], 1),
+        (["max_steps=7"], [0], 2),
+        (["limit_val_batches=0"], [], 2),
+        (["limit_val_batches=0.0"], [], 2),
+        (["check_val_every_n_epoch=2", "max_epochs=3"], [1], 3),
+        (["val_check_interval=7", "check_val_every_n_epoch=null", "max_epochs=3"], [1, 2], 3),
+        (["val_check_interval=2", "max_steps=6"], [0], 2),
+        (["val_check_interval=2", "max_steps=6", "accumulate_grad_batches=2", "max_epochs=3"], [0, 1], 2),
+    ],
+    ids=str,
+)
+def test_an_epoch_without_validation_has_no_metrics_of_another(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    validated: list[int],
+    epochs: int,
+    monitor: str,
+):
+    metrics = Metrics()
+    config = small_config(*(f"++trainer.{setting}" for setting in settings), f"monitor={monitor}")
+    small_run(config, tmp_path, callbacks=[metrics])
+    assert sorted(metrics.validations) == validated
+    assert len(metrics.names) == epochs
+    for epoch, names in metrics.names.items():
+        assert ("val/bleu4" in names) == ("val/nll_per_word" in names) == (epoch in validated)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(lines) == epochs
+    assert [epoch for epoch, line in enumerate(lines) if "in validation" in line] == validated
+    assert (tmp_path / "best.ckpt").is_file() == bool(validated)
+    assert (tmp_path / "last.ckpt").is_file()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_best_validation_may_be_in_the_middle_of_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """CIDEr is 40 and 41 in the first epoch, 44 and 43 in the second."""
+    config, _ = compose("train", ["monitor=cider", "trainer.accelerator=cpu", "trainer.max_epochs=2"])
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    config.trainer.val_check_interval = 1
+    trainer, _ = build_trainer(config, tmp_path)
+    numbers = DataLoader(torch.ones(2, 1))
+    trainer.fit(Scripted(by_validation=True), numbers, numbers)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert "CIDEr 41.0 (best 41.0)" in first
+    assert "CIDEr 43.0 (best 44.0)" in second
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("selective", "movement", "warned"), [(True, 0.004, True), (True, 0.02, False), (False, 0.0, False)]
@@ -109,7 +180,6 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("trainer.limit_val_batches=0", "leaves no metric to select the best checkpoint"),
         ("trainer.overfit_batches=2", r"use trainer\.limit_train_batches"),
         ("trainer.log_every_n_steps=0", "is not a number of steps"),
         ("trainer.precision=bf16-true", "set it to 32-true, bf16-mixed or 16-mixed"),

@@ -83,6 +83,8 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
         name, equals, value = setting.partition("=")
         key = name.lstrip("+")
         key = ALIASES.get(key, key) if equals else key
+        if equals and not value:
+            raise UserError(f"{setting} has no value; give {setting}VALUE")
         if key.startswith("~"):
             raise UserError(f"{setting}: {key[1:]} cannot be removed; settings are given as name=value")
         if key.replace(".", "/") in groups and "." in key and not value.startswith("{"):

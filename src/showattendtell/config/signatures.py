@@ -165,6 +165,7 @@ def _base_signature(node: griffe.Class) -> Signature | None:
 def _evaluate(module: griffe.Module, source: str, passed: frozenset[tuple[str, str]]) -> Any:
     """Return the type of an annotation. None if it uses more than builtins, `typing`, `settings`, package aliases."""
     namespace = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(settings)}
+    namespace["Tensor"] = float  # the value of a setting is no tensor
     for name in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - namespace.keys():
         namespace[name] = _alias(module, name, passed)
         if namespace[name] is None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError
+from showattendtell.runtime.launched import stop_signals
 
 
 def in_own_process(work: Callable[[], Any], seconds: float | None = None) -> Any:
@@ -81,8 +82,7 @@ class Subcommands:
         self.received_signal: int | None = None
 
     def __enter__(self) -> Self:
-        passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        self._former = {number: signal.signal(number, self._hand_on) for number in passed_on}
+        self._former = {number: signal.signal(number, self._hand_on) for number in stop_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:

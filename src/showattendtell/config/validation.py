@@ -28,7 +28,7 @@ SUPPLIED = {
     "attention.score": ("region_dim", "hidden_dim"),
     "decoder": ("vocabulary_size", "region_dim"),
     "optimizer": ("params",),
-    "callbacks.early_stopping": ("monitor", "mode"),
+    "callbacks.early_stopping": ("monitor", "mode", "check_on_train_epoch_end"),
     "trainer": (
         "default_root_dir",
         "logger",

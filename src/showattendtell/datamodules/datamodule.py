@@ -101,8 +101,8 @@ def outlive_signals(worker: int) -> None:
     The training process ends its workers after the current step. A worker that was asked to terminate ends itself after
     30 seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))
 
 

@@ -1,10 +1,12 @@
 """Work that is distributed over the processes of a run. All functions also work in a single process."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from threading import Timer
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.launched import adopt_task, is_launched
 
 Item = TypeVar("Item")
 
@@ -25,6 +28,10 @@ class ReportedElsewhere(Exception):  # noqa: N818
     def __init__(self, error: Exception):
         super().__init__(error)
         self.error = error
+
+
+class LostProcessError(UserError):
+    """Another process of the run is gone."""
 
 
 def rank() -> int:
@@ -64,7 +71,8 @@ def gather(items: dict[str, Item]) -> dict[str, Item]:
     if not dist.is_initialized():
         return items
     parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, items, group=_cpu_group(dist.group.WORLD))
+    with announced_wait():
+        dist.all_gather_object(parts, items, group=_cpu_group(dist.group.WORLD))
     return {name: item for part in parts for name, item in part.items()}
 
 
@@ -115,42 +123,48 @@ def raise_together() -> Iterator[None]:
         raise errors[0] if rank() == 0 else ReportedElsewhere(errors[0])
 
 
-def slurm_environment() -> Any:
-    """Return Lightning's `SLURMEnvironment` if srun started this process as one of several tasks, else None.
-
-    Raises:
-        UserError: SLURM does not know the number of tasks per machine.
-    """
-    tasks = os.environ.get("SLURM_NTASKS", "1")
-    if tasks == "1":
-        return None
-    from pytorch_lightning.plugins.environments import SLURMEnvironment
-
-    if not SLURMEnvironment.detect():
-        return None
-    if "SLURM_NTASKS_PER_NODE" not in os.environ:
-        raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
-    return SLURMEnvironment()
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Join the processes of torchrun or of srun for a `with` block; do nothing without them."""
+    adopt_task()
+    if dist.is_initialized() or not is_launched():
+        yield
+        return
+    with report_lost_processes():
+        with announced_wait():
+            dist.init_process_group("gloo", timeout=TIMEOUT)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
 
 
 @contextmanager
-def process_group() -> Iterator[None]:
-    """Join the process group of torchrun or of srun for a `with` block; do nothing without them."""
-    if dist.is_initialized():
-        yield
-        return
-    if "WORLD_SIZE" not in os.environ:
-        slurm = slurm_environment()
-        if slurm is None:
-            yield
-            return
-        os.environ |= {"MASTER_ADDR": slurm.main_address, "MASTER_PORT": str(slurm.main_port)}
-        os.environ |= {"WORLD_SIZE": str(slurm.world_size()), "RANK": str(slurm.global_rank())}
-    dist.init_process_group("gloo")
+def announced_wait(seconds: float = 10.0) -> Iterator[None]:
+    """Print a message if the `with` block waits longer than this for the other processes."""
+    number, total = int(os.environ.get("RANK", rank())) + 1, os.environ.get("WORLD_SIZE", world_size())
+    message = f"process {number} of {total} waits for the others, at most {TIMEOUT.seconds // 60} minutes"
+    timer = Timer(seconds, print, [message], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        timer.cancel()
+
+
+@contextmanager
+def report_lost_processes() -> Iterator[None]:
+    """Convert the errors of communication with a process that is gone to `LostProcessError`."""
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no error class of its own
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise LostProcessError(
+            "another process of this run has ended or does not answer; run the command again, a training with "
+            "resume=true"
+        ) from None
 
 
 @cache

@@ -38,7 +38,7 @@ from showattendtell.training.extras import TrainingExtra
 from showattendtell.training.interruption import SignalHandler
 from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
-from showattendtell.training.trainer import report_refusals, validate_combination
+from showattendtell.training.trainer import cluster_environment, report_refusals, validate_combination
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import print_dataset
 
@@ -160,14 +160,17 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     callback that tracks the best value of the selection metric."""
     validate_combination(config.trainer)
     _, metric, mode = build_monitor(config.monitor, config.brevity_penalty)
-    best = BestCheckpoint(folder, Path(BEST).stem, metric, mode=mode, enable_version_counter=False)
+    best = BestCheckpoint(
+        folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
+    )
     last = LastCheckpoint(folder, config.checkpoint_interval_minutes, SignalHandler())
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
     for name, callback in config.callbacks.items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
-                callbacks.append(build(config.callbacks.early_stopping, monitor=metric, mode=mode))
+                stopping = build(callback, monitor=metric, mode=mode, check_on_train_epoch_end=False)
+                callbacks.append(stopping)
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
     loggers = [build(node) for node in (config.get("logger") or {}).values() if node]
@@ -177,7 +180,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             default_root_dir=folder,
             logger=[MetricsFile(folder), *loggers],
             callbacks=[*callbacks, last, best],
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *cluster_environment()],
             enable_progress_bar=is_terminal,
             enable_model_summary=False,
             use_distributed_sampler=False,

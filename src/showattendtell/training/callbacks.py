@@ -5,6 +5,7 @@ They find the run's folder, its loggers and its best checkpoint in the trainer.
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ from showattendtell.runtime.files import BEST, write_times
 from showattendtell.runtime.random_states import random_states, set_random_states
 from showattendtell.settings import Fraction
 from showattendtell.training.checkpointing import BestCheckpoint
-from showattendtell.training.lightning_internals import logged_step
+from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, logged_values
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
@@ -175,32 +176,33 @@ class EpochReport(Callback):
 
     def __init__(self, brevity_penalty: bool = False):
         self._bleu4, _, _ = build_monitor("bleu4", brevity_penalty)
-        self._best: float | None = None
-        self._started = time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._log = metrics_file(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._started = time.monotonic()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        monitor = str(best_of(trainer).monitor)
-        if monitor not in values:
-            return
-        better = max if best_of(trainer).mode == "max" else min
-        self._best = values[monitor] if self._best is None else better(self._best, values[monitor])
+        values = defaultdict(lambda: math.nan, {name: float(x) for name, x in trainer.callback_metrics.items()})
+        best, validation = best_of(trainer), "no validation"
 
         def describe(metric: str, digits: int) -> str:
-            best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
-            return f"{values[metric]:.{digits}f}{best}"
+            is_monitor = metric == best.monitor and best.best_model_score is not None
+            score = f" (best {best.best_model_score:.{digits}f})" if is_monitor else ""
+            return f"{values[metric]:.{digits}f}{score}"
 
-        distinct = round(values["val/distinct_captions"])
+        if NLL in values:
+            distinct = f"{values['val/distinct_captions']:.0f}"
+            scores = f"BLEU-4 {describe(self._bleu4, 1)}, CIDEr {describe(CIDER, 1)}"
+            captions = f"{distinct} distinct caption{'s' if distinct != '1' else ''}"
+            validation = f"{describe(NLL, 3)} in validation; {scores}, {captions}"
         get_console().print(  # that of the progress bar, which is drawn again below the line
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
-            f"{describe(NLL, 3)} in validation; BLEU-4 {describe(self._bleu4, 1)}, CIDEr {describe(CIDER, 1)}, "
-            f"{distinct} distinct caption{'s' if distinct != 1 else ''}; {time.monotonic() - self._started:.0f} s",
+            f"{validation}; {time.monotonic() - self._started:.0f} s",
             soft_wrap=True,
             highlight=False,
         )
@@ -219,11 +221,11 @@ class EpochReport(Callback):
             draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best, "rows": self._log.rows}
+        return {"rows": self._log.rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Drop rows that were logged after the checkpoint: they will be logged again."""
-        self._best, self._log.rows = state["best"], list(state["rows"])
+        self._log.rows = list(state["rows"])
         self._log.save()
 
 
@@ -276,7 +278,7 @@ class DashboardCallback(Callback):
             self._gradients = {f"gradients/{name}": histogram(gradient) for name, gradient in gradients.items()}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        step = logged_step(trainer)
+        step = trainer.global_step - (not is_accumulating(trainer))  # the number that Lightning logs
         awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
         data = getattr(trainer, "datamodule", None)
         if not awaiting or not isinstance(pl_module, CaptioningModule) or not isinstance(data, CaptionDataModule):

@@ -18,7 +18,7 @@ from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 from showattendtell.runtime.random_states import random_states, set_random_states
-from showattendtell.training.interruption import SignalHandler
+from showattendtell.training.interruption import RESUME, SignalHandler
 from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
 
 
@@ -44,10 +44,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             save(checkpoint, file, (storage_options or {}).get("keep"))
         except OSError as error:
-            raise UserError(
-                f"{file} cannot be written ({error.strerror}); the checkpoints saved before are intact: free some "
-                "space, and continue from there with resume=true"
-            ) from None
+            raise UserError(f"{file} cannot be written ({error.strerror}); free some space: {RESUME}") from None
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -71,7 +68,7 @@ class LastCheckpoint(Callback):
     step, unless a validation or the end of the epoch follows, which it would skip. Before a validation the progress is
     therefore stored as if its first batch had begun. Lightning's checkpoints have no random states: they are restored
     when the run draws its next random number, so draws during set-up do not count. Callbacks use the metrics of the
-    last validation until the next one.
+    epoch's last validation until the next one.
 
     Args:
         minutes: interval between two checkpoints; 0 writes one after every step.
@@ -103,7 +100,8 @@ class LastCheckpoint(Callback):
             for name in {LAST, PREVIOUS} - kept:
                 (self._folder / name).unlink(missing_ok=True)
 
-    def on_train_epoch_start(self, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
         self._restore_random_states()  # before batches are drawn, if the checkpoint ends an epoch
 
     def on_train_batch_start(self, *_: Any) -> None:

@@ -6,13 +6,13 @@ import multiprocessing
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.plugins.environments import SLURMEnvironment
 from torch import Tensor
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import atomic_write
-from showattendtell.training.lightning_internals import was_reading_from_worker
+from showattendtell.runtime.launched import stop_signals
 
 REQUEUE = signal.SIGUSR1
 """Signal that schedulers send some time before they stop a job."""
@@ -40,14 +39,14 @@ ONE_KEY = 1.0
 
 NOT_FINITE = "not-finite.json"
 
-RESUME = "the checkpoints saved before are intact; the same command with resume=true continues from there"
+RESUME = "the same command with resume=true continues from the last checkpoint, if one was saved"
 
 LOST_WORKER = re.compile(r"DataLoader worker \(pid[^.]*?\d\) (?:is )?([^.]+)")
 """Matches torch's message about a lost data loader worker, with or without its signal."""
 
 
 class SignalHandler:
-    """Catches SIGTERM, a scheduler's SIGUSR1 or Ctrl-C until the run can save a checkpoint.
+    """Catches SIGTERM, SIGHUP, a scheduler's SIGUSR1 or Ctrl-C until the run can save a checkpoint.
 
     Lightning's own handlers do not wait: for SIGTERM it stops after any batch, even within a step of several batches,
     and for SLURM it saves at any point within a step.
@@ -60,7 +59,7 @@ class SignalHandler:
     def install(self) -> None:
         """Catch the signals from now on; Lightning restores the handlers at the end."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, REQUEUE, signal.SIGINT):
+            for number in stop_signals():
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -68,15 +67,24 @@ class SignalHandler:
             if os.isatty(2):  # show the cursor that a progress bar has hidden
                 os.write(2, b"\x1b[?25h\n")
             os._exit(INTERRUPTED)
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if number == signal.SIGINT != self.signal and rank() == 0:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
         self.signal, self._received = signal.Signals(number), time.monotonic()
 
     def end_process(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
-        if self.signal == REQUEUE and SLURMEnvironment.detect() and rank() == 0:
+        if self.signal == REQUEUE and "SLURM_JOB_ID" in os.environ and rank() == 0:
             requeue()
         sys.exit(INTERRUPTED if self.signal == signal.SIGINT else TERMINATED)
+
+
+def _leave_terminal() -> None:
+    """Discard the output of a process whose terminal is gone; to write there would be an error."""
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def requeue() -> None:
@@ -159,60 +167,41 @@ def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return host_loss, copied
 
 
-def end_workers() -> None:
-    """End the data loader's workers at once. At exit torch waits for each worker and stops at one that is gone; those
-    after it would keep running until the grace period ends."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
-    for worker in multiprocessing.active_children():
-        if worker.daemon:
-            worker.kill()
-            worker.join()
-    if in_main_thread:
-        signal.signal(signal.SIGCHLD, handler)
-
-
-def release_unknown_semaphores() -> None:
-    """Avoid tracebacks at exit if Python's resource tracker was killed: register each semaphore with the new tracker
-    before it is released."""
-    unregister = resource_tracker.unregister
-
-    def register_and_unregister(name: Any, rtype: str) -> None:
-        resource_tracker.register(name, rtype)  # the tracker keeps a set of names: a known one changes nothing
-        unregister(name, rtype)
-
-    resource_tracker.unregister = register_and_unregister
-
-
 class WorkerShutdown(Callback):
-    """Ends the data loader's workers if the run ends early."""
+    """Kills the data loader's workers if the run ends early. At exit torch would wait for each, and stop at one that is
+    gone; the others would run on."""
 
     def on_exception(self, *_: Any) -> None:
-        end_workers()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None  # torch's raises an error
+        for worker in multiprocessing.active_children():
+            if worker.daemon:
+                worker.kill()
+                worker.join()
+        if in_main_thread:
+            signal.signal(signal.SIGCHLD, handler)
 
 
 @contextmanager
-def report_lost_workers() -> Iterator[None]:
-    """Convert the loss of a data loader's worker to a `UserError`. torch raises its error anywhere in the training
-    process, even in the middle of writing a file."""
+def report_lost_workers(num_workers: int) -> Iterator[None]:
+    """Convert the loss of one of the data loader's workers to a `UserError`. torch raises its error anywhere in the
+    training process, even in the middle of writing a file."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:
         cause: BaseException | None = error
-        while cause and not (lost := _find_lost_worker(cause)):
+        while cause and not (lost := _find_lost_worker(cause, num_workers)):
             cause = cause.__context__
         if cause is None:
             raise
-        end_workers()
         raise UserError(
             f"a process that reads images has ended ({lost}), perhaps because memory ran out; {RESUME}, "
             "if necessary with a smaller data.num_workers"
         ) from None
 
 
-def _find_lost_worker(error: BaseException) -> str:
+def _find_lost_worker(error: BaseException, num_workers: int) -> str:
     """Describe the lost worker that an error reports; before its end is known, a batch from it fails to arrive."""
     if match := LOST_WORKER.match(str(error)):
         return match[1].strip()
-    did_not_arrive = not isinstance(error, RuntimeError) and was_reading_from_worker(error)
-    return "its batch did not arrive" if did_not_arrive else ""
+    return "its batch did not arrive" if num_workers and isinstance(error, ConnectionError | EOFError) else ""

@@ -18,8 +18,7 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from pytorch_lightning.plugins.environments import LightningEnvironment, TorchElasticEnvironment
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -28,12 +27,23 @@ from showattendtell.config.compose import plain_settings
 from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
-from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank, slurm_environment
-from showattendtell.training.interruption import RESUME, release_unknown_semaphores
-from showattendtell.training.trainer import report_refusals, silence_warnings
+from showattendtell.runtime.distributed import (
+    TIMEOUT,
+    LostProcessError,
+    ReportedElsewhere,
+    announced_wait,
+    rank,
+    report_lost_processes,
+)
+from showattendtell.runtime.launched import is_launched, stop_signals
+from showattendtell.training.interruption import RESUME
+from showattendtell.training.trainer import cluster_environment, report_refusals, silence_warnings
 
 Settings = Mapping[str, Any]
 Train = Callable[[Any], float]
+
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
+"""Names of Lightning's strategies that can train here."""
 
 
 class DataParallel(DDPStrategy):
@@ -43,57 +53,54 @@ class DataParallel(DDPStrategy):
         super().__init__(timeout=TIMEOUT, gradient_as_bucket_view=True)
 
 
-class LostProcessError(UserError):
-    """Another process of the run is gone."""
-
-
 def launch(train: Train, settings: Settings) -> float:
     """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
     silence_warnings()
-    release_unknown_semaphores()
-    if external := _external_launch():
+    trainer = plain_settings(settings)["trainer"]
+    if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise UserError(
                 "a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out"
             )
         try:
-            return _run_process(train, _process_settings(settings, *external))
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            return _run_process(train, _process_settings(settings, devices, int(os.environ["WORLD_SIZE"]) // devices))
         except ReportedElsewhere:
             sys.exit(2)
-    trainer = plain_settings(settings)["trainer"]
     if trainer.get("num_nodes", 1) != 1:
         raise UserError(
             f"trainer.num_nodes={trainer['num_nodes']} needs torchrun on each machine, or SLURM, which set the number "
             "themselves; docs/training.md has the commands"
         )
-    devices = trainer.get("devices", 1)
-    with report_refusals("trainer"):  # count devices as Lightning does: a number, a list, `auto` or -1
-        num_processes = lightning.Trainer(
-            accelerator=trainer.get("accelerator", "auto"),
-            devices=devices,
-            plugins=[LightningEnvironment()],
+    num_processes = _bare_trainer(settings).num_devices
+    if num_processes == 1:
+        if trainer.get("devices") == "auto":
+            print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
+        return train(settings)
+    return _start(train, _process_settings(settings, num_processes, 1), num_processes)
+
+
+def _bare_trainer(settings: Settings) -> lightning.Trainer:
+    """Return a Trainer that knows devices and strategy.
+
+    Raises:
+        UserError: for a strategy that does not start its processes here, or does not keep the whole model in each.
+    """
+    strategy = plain_settings(settings)["trainer"].get("strategy", "auto")
+    if isinstance(strategy, str) and strategy not in STRATEGIES:
+        raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
+    with report_refusals("trainer"):
+        trainer: lightning.Trainer = build(
+            settings["trainer"],
+            plugins=cluster_environment(),
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-        ).num_devices
-    if num_processes == 1 and devices == "auto":
-        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
-    return (
-        train(settings)
-        if num_processes == 1
-        else _start(train, _process_settings(settings, num_processes, 1), num_processes)
-    )
-
-
-def _external_launch() -> tuple[int, int] | None:
-    """Return the processes per machine and the machines, if torchrun started this process, or srun several tasks."""
-    if TorchElasticEnvironment.detect():
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        return devices, int(os.environ["WORLD_SIZE"]) // devices
-    if not slurm_environment():
-        return None
-    return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"])
+        )
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
+    return trainer
 
 
 def _process_settings(settings: Settings, devices: int, nodes: int) -> Settings:
@@ -115,20 +122,15 @@ def _process_settings(settings: Settings, devices: int, nodes: int) -> Settings:
 
 def _run_process(train: Train, settings: Settings) -> float:
     """Run `train` in this process of a group, of which only the first prints, and return its result."""
-    with report_refusals("trainer"):
-        trainer = build(settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False)
-        strategy = trainer.strategy
-    try:
-        strategy.setup_environment()
+    strategy = _bare_trainer(settings).strategy
+    with report_lost_processes():
+        with announced_wait():
+            strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
             result = train(settings)
         if dist.is_initialized():
             dist.destroy_process_group()
         return result
-    except RuntimeError as error:  # gloo has no error class of its own
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
-            raise
-        raise LostProcessError(f"another process of this run has ended or does not answer; {RESUME}") from None
 
 
 def _start(train: Train, settings: Settings, num_processes: int) -> float:
@@ -145,7 +147,7 @@ def _start(train: Train, settings: Settings, num_processes: int) -> float:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
-        signals_to_handle="SIGTERM,SIGINT,SIGUSR1",  # passed on to the child processes
+        signals_to_handle=",".join(number.name for number in stop_signals()),  # passed on to the child processes
         shutdown_timeout=60,  # seconds for child processes to save and end
     )
     try:
@@ -161,7 +163,6 @@ def _work(train: Train, settings: Settings, hydra: Any) -> float:
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     silence_warnings()
-    release_unknown_semaphores()
     try:
         return _run_process(train, settings)
     except LostProcessError:

@@ -1,22 +1,19 @@
-"""Access to private parts of Lightning and torch.
+"""Access to private parts of Lightning.
 
-Lightning: `trainer.fit_loop._data_fetcher`; of `trainer.fit_loop.epoch_loop` `_is_training_done`,
-`_should_check_val_fx`, `_should_accumulate` and `_batches_that_stepped`; the entry `loops` of its checkpoints;
-`optimizer._step_supports_amp_scaling`; and `RichProgressBar._get_train_description`, which `progress.ProgressBar`
-overrides. torch: the data loader's function `_try_get_data`, by its name in a traceback.
+`trainer.fit_loop._data_fetcher`; of `trainer.fit_loop.epoch_loop` `_is_training_done`, `_should_check_val_fx` and
+`_should_accumulate`; the entry `loops` of its checkpoints; `optimizer._step_supports_amp_scaling`; and
+`RichProgressBar._get_train_description`, which `progress.ProgressBar` overrides.
 
 `tests/training/test_lightning_internals.py` fails if a new version changes one of them; pyproject.toml lists the
 tested versions.
 """
 
-import traceback
 from typing import Any
 
 from pytorch_lightning import Trainer
 from torch.optim import Optimizer
 
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
-READ_FROM_WORKER = "_try_get_data"
 
 
 def is_accumulating(trainer: Trainer) -> bool:
@@ -32,11 +29,6 @@ def is_between_steps(trainer: Trainer) -> bool:
     return not ends and not loop._should_accumulate()
 
 
-def logged_step(trainer: Trainer) -> int:
-    """Return the step number that Lightning logs at this moment."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
-
-
 def mark_validation_as_begun(checkpoint: dict[str, Any]) -> None:
     """Make a run that resumes from this checkpoint begin with the validation that is about to start."""
     total = checkpoint["loops"]["fit_loop"][VALIDATION_PROGRESS]["total"]
@@ -47,8 +39,3 @@ def mark_validation_as_begun(checkpoint: dict[str, Any]) -> None:
 def let_lightning_unscale(optimizer: Optimizer) -> None:
     """Let Lightning unscale half-precision gradients, as clipping requires."""
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-
-
-def was_reading_from_worker(error: BaseException) -> bool:
-    """Return whether the error was raised while waiting for a batch from a data loader's worker."""
-    return any(frame.f_code.co_name == READ_FROM_WORKER for frame, _ in traceback.walk_tb(error.__traceback__))

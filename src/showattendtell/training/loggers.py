@@ -5,13 +5,13 @@ import io
 import json
 import netrc
 import os
-import subprocess
+import shlex
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +24,7 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
 
-import showattendtell
+from showattendtell import __version__
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.validation import leaves
 from showattendtell.errors import UserError, first_line
@@ -37,6 +37,9 @@ METRICS = "metrics.csv"
 
 START_TIMEOUT, LOG_TIMEOUT, FINISH_TIMEOUT = 90.0, 30.0, 360.0
 """Time limits in seconds for a dashboard to open, to accept data, and to upload the rest at the end."""
+
+WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
+"""Folder of uploads that the user has set; by default they wait in the run's folder instead of the user's home."""
 
 INIT_TIMEOUT = 20.0
 """Seconds that wandb's server has to answer when a run begins."""
@@ -225,7 +228,7 @@ class Dashboard(Logger):
                 reason = f"no answer in {seconds:.0f} seconds"
             Console(file=sys.stderr, highlight=False).print(
                 f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, "
-                "and metrics.csv has all figures",
+                "and metrics.csv has the figures of each epoch",
                 style="yellow",
                 markup=False,
                 soft_wrap=True,
@@ -309,7 +312,8 @@ class TensorBoardDashboard(Dashboard):
 
     def close(self, succeeded: bool) -> str:
         self.experiment.close()
-        return f"TensorBoard shows the run with\n  tensorboard --logdir {self._logger.save_dir}"
+        command = shlex.join(["tensorboard", "--logdir", str(self._logger.save_dir)])
+        return f"TensorBoard shows the run with\n  {command}"
 
 
 def _as_code(content: Mapping[str, Any]) -> str:
@@ -350,6 +354,7 @@ class WandbDashboard(Dashboard):
 
         self._folder = Path(os.environ.get("WANDB_DIR", folder))
         self._folder.mkdir(parents=True, exist_ok=True)
+        os.environ["WANDB_DATA_DIR"] = WANDB_DATA or str(self._folder / "wandb")
         group, tags = read_origin(folder)
         label = {**self._label, "tags": [*tags, *self._label["tags"]], "group": self._label["group"] or group}
         label["name"] = self._label["name"] or "/".join(folder.absolute().parts[-2:])
@@ -357,7 +362,7 @@ class WandbDashboard(Dashboard):
             try:
                 return self._init_run(label, settings, None)
             except (CommError, UsageError, TimeoutError) as error:
-                print(f"wandb cannot be reached ({first_line(error)}); this run is kept offline")
+                print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
         return self._init_run(label, settings, "offline")
 
     def _init_run(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:
@@ -368,7 +373,7 @@ class WandbDashboard(Dashboard):
             **label,
             id=self.id or None,
             resume="allow" if self.id else None,
-            config={**settings, "code": code()},
+            config={**settings, "version": __version__},
             dir=self._folder,
             mode=mode,
             reinit="create_new",
@@ -392,8 +397,7 @@ class WandbDashboard(Dashboard):
         for image, caption, references, picture in panels:
             picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
             rows.append([image, caption, "\n".join(references), picture_entry])
-        with self._staging():
-            self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
+        self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
 
     def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
         import wandb
@@ -408,10 +412,9 @@ class WandbDashboard(Dashboard):
         import wandb
 
         artifact = wandb.Artifact(f"best-{self.id}", type="model", metadata=dict(figures))
-        with self._staging():
-            for file in files:
-                artifact.add_file(str(file.absolute()), file.name, skip_cache=True, policy="immutable")
-            self.experiment.log_artifact(artifact, aliases=["best"])
+        for file in files:
+            artifact.add_file(str(file.absolute()), file.name, skip_cache=True, policy="immutable")
+        self.experiment.log_artifact(artifact, aliases=["best"])
         self.experiment.summary.update({f"best/{name}": value for name, value in figures.items()})
 
     def close(self, succeeded: bool) -> str:
@@ -420,35 +423,14 @@ class WandbDashboard(Dashboard):
         run.finish(exit_code=0 if succeeded else 1)
         if address:
             return f"the run is at {address}"
-        parts = sorted((self._folder / "wandb").glob(f"offline-run-*-{self.id}"))
-        return f"the wandb run is kept offline; upload it with\n  wandb sync {' '.join(map(str, parts))}"
+        parts = sorted(Path(run.settings.sync_dir).parent.glob(f"offline-run-*-{self.id}"))
+        command = shlex.join(["wandb", "sync", *map(str, parts)])
+        return f"the wandb run is kept offline; upload it with\n  {command}" if parts else "wandb is disabled"
 
     def abandon(self) -> None:
         import wandb
 
         wandb.teardown()
-
-    @contextmanager
-    def _staging(self) -> Iterator[None]:
-        """Stage uploads in the run's folder instead of the user's home."""
-        previous = os.environ.get("WANDB_DATA_DIR")
-        os.environ.setdefault("WANDB_DATA_DIR", str(self._folder / "wandb"))
-        try:
-            yield
-        finally:
-            if previous is None:
-                del os.environ["WANDB_DATA_DIR"]
-
-
-def code() -> dict[str, str]:
-    """Return this project's version, and the commit if it runs from a checkout."""
-    version, root = {"version": showattendtell.__version__}, Path(showattendtell.__file__).parents[2]
-    describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    with suppress(OSError, subprocess.CalledProcessError):
-        if (root / ".git").exists():
-            output = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
-            return {**version, "commit": output.strip()}
-    return version
 
 
 def has_account() -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from showattendtell.runtime.distributed import mean_over_processes, rank
-from showattendtell.training.lightning_internals import is_accumulating, logged_step
+from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import MetricsFile
 
 SENT = ".dashboards"
@@ -105,8 +105,8 @@ class StepMetrics(Callback):
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
-        step = logged_step(trainer)
-        is_logged = (step + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        step = trainer.global_step - 1  # the number that Lightning logs
+        is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
         if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
             return
         metrics = self._metrics(trainer)

@@ -187,11 +187,13 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
             "or leave resume out for a new run"
         )
     if is_extended:
-        if start.finished and epoch < stored_epochs:  # it would stop again immediately
+        ended_early = epoch < stored_epochs or step == stored["trainer"].get("max_steps")
+        if start.finished and ended_early:  # it would stop again immediately
+            best = folder / (LAST if start.best is None else BEST)
             raise UserError(
                 f"{folder} ended after {epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with "
-                f"init_from={folder / BEST}"
+                f"init_from={best}"
             )
         start = start._replace(finished=False)
         print(f"{folder} is extended by {max_epochs - stored_epochs} epochs, to {max_epochs}")

@@ -1,7 +1,7 @@
 """Training in stages, each of which begins with the best checkpoint of the previous one or averages several."""
 
 import json
-import os
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +16,7 @@ from showattendtell.config.entry_point import config_dirs, read_choices, run_fol
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.runtime.launched import is_launched
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, check_unused, command_of, discard, is_resumed, is_trained, peek
 
@@ -42,8 +43,8 @@ def run_stages(settings: DictConfig) -> float:
     Raises:
         UserError: the command of a stage has a mistake; before the first stage begins.
     """
-    if "RANK" in os.environ:
-        raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
+    if is_launched():
+        raise UserError("stages start their processes themselves; leave torchrun or srun out and give trainer.devices")
     given = read_choices().arguments
     folder = _find_folder(settings, given)
     stages = list(plan_stages(settings["stages"], folder, [*config_dirs(), *given]))
@@ -62,7 +63,8 @@ def run_stages(settings: DictConfig) -> float:
         if not is_finished:
             run_stage(stage)
     trained = [stage.folder for stage in stages if stage.command == "train"]
-    return peek(trained[-1]).best or 0.0
+    best = peek(trained[-1]).best
+    return math.nan if best is None else best
 
 
 def plan_stages(

@@ -11,7 +11,7 @@ from typing import Any
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import LambdaCallback
+from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from showattendtell.config.validation import USER_ERRORS, sentence
@@ -19,6 +19,7 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.launched import is_launched
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.training.checkpointing import LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
@@ -33,7 +34,6 @@ QUIET = (
     r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
-    r"resource_tracker: process died unexpectedly, relaunching",  # see `release_unknown_semaphores`
 )
 
 
@@ -48,10 +48,6 @@ def silence_warnings() -> None:
 
 def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
-    if settings.get("limit_val_batches") == 0:
-        raise UserError(
-            "trainer.limit_val_batches=0 leaves no metric to select the best checkpoint; set it to 1 or more"
-        )
     if settings.get("overfit_batches"):
         raise UserError(
             "trainer.overfit_batches: each epoch draws other batches; use trainer.limit_train_batches instead"
@@ -62,6 +58,11 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
         raise UserError(
             f"trainer.precision={precision}: sums and weights are in float32; set it to 32-true, bf16-mixed or 16-mixed"
         )
+
+
+def cluster_environment() -> list[ClusterEnvironment]:
+    """Return the plugin that keeps Lightning from waiting for processes of SLURM and others that it believes in."""
+    return [] if is_launched() else [LightningEnvironment()]
 
 
 @contextmanager
@@ -83,23 +84,23 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
         print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
-    started: list[Trainer] = []
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
-    trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: started.append(own)))  # type: ignore[attr-defined]
     try:
-        with report_lost_workers():
+        with report_lost_workers(data.num_workers):
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
     except USER_ERRORS:
         raise
     except Exception as error:
-        is_refused = isinstance(error, MisconfigurationException)
-        if checkpoint and last.is_restoring and not is_refused:
+        # Lightning refuses settings before the first step
+        if isinstance(error, MisconfigurationException) or (
+            not checkpoint and last.is_restoring and isinstance(error, ValueError)
+        ):
+            raise UserError(f"trainer: {first_line(error)}") from None
+        if checkpoint and last.is_restoring:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
             ) from error
-        if is_refused or (not started and isinstance(error, ValueError)):  # Lightning refuses settings before a step
-            raise UserError(f"trainer: {first_line(error)}") from None
         raise
