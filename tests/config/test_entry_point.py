@@ -18,7 +18,7 @@ from slow_cases import slow_after
 from showattendtell.cli import COMMANDS
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import as_argument, expand_home, name_positional, quote_path, without_dashes
+from showattendtell.config.entry_point import as_argument, expand_homes, name_positional, quote_path, without_dashes
 from showattendtell.config.validation import DEBUG
 from showattendtell.errors import CLOSED_PIPE, UserError
 from showattendtell.runtime.files import LOCK, lock_file
@@ -120,7 +120,7 @@ def test_a_printed_argument_is_read_as_the_value_that_it_stands_for(path: str):
     ],
 )
 def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, value: str | list[str]):
-    images = settings_of("caption", without_dashes([expand_home(typed)])).images
+    images = settings_of("caption", without_dashes([expand_homes(typed)])).images
     expected = OmegaConf.create({"images": value}).images
     assert str(images) == str(expected).replace("HOME", str(Path.home()))
 

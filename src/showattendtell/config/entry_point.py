@@ -37,7 +37,7 @@ from showattendtell.config.validation import (
     validate,
 )
 from showattendtell.errors import UserError, quiet_pipe
-from showattendtell.runtime.files import LOCK, atomic_write, lock_file
+from showattendtell.runtime.files import LOCK, atomic_write, expand_home, lock_file
 from showattendtell.settings import is_url
 
 CONFIG = "config"
@@ -76,7 +76,7 @@ def entry_point(
             # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
             gc.set_threshold(50_000)
             with report_errors():
-                arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
+                arguments = without_dashes(map(expand_homes, take_debug(sys.argv[1:])))
                 if "--version" in arguments:
                     print(f"showattendtell {__version__}")
                     return
@@ -131,16 +131,10 @@ def exit_process() -> None:
     os._exit(0)
 
 
-def expand_home(argument: str) -> str:
+def expand_homes(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
-
-    def home(match: re.Match[str]) -> str:
-        if (folder := os.path.expanduser(match[0])) == match[0]:
-            raise UserError(f"{argument}: there is no home folder {match[0]}; give the whole path")
-        return folder
-
-    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", home, argument)
+    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", lambda match: str(expand_home(match[0])), argument)
 
 
 def quote_path(argument: str) -> str:
