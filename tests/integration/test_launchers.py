@@ -108,7 +108,6 @@ def test_runs_continue_at_once_and_next_to_failing_ones(
     assert results(done) == {f"seed={seed}": ENDS[seed] for seed in seeds}
     runs = dict(zip(seeds, run_folders(tmp_path), strict=True))
     for seed, run in runs.items():
-        assert f"seed: {seed}\n" in (run / "config/config.yaml").read_text()
         assert f"seed {seed} in {run.relative_to(tmp_path)} with {threads} threads\n" in said(run)
     assert said(runs[light_command.FAULTY]).endswith(f"\nerror: {ENDS[light_command.FAULTY]}\n")
     if light_command.BROKEN in runs:
