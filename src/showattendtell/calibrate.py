@@ -20,16 +20,16 @@ def main(config: DictConfig) -> None:
     from showattendtell.errors import UserError
     from showattendtell.inference.confidence import fit_on_data_set
     from showattendtell.inference.loading import find_model, load_model, write_calibration
-    from showattendtell.runtime.files import WEIGHTS, new_file, new_folder, new_path, write_errors
+    from showattendtell.runtime.files import WEIGHTS, expand_home, new_file, new_folder, new_path, write_errors
     from showattendtell.visualization.tables import print_calibration
 
     model = find_model(config.checkpoint)
-    if config.output is None and not Path(config.checkpoint).expanduser().exists():
+    if config.output is None and not expand_home(config.checkpoint).exists():
         raise UserError(
             f"{config.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
             "calibrated copy"
         )
-    output = new_path(config.output) if config.output else Path(config.checkpoint).expanduser()
+    output = new_path(config.output) if config.output else expand_home(config.checkpoint)
     make: Callable[[Path], AbstractContextManager[Path]] = new_folder if model.is_dir() else new_file
     if not config.output:
         make = nullcontext

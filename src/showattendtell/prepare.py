@@ -33,9 +33,9 @@ def _prepare(config: DictConfig) -> None:
     print_dataset(dataset, vocabulary)
     print_notes(find_data_problems(dataset))
     picture, content = cache_folder(config.cache) / "data_sets" / f"{dataset.name}.png", draw_data_sheet(dataset)
-    if not (picture.is_file() and picture.read_bytes() == content):
-        picture = write_bytes(content, picture)
-    print(f"a picture of the data is {picture}")
+    earlier = picture.parent.glob(f"{picture.stem}*.png")
+    same = next((file for file in earlier if file.read_bytes() == content), None)
+    print(f"a picture of the data is {same or write_bytes(content, picture)}")
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")
     else:

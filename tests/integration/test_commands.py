@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import shutil
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -18,13 +17,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import SIZES, TINY, Run, Start, assert_done, assert_error, held_out, validated
+from runs import SIZES, TINY, Run, assert_done, assert_error, held_out, validated
 from slow_cases import slow_after
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
 from showattendtell.evaluate import main_score
-from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.types import Example, fingerprint
 
 DOCUMENTED = {
@@ -100,19 +98,15 @@ def printed_evaluation(training: Any) -> list[str]:
     return shlex.split(line)[3:]
 
 
-@pytest.mark.slow
-def test_prepare_draws_the_data_when_no_other_one_does(start: Start, prepared: Any, folder: Path):
-    pictures = folder / "cache/data_sets"
-    [picture] = pictures.glob("*.png")
-    drawn = picture.stat().st_mtime_ns
-    with file_lock(pictures / LOCK):
-        waiting = start("prepare", *TINY)
-        while "vocabulary" not in waiting.out.read_text():
-            time.sleep(0.1)
-        time.sleep(2)
-        assert picture.stat().st_mtime_ns == drawn
-    assert_done(waiting.finish())
-    assert picture.stat().st_mtime_ns > drawn
+def test_a_picture_of_the_data_replaces_none_and_is_written_once(run: Run, prepared: Any, folder: Path):
+    [picture] = (folder / "cache/data_sets").glob("*.png")
+    drawn, other = picture.read_bytes(), picture.with_stem(f"{picture.stem}-2")
+    picture.write_bytes(b"mine")
+    for _ in range(2):
+        assert f"a picture of the data is {other}\n" in assert_done(run("prepare", *TINY)).out
+    assert (picture.read_bytes(), other.read_bytes()) == (b"mine", drawn)
+    assert {*picture.parent.glob("*.png")} == {picture, other}
+    other.replace(picture)
 
 
 @pytest.mark.slow

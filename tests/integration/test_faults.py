@@ -59,7 +59,7 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
     own = [file for file in folder.rglob("*") if file.is_file() and file.suffix in (".ckpt", ".json", ".html", ".png")]
     before = {file: file.read_bytes() for file in own}
     needs_model = command[0] in ("evaluate", "caption")
-    assert_error(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "output")
+    assert_error(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "no file is replaced")
     assert {file: file.read_bytes() for file in own} == before
 
 

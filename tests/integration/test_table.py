@@ -18,7 +18,12 @@ def results(run: Run, checkpoint: Path, folder: Path) -> Path:
     first = folder / "tabled/first/results-test.json"
     assert_done(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", f"output={first}"))
     content = json.loads(first.read_text())
-    content |= {"seed": 2, "checkpoint_sha256": "another", "bleu4": content["bleu4"] + 3}
+    content |= {
+        "seed": 2,
+        "checkpoint": "gone/best.ckpt",
+        "checkpoint_sha256": "another",
+        "bleu4": content["bleu4"] + 3,
+    }
     content["config"] |= {"seed": 2, "cache": "elsewhere"}
     second = folder / "tabled/an odd, [name]=2/results-test.json"
     second.parent.mkdir()

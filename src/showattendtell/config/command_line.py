@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 
 from showattendtell.config.folders import find_groups
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import expand_home as expand_path
 from showattendtell.settings import is_url
 
 ALIASES = {
@@ -132,14 +133,7 @@ def _has_several_values(setting: str) -> bool:
 def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
-
-    def home(match: re.Match[str]) -> str:
-        folder = os.path.expanduser(match[0])
-        if folder == match[0]:
-            raise UserError(f"{argument}: there is no home folder {match[0]}; give the whole path")
-        return folder
-
-    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", home, argument)
+    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
 
 
 def quote_path(argument: str) -> str:

@@ -137,8 +137,8 @@ class EvaluateConfig(ModelConfig):
             not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
             The import path of a class adds a metric of your own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
-        output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
-            attention alone.
+        output: the new result file; results-SPLIT.json or results-SPLIT-2.json, ... next to the checkpoint by default,
+            attention-SPLIT.json for attention alone.
         cache: the folder of the feature cache; by default that of training.
         baselines: also score the best constant caption, the caption of the nearest training image, and one
             reference caption against the others.
@@ -237,7 +237,7 @@ class ExportConfig:
             validation split of dataset.root=.
         split: a split of the checkpoint's data set on which the ONNX graphs are scored, next to the model itself.
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
-        output: a new folder; export next to the checkpoint by default.
+        output: a new folder; export, or export-2, ... next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
         pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalize either.
@@ -308,7 +308,7 @@ class ScoreConfig:
         training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
-        output: the result file; scores.json by default.
+        output: the new result file; scores.json, or scores-2.json, ... by default.
         judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
             CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
         candidates: drop judged captions that are a reference of their own image, or keep them and remove them from the
@@ -380,7 +380,7 @@ class ReportConfig:
         split: the split whose results are shown.
         columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
         paper: show the rows of the paper's Table 1 for the data sets of the results.
-        output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
+        output: a new file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
     """
 
     runs: Texts

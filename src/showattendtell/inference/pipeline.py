@@ -186,11 +186,7 @@ class CaptioningPipeline(ModelHubMixin):
         return f"CaptioningPipeline({self.name!r})"
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
-        """Write a new folder. The other arguments are those of `ModelHubMixin.save_pretrained`.
-
-        Raises:
-            UserError: the folder has files or cannot be written, or the pipeline is no checkpoint.
-        """
+        """Write a new folder; see `new_folder` for errors, and `ModelHubMixin.save_pretrained` for the arguments."""
         with new_folder(save_directory) as folder:
             url: str | None = super().save_pretrained(folder, **options)
         return url

@@ -31,7 +31,7 @@ from showattendtell.reproduction.runs import (
     runs_with_other_settings,
 )
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of
-from showattendtell.runtime.files import BEST, LOCK, duration, file_lock, lock_file, read_times
+from showattendtell.runtime.files import BEST, LOCK, duration, exists_error, file_lock, lock_file, read_times
 
 NUM_PHOTOGRAPHS = 20
 
@@ -103,6 +103,9 @@ def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, c
     Raises:
         UserError: at the end, with a sentence for each run that failed.
     """
+    is_own = (folder / LOCK).exists() or any(run.folder.exists() for run in runs)
+    if not is_own and folder.is_dir() and any(folder.iterdir()):
+        raise exists_error(folder)
     with CommandRunner() as commands:
         errors = carry_out(runs, folder, commands, config)
         errors += score_ensembles(table, runs, folder, commands, config)

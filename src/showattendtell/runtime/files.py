@@ -31,17 +31,17 @@ TIMES = "times.csv"
 """Name of the file with the seconds of every epoch, in a run's folder."""
 
 
-def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the folder of the feature cache and drawings: `given`, or `$SHOWATTENDTELL_CACHE`, or its default.
-
-    Raises:
-        UserError: it is below the home folder, and the user has none.
-    """
-    folder = Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell"))
+def expand_home(path: str | Path) -> Path:
+    """Return a path in which `~` at its beginning is expanded; raise `UserError` if there is no such home folder."""
     try:
-        return folder.expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
-        raise UserError(f"{folder} needs a home folder, and there is none; set SHOWATTENDTELL_CACHE") from None
+        raise UserError(f"{path}: there is no home folder; set HOME, or SHOWATTENDTELL_CACHE for the cache") from None
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Return the folder of the feature cache and drawings: `given`, or `$SHOWATTENDTELL_CACHE`, or its default."""
+    return expand_home(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell"))
 
 
 def sha256(file: Path) -> str:
@@ -60,7 +60,7 @@ def new_path(given: str | Path | None, default: str | Path = "") -> Path:
     Raises:
         UserError: the given file exists, or the file cannot be written.
     """
-    path = Path(given or default).expanduser()
+    path = expand_home(given or default)
     free = next(name for name in _numbered(path) if not os.path.lexists(name))
     if given and free != path:
         raise exists_error(path)
@@ -70,13 +70,9 @@ def new_path(given: str | Path | None, default: str | Path = "") -> Path:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Make a new empty file, whose path is yielded and whose content is written in the `with` block.
+    """Make an empty file that is written in the `with` block, and removed if the block fails; yield its path.
 
-    If the file exists, such as that of another command which ended before, it gets the name `NAME-2`, `NAME-3`, ...:
-    no file is replaced. If the block fails, the file is removed.
-
-    Raises:
-        UserError: the file cannot be written.
+    No file is replaced: if there is one, such as that of a command which ended before, the name is `NAME-2`, ...
     """
     with write_errors(path):
         for file in _numbered(path):
@@ -105,7 +101,7 @@ def new_folder(
     Raises:
         UserError: the folder has files, another command writes to it, or it cannot be written.
     """
-    path = Path(given or default).expanduser()
+    path = expand_home(given or default)
     with write_errors(path):
         for folder in _numbered(path):
             with suppress(*([] if given else [FileExistsError])):

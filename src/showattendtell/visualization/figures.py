@@ -15,6 +15,8 @@ from showattendtell.types import Dataset
 from showattendtell.visualization.fonts import families
 
 DPI = 110
+KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
+"""Suffixes of pictures that do not move; gif and webp are animations."""
 
 NUM_SAMPLES = 6
 NUM_CAPTIONS = 2
@@ -24,9 +26,8 @@ NUM_CAPTIONS = 2
 def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     content, kind = BytesIO(), suffix.lower().removeprefix(".")
-    kinds = figure.canvas.get_supported_filetypes()
-    if kind not in kinds:
-        raise UserError(f"a picture cannot be written as '{suffix}'; choose a suffix of {', '.join(kinds)}")
+    if kind not in KINDS:
+        raise UserError(f"a picture cannot be written as '{suffix}'; choose one of {', '.join(KINDS)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
         figure.savefig(content, format=kind, dpi=dpi)

@@ -130,8 +130,8 @@ class ImageCaptions:
         return np.stack(maps) if maps else np.zeros((0, height, width), np.float32)
 
     def save(self, path: str | Path) -> None:
-        """Draw the caption into a new file: an animation as `.gif` or `.webp`, or a panel for each word as `.png` or in
-        another format of matplotlib.
+        """Draw the caption into a new file: an animation as `.gif` or `.webp`, or a panel for each word as `.png`,
+        `.jpg`, `.tif`, `.pdf` or `.svg`.
 
         Raises:
             UserError: the file exists or cannot be written, or its suffix is unknown.
