@@ -16,7 +16,8 @@ COMMANDS = {"download", "prepare", "features.__main__", "train", "average", "cal
 COMMANDS |= {"caption", "export.__main__", "demo", "reproduce", "serve", "cli"}
 
 LAYERS = [
-    {"errors", "settings"},
+    {"errors"},
+    {"settings"},
     {"types", "runtime"},
     {"data"},
     {"metrics", "models"},
