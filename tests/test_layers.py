@@ -16,7 +16,8 @@ COMMANDS = {"prepare", "features.__main__", "train", "average", "calibrate", "ev
 COMMANDS |= {"caption", "export.__main__", "demo", "reproduce", "serve", "cli"}
 
 LAYERS = [
-    {"errors", "settings"},
+    {"errors"},
+    {"settings"},
     {"types", "runtime"},
     {"data"},
     {"metrics", "models"},

@@ -1,22 +1,38 @@
 """Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import ErrorDetails
+
+from showattendtell.errors import UserError
 
 __all__ = ["NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]  # re-exported
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 ImageLength = Annotated[int, Field(gt=0, le=2048)]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 """One text, or a list of at least one."""
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
@@ -70,3 +86,91 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = list(value) if isinstance(value, tuple) else str(value)
         node[argument] = value
     return node
+
+
+def format_value(value: Any) -> str:
+    """Return a value as the command line accepts it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(format_value, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+REASONS = {
+    "too_short": "should have at least {min_length} values",
+    "too_long": "should have at most {max_length} values",
+    "missing": "should have more values",
+    "string_too_short": "should not be empty",
+    "string_type": "should be a string",
+    "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
+    "none_required": "should be null",
+    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "dict_type": "should be given as {{name:value}}",
+    "mapping_type": "should be given as {{name:value}}",
+}
+"""What a value should be, by pydantic's type of error. Other types have pydantic's message."""
+
+
+def _reason(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    error_type = "string_too_short" if context.get("min_length") == 1 else error["type"]
+    return REASONS[error_type].format_map(context) if error_type in REASONS else error["msg"].removeprefix("Input ")
+
+
+def _either(reasons: Sequence[str]) -> str:
+    """Join what a value should be: 'should be a string or a list'."""
+    first, *others = dict.fromkeys(reasons)
+    common = "should be " if first.startswith("should be ") else "should "
+    return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
+
+
+def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
+    """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
+
+    def reasons(candidate: Any) -> list[str]:
+        try:
+            _adapter(annotation).validate_python(candidate, strict=True)
+        except PydanticSchemaGenerationError:
+            return []
+        except ValidationError as error:
+            return [_reason(detail) for detail in error.errors()]
+        return []
+
+    messages = reasons(value)
+    if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
+        as_tuple = reasons(tuple(value))
+        kinds = {REASONS["list_type"], REASONS["string_type"]}
+        others = [reason for reason in messages + as_tuple if reason not in kinds]
+        messages = others or sorted({*as_tuple} & {REASONS["string_type"]})
+    if messages:
+        if not reasons([value]):
+            yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
+        else:
+            yield f"{path}={format_value(value)} {_either(messages)}"
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
+    """Raise `UserError` unless each value is one that the annotation of its name allows, if it has one."""
+    errors: list[str] = []
+    for name in values.keys() & annotations.keys():
+        errors += value_errors(name, values[name], annotations[name])
+    if errors:
+        raise UserError("\n  ".join(sorted(errors)))
+
+
+def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Decorate a function or an `__init__` to check its arguments like settings of the command line."""
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        given = signature(function).bind(*args, **kwargs).arguments
+        check_values(given, get_type_hints(function, include_extras=True))
+        return function(*args, **kwargs)
+
+    return call

@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import requests
 from omegaconf import OmegaConf
 
 from showattendtell.config.validation import sentence, validate
+from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.consensus import Consensus
+from showattendtell.decoding.sampling import Sampling
+from showattendtell.errors import UserError
+from showattendtell.inference.pipeline import load
+from showattendtell.models.encoder import Encoder
+from showattendtell.training.module import CaptioningModule
 
 TARGETS = {
     "decoder": "showattendtell.models.decoder.LSTMDecoder",
@@ -213,3 +221,60 @@ def test_a_folder_in_the_place_of_a_file_is_no_question_of_room(tmp_path: Path):
 )
 def test_an_error_without_a_file_is_its_message(error: OSError, expected: str):
     assert sentence(error) == expected
+
+
+WRONG = {
+    "beam_size": [0, -3, 1.5, "x", True, None, [1]],
+    "max_length": [0, -1, "3", 2.5],
+    "min_length": [-1],
+    "num_captions": [0],
+    "prefix": [5, ["a"]],
+    "forbidden": ["dog", None, [5], [""], {"dog": 1}],
+    "required": ["dog", [None]],
+    "allow_unk": ["no", 1],
+    "length_penalty": [0, float("nan"), "a"],
+    "length_normalization": ["x", 3],
+    "language_model_weight": [-0.1],
+    "precision": ["float99"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, value: Any):
+    [on_command_line] = faults_of(f"decoding.{name}", value)
+    with pytest.raises(UserError) as in_python:
+        BeamSearch(**{name: value})
+    assert str(in_python.value) == on_command_line.replace("decoding.", "")
+
+
+@pytest.mark.parametrize("call", [BeamSearch, Sampling, Consensus, load])
+def test_every_way_to_decode_checks_its_arguments(call: Callable[..., Any]):
+    with pytest.raises(UserError, match="max_length=0 should be greater than 0"):
+        call(max_length=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        (load, {"checkpoint": []}),
+        (load, {"checkpoint": 5}),
+        (load, {"seed": -1}),
+        (load, {"seed": 2**32}),
+        (load, {"seed": 1.5}),
+        (load, {"decoding": {"beam_size": 3}}),
+        (load, {"attention_mode": "x"}),
+        (CaptioningModule, {"hidden_dim": 0}),
+        (CaptioningModule, {"embedding_dim": "a"}),
+        (CaptioningModule, {"dropout": 5.0}),
+        (CaptioningModule, {"lr": -1.0}),
+        (ReaderDataModule, {"read": dict, "encoder": "resnet18", "batch_size": 0}),
+        (ReaderDataModule, {"read": dict, "encoder": "resnet18", "bucketing": "x"}),
+        (Encoder, {"network": "resnet18", "size": -1}),
+        (Encoder, {"network": 5}),
+        (Encoder, {"network": "resnet18", "crop_mode": "x"}),
+    ],
+)
+def test_an_argument_with_a_wrong_value_is_named(call: Callable[..., Any], arguments: dict[str, Any]):
+    name = [*arguments][-1]
+    with pytest.raises(UserError, match=rf"^{name}=.* should "):
+        call(**arguments)

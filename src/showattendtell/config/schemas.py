@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text, Texts
+from showattendtell.settings import ImportPath, NonNegativeFloat, PositiveInt, Seed, Text, Texts
 
 Split = Literal["train", "val", "test"]
 
@@ -44,7 +44,7 @@ class TrainConfig:
             weights of stages before it.
     """
 
-    seed: NonNegativeInt
+    seed: Seed
     cache: Text
     init_from: Text | None
     weight_init: Literal["default", "released"]
@@ -114,7 +114,7 @@ class ModelConfig:
     """
 
     checkpoint: Texts
-    seed: NonNegativeInt
+    seed: Seed
     device: Text
     language: Text | None
 
@@ -327,7 +327,7 @@ class ScoreConfig:
     partial: bool
     training: Texts | None
     resamples: PositiveInt
-    seed: NonNegativeInt
+    seed: Seed
     output: Text | None
     judgments: Text | None
     candidates: Literal["drop", "keep"] | None
@@ -405,7 +405,7 @@ class ReproduceConfig:
 
     table: Text
     recipes: Text | Sequence[Text] | None
-    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] | None
+    seeds: Annotated[Sequence[Seed], Field(min_length=1)] | None
     settings: Text | Sequence[Text]
     plan: bool
     output: Text | None

@@ -11,12 +11,11 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import ErrorDetails
 
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, did_you_mean, first_line
+from showattendtell.settings import format_value as format_value
+from showattendtell.settings import value_errors
 
 TARGET = "_target_"
 
@@ -130,7 +129,9 @@ def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> It
         elif (_is_part(value) or (not path and _has_parts(value))) and (accepts_parts or key in signature.parameters):
             yield from _node_errors(name, value, known)
         elif key in signature.parameters:
-            yield from _value_errors(name, value, signature.parameters[key].annotation)
+            annotation = signature.parameters[key].annotation
+            if annotation is not None and not _is_part(value):
+                yield from value_errors(name, value, annotation)
         elif (target and not signature.open) or (path and not target and value is not None):
             yield from _unknown(name, value, known, target)
 
@@ -161,62 +162,6 @@ def _similar(path: str, last: str, known: Sequence[str]) -> str:
     return hint
 
 
-REASONS = {
-    "too_short": "should have at least {min_length} values",
-    "too_long": "should have at most {max_length} values",
-    "missing": "should have more values",
-    "string_too_short": "should not be empty",
-    "string_type": "should be a string",
-    "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
-    "none_required": "should be null",
-    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
-    "list_type": "should be a list",
-    "tuple_type": "should be a list",
-    "dict_type": "should be given as {{name:value}}",
-    "mapping_type": "should be given as {{name:value}}",
-}
-"""What a value should be, by pydantic's type of error. Other types have pydantic's message."""
-
-
-def _reason(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    error_type = "string_too_short" if context.get("min_length") == 1 else error["type"]
-    return REASONS[error_type].format_map(context) if error_type in REASONS else error["msg"].removeprefix("Input ")
-
-
-def _either(reasons: Sequence[str]) -> str:
-    """Join what a value should be: 'should be a string or a list'."""
-    first, *others = dict.fromkeys(reasons)
-    common = "should be " if first.startswith("should be ") else "should "
-    return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
-
-
-def _value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
-    if annotation is None:  # there is none, or it is unknown without an import
-        return
-
-    def reasons(candidate: Any) -> list[str]:
-        try:
-            TypeAdapter(annotation).validate_python(candidate, strict=True)
-        except PydanticSchemaGenerationError:
-            return []
-        except ValidationError as error:
-            return [_reason(detail) for detail in error.errors()]
-        return []
-
-    messages = reasons(value)
-    if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
-        as_tuple = reasons(tuple(value))
-        kinds = {REASONS["list_type"], REASONS["string_type"]}
-        others = [reason for reason in messages + as_tuple if reason not in kinds]
-        messages = others or sorted({*as_tuple} & {REASONS["string_type"]})
-    if messages:
-        if not reasons([value]):
-            yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
-        else:
-            yield f"{path}={format_value(value)} {_either(messages)}"
-
-
 def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
     """Yield (setting, value) for every value in a node of a configuration as plain data."""
     if isinstance(node, Mapping):
@@ -228,13 +173,6 @@ def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
 
 def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
-
-
-def format_value(value: Any) -> str:
-    """Return a value as the command line accepts it."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(format_value, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 ADVICE = {

@@ -49,7 +49,7 @@ from showattendtell.features.extract import Extraction
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import shard_indices, world_size
 from showattendtell.runtime.files import cache_folder
-from showattendtell.settings import NonNegativeInt, PositiveInt, describe_call
+from showattendtell.settings import NonNegativeInt, PositiveInt, Seed, checked, describe_call
 from showattendtell.types import Batch, Dataset, ShardedBatch
 
 Item = TypeVar("Item")
@@ -141,13 +141,14 @@ class CaptionDataModule(lightning.LightningDataModule):
     train_captions: CaptionDataset
     val_images: ImageDataset
 
+    @checked
     def __init__(
         self,
         dataset: Dataset | None,
         vocabulary: Vocabulary | None,
         source: ImageSourceFactory | None,
         batch_size: PositiveInt,
-        seed: int,
+        seed: Seed,
         generation_batch_size: PositiveInt = 100,
         num_workers: NonNegativeInt = 0,
         bucketing: BucketingName = "paper",

@@ -239,6 +239,7 @@ class BeamSearch(Decoding):
     shrink_beam: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.beam_size % self.num_beam_groups:
             raise ValueError(
                 f"beam_size={self.beam_size} cannot be divided into num_beam_groups={self.num_beam_groups} of one size"

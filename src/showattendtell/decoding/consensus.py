@@ -35,6 +35,7 @@ class Consensus(Decoding):
     temperature: PositiveFloat = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_captions > self.beam_size:
             raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 

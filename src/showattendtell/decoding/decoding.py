@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.generation import IncrementalDecoder, StepOutput
 from showattendtell.models.interfaces import DecoderState
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text, check_values
 from showattendtell.types import CaptionOutput
 
 Precision = Literal["float32", "bfloat16"]
@@ -222,6 +222,9 @@ class Decoding(ABC):
     language_model: Text | None = None
     language_model_weight: NonNegativeFloat = 0.2
     precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        check_values(vars(self), get_type_hints(type(self), include_extras=True))
 
     @abstractmethod
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:

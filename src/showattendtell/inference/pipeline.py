@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
+from pydantic import Field
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
 from rich.text import Text
@@ -31,7 +32,7 @@ from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import is_url
+from showattendtell.settings import PositiveInt, Seed, checked, is_url
 from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
@@ -101,8 +102,9 @@ class CaptioningPipeline(ModelHubMixin):
             return list(self.stream(batch))
         return next(self.stream([photographs]))  # type: ignore[list-item]
 
+    @checked
     def stream(
-        self, photographs: Iterable[Photograph], batch_size: int = BATCH_SIZE, errors: list[str] | None = None
+        self, photographs: Iterable[Photograph], batch_size: PositiveInt = BATCH_SIZE, errors: list[str] | None = None
     ) -> Iterator[ImageCaptions]:
         """Yield the captions of photographs in order. Only one batch of photographs is in memory at a time.
 
@@ -221,13 +223,14 @@ class CaptioningPipeline(ModelHubMixin):
         return load(f"{name}@{revision}" if revision else name, **settings)
 
 
+@checked
 def load(
-    checkpoint: str | Path | Sequence[str | Path] = BUNDLED,
+    checkpoint: str | Path | Annotated[Sequence[str | Path], Field(min_length=1)] = BUNDLED,
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     decoding: Decoding | None = None,
     attention_mode: Literal["sample", "argmax", "expectation"] | None = None,
-    seed: int | None = 1,
+    seed: Seed | None = 1,
     **search: Any,
 ) -> CaptioningPipeline:
     """Load a trained model that captions photographs.
@@ -267,7 +270,7 @@ def load(
         raise UserError(f"invalid decoding options: {error}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
     with paused_collection():
-        models = load_models(paths, device, chosen, attention)
+        models = load_models(paths, str(device), chosen, attention)
     return CaptioningPipeline(" + ".join(paths), models, seed)
 
 

@@ -19,7 +19,7 @@ from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.runtime.vision import VGG, checkpoint_seq, timm
-from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from showattendtell.types import Box, RegionBoxes
 
 
@@ -67,6 +67,7 @@ class Encoder(nn.Module):
     stored_files: Sequence[Path] = ()
     """Files that the regions are read from, if no network computes them."""
 
+    @checked
     def __init__(
         self,
         network: str,

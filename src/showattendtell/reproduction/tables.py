@@ -15,7 +15,7 @@ from showattendtell.config.compose import compose
 from showattendtell.data.formats import parse_json, read_text
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import sha256
-from showattendtell.settings import NonNegativeInt, PositiveFloat, PositiveInt, Text
+from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text
 
 BOXED = "pointing_game"
 """The figure that a result has if the data set has ground-truth boxes."""
@@ -77,7 +77,7 @@ class PaperTableConfig(NamedTuple):
     recipes: Mapping[str, RecipeConfig]
     base: Text
     pages: Sequence[Text]
-    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] = (1, 2, 3)
+    seeds: Annotated[Sequence[Seed], Field(min_length=1)] = (1, 2, 3)
     decodings: Annotated[Sequence[PositiveInt | Text], Field(min_length=1)] = (1, 3, 5, "consensus")
     decoding: PositiveInt | Text = 3
     ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})

@@ -30,6 +30,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.models.kernels import without_autocast
 from showattendtell.runtime.distributed import mean_over_processes, rank
+from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.extras import LossTerm
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
@@ -69,14 +70,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     loss: SoftLoss
 
+    @checked
     def __init__(
         self,
         attention: str | Attention | Callable[[int, int], Attention] | None = None,
         decoder: str | Decoder | Callable[..., Decoder] = "lstm",
-        hidden_dim: int = 512,
-        embedding_dim: int = 512,
-        dropout: float | None = None,
-        lr: float = 4e-4,
+        hidden_dim: PositiveInt = 512,
+        embedding_dim: PositiveInt = 512,
+        dropout: Fraction | None = None,
+        lr: NonNegativeFloat = 4e-4,
         *,
         encoder: Encoder | None = None,
         vocabulary: Vocabulary | None = None,
