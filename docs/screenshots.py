@@ -39,7 +39,7 @@ COMMANDS = [
     ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
     ["train", "sweep=shapes", *SEARCH],
-    ["study", "studies/flickr8k_soft"],
+    ["study", "folder=[studies/flickr8k_soft]"],
     ["export", "checkpoint=flickr8k_soft", "formats=[web]", "precision=float16", "output=exported"],
 ]
 PAGES = {

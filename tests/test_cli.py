@@ -29,6 +29,7 @@ def test_the_overview_names_every_module_that_can_be_run():
     package = Path(importlib.util.find_spec("showattendtell").origin).parent
     runnable = {file.stem for file in package.glob("*.py") if 'if __name__ == "__main__"' in file.read_text()}
     runnable |= {file.parent.name for file in package.glob("*/__main__.py")}
+    runnable |= {file.stem for file in package.glob("extensions/*/commands/*.py")}
     assert runnable - {"cli"} == set(COMMANDS)
 
 
@@ -80,9 +81,15 @@ def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: 
     assert "showattendtell/visualization/templates/page.html" in templates
     models = {f"showattendtell/shipped/{file.parent.name}/{file.name}" for file in sources("shipped/*/*")}
     assert "showattendtell/shipped/flickr8k_soft/model.safetensors" in models
+    extensions = {
+        f"showattendtell/{file.relative_to(ROOT / 'src/showattendtell')}"
+        for kind in ("yaml", "html", "bash")
+        for file in [*sources(f"extensions/**/*.{kind}"), *sources(f"config/*.{kind}")]
+    }
+    plugins = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src/hydra_plugins").rglob("*.py")}
     examples = {f"showattendtell/visualization/examples/{file.name}" for file in sources("visualization/examples/*")}
     assert "showattendtell/visualization/examples/dog.jpg" in examples
-    assert inside == modules | templates | conf | models | examples
+    assert inside == modules | templates | conf | models | examples | extensions | plugins
 
 
 def sources(pattern: str) -> list[Path]:

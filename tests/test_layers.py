@@ -28,7 +28,6 @@ LAYERS = [
     {"training", "serving", "reproduction", "export"},
     {"extensions"},
     COMMANDS,
-    {"extensions"},
 ]
 """A module imports only its own folder and the rows above it."""
 

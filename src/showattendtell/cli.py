@@ -28,29 +28,21 @@ for file in sorted(Path(__file__).parent.glob("extensions/*/commands/*.py")):
     COMMANDS[file.stem] = docstring[:1].lower() + docstring[1:].split("\n")[0].rstrip(".")
 
 
-def find_commands() -> dict[str, str]:
-    """Return all commands with their purpose; that of an extension's command is the first line of its module."""
-    files = sorted(Path(__file__).parent.glob("extensions/*/commands/[a-z]*.py"))
-    purposes = {file.stem: str(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))) for file in files}
-    return COMMANDS | {name: text.partition("\n")[0].lower().rstrip(".") for name, text in purposes.items()}
-
-
 def main() -> None:
-    commands = find_commands()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         with quiet_pipe():
             print("usage: showattendtell COMMAND [setting=value ...]\n")
-            print("\n".join(f"  {command:<13}{purpose}" for command, purpose in commands.items()))
+            print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
             print("\nshowattendtell COMMAND --help describes its settings; --debug shows the traceback of an error;")
             print("showattendtell --version prints the version.")
     elif name == "--version":
         print(f"showattendtell {__version__}")
-    elif name in commands:
+    elif name in COMMANDS:
         del sys.argv[1]
         runpy.run_module(f"showattendtell.{name}", run_name="__main__", alter_sys=True)
     else:
-        print(f"error: there is no command {name}{did_you_mean(name, commands)}", file=sys.stderr)
+        print(f"error: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -84,7 +84,7 @@ WRONG = [
     ("decoder.dropout.rate=0.3", "decoder.dropout"),
     ("seed=-1", "seed=-1 should be greater than or equal to 0"),
     ("seed=null", "seed=null should be a valid integer"),
-    ("cache=", "cache= should not be empty"),
+    ("cache=", "cache= has no value; give cache=VALUE"),
     ("dropout", "'dropout' is not a setting"),
     ("dataset.root=a=b", "quote"),
     ("hydra.nosuch=3", "nosuch"),

@@ -152,21 +152,6 @@ def test_every_target_exists_and_takes_the_settings_next_to_it():
             assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys(), file
 
 
-@pytest.mark.parametrize("space", GROUPS["sweep"])
-def test_a_search_space_holds_nothing_that_a_trial_would_lack_outside_of_it(space: str):
-    """Its settings are all in `params`, which every run is given."""
-    file = read(CONF / f"sweep/{space}.yaml")
-    file.pop("defaults")
-    assert file.keys() <= {"hydra"}
-
-
-@pytest.mark.parametrize(
-    "space", slow_after(2, ["own", "attentions", *sorted({*GROUPS["sweep"]} - {"own", "attentions"})])
-)
-def test_a_search_space_can_be_searched(space: str):
-    assert compose("train", ["-m", f"sweep={space}", *([] if space != "own" else ["seed=1,2"])])
-
-
 def test_evaluation_and_captioning_decode_alike():
     evaluated = compose("evaluate", complete=False).decoding
     for command in ("caption", "serve"):

@@ -164,7 +164,9 @@ KINDS = {
     "JSON that is no JSON": Kind(text("captions.json", "A dog ."), "is not JSON", settings=JSON_FILE),
     # images within the captions
     "an image without a caption": Kind(
-        coco(annotations=COCO["annotations"][:2]), r"images without a caption: 1 of \d", settings=UNSHARED
+        both(gone(*LISTS), coco(annotations=COCO["annotations"][:2])),
+        r"images without a caption: 1 of \d",
+        settings=UNSHARED,
     ),
     "captions without a word": Kind(rows("a.jpg,...,train"), r"images without a caption: 1 of \d \(a.jpg\)"),
     "an image listed twice": Kind(
@@ -180,7 +182,9 @@ KINDS = {
     "a path that leads out": Kind(rows("../a.jpg,A dog .,train"), r"image '\.\./a.jpg' is not within"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filepath": "../.."}), "is not within", read_coco),
     "NUL in a name": Kind(
-        coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)]), "is not within", settings=UNSHARED
+        both(gone(*LISTS), coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)])),
+        "is not within",
+        settings=UNSHARED,
     ),
     # splits
     "an unknown split": Kind(rows("a.jpg,A dog .,trian"), "split=trian is not a split; did you mean 'train'"),
@@ -201,7 +205,12 @@ KINDS = {
         text("train.txt", "a\na\n"), r"a.jpg is listed more than once \(train\)", read_flickr30k
     ),
     "a list that names an unknown image": Kind(
-        text("train.txt", "a.jpg\nz.jpg\n"), r"train.txt names images without captions: 1 \(z.jpg\)", settings=LISTED
+        both(
+            *(text(name, f"{list_text.strip()}.jpg\n") for name, list_text in LISTS.items()),
+            text("train.txt", "a.jpg\nz.jpg\n"),
+        ),
+        r"train.txt names images without captions: 1 \(z.jpg\)",
+        settings=LISTED,
     ),
     "a list of an unknown image of Flickr30k": Kind(
         text("train.txt", "a\nz\n"),
@@ -215,10 +224,10 @@ KINDS = {
     "a list that is not UTF-8": Kind(raw("val.txt", b"b\xe9\n"), "val.txt is not UTF-8", read_flickr30k),
     "no lists at all": Kind(both(), "has no lists train.txt, val.txt and test.txt", settings={"splits": "images"}),
     "shares that leave nothing": Kind(
-        coco(), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
+        both(gone(*LISTS), coco()), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
     ),
     "shares of too few images": Kind(
-        coco(), "none is assigned to val by its name", settings={**JSON_FILE, "val": 0.01}
+        both(gone(*LISTS), coco()), "none is assigned to val by its name", settings={**JSON_FILE, "val": 0.01}
     ),
     # folders and the images in them
     "an image that is missing": Kind(gone("images/a.jpg"), "1 image is captioned but not on disk, the first is"),

@@ -217,7 +217,7 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     card = {"splits": {"train": "a"}, "vocabulary": ["a"], "encoder": {"dim": 3}}
     start = ResumePoint(tmp_path, tmp_path / LAST, card)
     check_data(start, {METADATA_KEY: card})
-    check_data(ResumePoint(tmp_path), {})
+    check_data(ResumePoint(tmp_path), {METADATA_KEY: {}})
     for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
         with pytest.raises(UserError, match=f"was trained with .*{message}"):
             check_data(start, {METADATA_KEY: {**card, part: None}})

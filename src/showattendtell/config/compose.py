@@ -97,12 +97,11 @@ def check_sweep(config: DictConfig) -> list[str]:
     for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
         runs[override.key_or_group] = sweep_values(override)
     first = {name: lines[0] for name, lines in runs.items()}
+    others = [{**first, name: line} for name, lines in runs.items() for line in lines[1:]]
     errors: dict[str, None] = {}
-    for name, lines in runs.items():
-        for line in lines[1:] or lines:
-            run = {**first, name: line}
-            _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
-            errors |= dict.fromkeys(found)
+    for run in [first, *others]:
+        _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
+        errors |= dict.fromkeys(found)
     return list(errors)
 
 

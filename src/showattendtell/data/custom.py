@@ -75,14 +75,12 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
-        if lists is None and texts and "train" in _find_lists(folder):
-            lists = folder  # lists next to the captions
         file = read_captions(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
         _refuse_generated(file, texts)
-        if lists and file.splits and not splits:
-            raise UserError(f"{texts} has splits, and {folder} has lists of splits; remove one of both")
+        if lists is None and texts and not file.splits and "train" in _find_lists(folder):
+            lists = folder  # lists next to the captions
         file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
         dataset = assemble(own_name, join_restval(file), image_folder, captions_per_image, skip_missing)
         notes = (*notes, *_unused_images(image_folder, file), *dataset.notes)

@@ -121,8 +121,9 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
 
 
-BUILT = ("encoder", "attention", "decoder", "tokenizer", "dataset", "features", "data", "decoding")
-"""Parts of a stored configuration that inference builds; what only training needs is left out."""
+BUILT = ("encoder", "attention", "decoder", "loss", "tokenizer", "dataset", "features", "data", "decoding")
+VALUES = ("_target_", "seed", "cache")
+"""Parts and values of a stored configuration that inference reads; what only training needs is left out."""
 
 
 def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
@@ -138,7 +139,7 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    parts = {name: part for name, part in metadata["config"].items() if name in BUILT or not isinstance(part, Mapping)}
+    parts = {name: part for name, part in metadata["config"].items() if name in (*BUILT, *VALUES)}
     check_targets(parts, path)
     config = literal(parts)
     if metadata["config"].get("cache") == CACHE:
