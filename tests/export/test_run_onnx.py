@@ -196,5 +196,5 @@ def test_the_script_sees_the_pixels_of_the_package(
         seen = preprocess(opened, card)
     assert seen.shape == expected.shape
     difference = np.abs(seen.astype(int) - expected)
-    assert difference.max() <= 2
-    assert difference.mean() < (0.2 if crop_mode == "squash" else 0.1)
+    assert difference.max() <= 3
+    assert difference.mean() < (0.3 if crop_mode == "squash" else 0.1)

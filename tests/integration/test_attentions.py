@@ -2,6 +2,7 @@
 
 import csv
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_run_logs_what_its_maps_do(hard: Path, trained: Any, folder: Path):
 
 
 def captions(run: Run, hard: Path, *settings: str) -> dict[str, str]:
-    result = hard.with_name("result.json")
+    result = hard.with_name(f"result-{secrets.token_hex(4)}.json")
     assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", "metrics=[bleu]", *settings))
     return json.loads(result.read_text())["captions"]
 
@@ -91,13 +92,15 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
     assert_done(run("train", *WITHOUT_WIDTH, "trainer.limit_val_batches=1", *settings, f"hydra.run.dir={tmp_path}"))
     photograph = next((folder / "cache/shapes").rglob("test-00000.png"))
     best = tmp_path / "best.ckpt"
-    assert_done(run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}", "formats=[png]"))
-    assert (tmp_path / "test-00000.png").stat().st_size > 10_000
+    assert_done(
+        run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}/captions", "formats=[png]")
+    )
+    assert (tmp_path / "captions/test-00000.png").stat().st_size > 10_000
 
 
 FAULTS = [
     (["attention=hard", SOFT_LOSS], ["HardAttention cannot be trained with SoftLoss", "give HardLoss"]),
-    (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
+    (["attention=hard", "loss=soft"], ["there is no setting loss"]),
     (["attention=dot", HARD_LOSS], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
     (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
     (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),

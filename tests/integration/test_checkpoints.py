@@ -138,7 +138,7 @@ def test_a_checkpoint_with_a_class_of_your_own_opens_where_the_environment_trust
     assert load_model(str(renamed), "cpu", BeamSearch()).config.attention._target_ == "homemade.Own"
 
 
-@pytest.mark.parametrize("part", ["dataset", "schedule"])
+@pytest.mark.parametrize("part", ["dataset", "encoder"])
 @pytest.mark.parametrize(
     "loader", ["pytorch_lightning.LightningModule", "showattendtell.training.module.CaptioningModule"]
 )

@@ -52,6 +52,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     reported, asked, contexts = [], [], []
 
     def open_page(page: Page, width: int = 1280, **choices: Any) -> Any:
+        (tmp_path / "page.html").unlink(missing_ok=True)
         write_page(page, tmp_path / "page.html")
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
         contexts.append(browser.new_context(**settings))

@@ -122,8 +122,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
 
 
 BUILT = ("encoder", "attention", "decoder", "loss", "tokenizer", "dataset", "features", "data", "decoding")
-VALUES = ("_target_", "seed", "cache")
-"""Parts and values of a stored configuration that inference reads; what only training needs is left out."""
+"""Parts of a stored configuration that may be built from a checkpoint. The others are a record of the training."""
 
 
 def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
@@ -139,16 +138,16 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    parts = {name: part for name, part in metadata["config"].items() if name in (*BUILT, *VALUES)}
+    parts = {name: part for name, part in metadata["config"].items() if name in BUILT}
     check_targets(parts, path)
-    config = literal(parts)
+    config = literal(metadata["config"])
     if metadata["config"].get("cache") == CACHE:
         config.cache = str(cache_folder())
-    if errors := validate(config):
+    if errors := validate(literal(parts)):
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     if any(value is not None for value in (attention or {}).values()):
         config = with_overrides(config, attention=attention)
-        raise_errors(validate(config))
+        raise_errors(validate(literal({"attention": config.attention})))
     return config
 
 

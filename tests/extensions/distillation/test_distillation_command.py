@@ -2,6 +2,7 @@
 
 import csv
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_generated_captions_are_added_to_the_reference_captions(run: Run, writte
 
 def test_teachers_and_captions_that_do_not_fit(run: Run, teacher: str, written: Path, folder: Path):
     def train(*settings: str) -> Any:
-        return run("train", *TINY, *settings, "hydra.run.dir=runs/wrong")
+        return run("train", *TINY, *settings, f"hydra.run.dir=runs/wrong-{secrets.token_hex(4)}")
 
     assert_error(
         train(f"distillation.teacher={teacher}", "vocabulary.size=20"), "another vocabulary (40 words)", "(20)"
