@@ -56,7 +56,7 @@ def test_a_documented_benchmark_is_there(line: str):
 
 
 def test_the_walk_finds_commands_in_blocks_and_in_text():
-    page = ROOT / "docs/sweeps.md"
+    page = ROOT / "docs/extensions/ray.md"
     assert f"{page.name}: ray start --head --port=6379" in map(str, typed(page))
     assert "python -m showattendtell.report runs/" in [command.line for command in mentioned(ROOT / "README.md")]
 

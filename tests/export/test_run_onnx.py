@@ -197,4 +197,4 @@ def test_the_script_sees_the_pixels_of_the_package(
     assert seen.shape == expected.shape
     difference = np.abs(seen.astype(int) - expected)
     assert difference.max() <= 3
-    assert difference.mean() < (0.3 if crop_mode == "squash" else 0.1)
+    assert difference.mean() < (0.5 if crop_mode == "squash" else 0.1)

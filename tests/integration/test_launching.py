@@ -282,6 +282,7 @@ def test_processes_that_cannot_be_started_are_reported(run: Any, settings: Seque
 
 def test_tasks_that_slurm_may_put_anywhere_are_reported(run: Any):
     job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "captions", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
+    job["SLURM_STEP_ID"] = "0"
     assert_error(run("train", *TINY, **job), "SLURM was given --ntasks=2; give it --nodes and --ntasks-per-node")
 
 

@@ -64,6 +64,6 @@ FAULTS = {
     "gate": (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
     "hard": (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
     "soft": (["attention=variational", SOFT_LOSS], ["cannot be trained with SoftLoss", "VariationalLoss"]),
-    "loss": (["attention=variational", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
+    "loss": (["attention=variational", "loss=soft"], ["there is no setting loss"]),
     "samples": (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
 }
