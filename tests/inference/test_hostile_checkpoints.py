@@ -8,6 +8,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,10 +16,15 @@ from slow_cases import slow_after
 
 from showattendtell.config.validation import leaves
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.consensus import Consensus
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_checkpoint
 from showattendtell.inference.loading import bundled_models, load_model
+from showattendtell.inference.pipeline import load
 
+TOKENIZERS = "showattendtell.data.tokenizers"
 BUNDLED = bundled_models()["flickr8k_soft"]
 
 Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
@@ -100,6 +106,17 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "escape sequence in a name": (metadata(choices={"\x9b31m": "soft"}), "control characters"),
     "infinite weight": (weights(lambda values: values.index_fill(0, torch.tensor(5), float("inf"))), "not finite"),
     "100,000 hidden units": (setting("decoder", hidden_dim=100_000), "do not fit"),
+    "resize below the crop": (preprocessing(resize=1), "preprocessing.*does not fit"),
+    "crop beyond the grid": (preprocessing(resize=640, crop=640), "preprocessing.*does not fit"),
+    "another crop mode": (preprocessing(crop_mode="center"), "preprocessing.*does not fit"),
+    "std of 10^-30": (preprocessing(std=[1e-30] * 3), "preprocessing.*std"),
+    "mean of 10^38": (preprocessing(mean=[1e38] * 3), "preprocessing.*mean"),
+    "hidden units beyond 64 bits": (setting("decoder", hidden_dim=10**30), "cannot be loaded"),
+    "size beyond 64 bits": (setting("encoder", size=10**400), "encoder.size"),
+    "a tokenizer that learned nothing": (
+        lambda card, _: card["config"].update(tokenizer={"_target_": f"{TOKENIZERS}.SubwordTokenizer"}),
+        "the tokenizer in .* was altered",
+    ),
 }
 
 
@@ -135,6 +152,30 @@ def test_no_text_of_the_settings_is_resolved(
     with pytest.raises(UserError) as error:
         load_model(str(altered(change)), "cpu", BeamSearch())
     assert "hunter2" not in str(error.value)
+
+
+PHOTOGRAPH = np.full((30, 40, 3), 128, np.uint8)
+
+
+@pytest.mark.parametrize("decoding", [BeamSearch(beam_size=3), Sampling(), Consensus(beam_size=2)])
+@pytest.mark.parametrize("value", slow_after(3, [1e38, -1e38, 0.0, 1e20, 65504.0, 1e-30]))
+@pytest.mark.parametrize("part", slow_after(2, ["", "embedding", "attention", "bias"]))
+def test_extreme_weights_give_captions_or_are_refused(
+    altered: Callable[[Change], Path], part: str, value: float, decoding: Decoding
+):
+    def change(_: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
+        for name, stored in state.items():
+            if part in name and stored.is_floating_point():
+                state[name] = torch.full(stored.shape, value)
+
+    pipeline = load(altered(change), decoding=decoding)
+    try:
+        output = pipeline(PHOTOGRAPH)
+    except UserError:
+        assert abs(value) > 1e4
+    else:
+        assert np.isfinite(output.log_probs).all()
+        assert np.isfinite(output.maps).all()
 
 
 def test_the_bundled_model_is_read_as_it_is(altered: Callable[[Change], Path]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -90,9 +91,18 @@ class ImageCaptionerEnsemble:
 
         Args:
             images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
+
+        Raises:
+            UserError: as `Decoding.generate`, or the weights of a model are so large that its scores are not finite.
         """
         regions = [model.regions(model_images) for model, model_images in zip(self._models, images, strict=True)]
         captions = self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
+        log_probs = [caption.log_probs for caption in chain.from_iterable(captions)]
+        if not all(captions) or not torch.cat(log_probs).isfinite().all():
+            raise UserError(
+                "the model has no finite probabilities of words: its weights were altered or its training diverged; "
+                "use another checkpoint"
+            )
         if self._calibration is not None:
             captions = calibrate_captions(self._models[0].captioner, self._calibration, regions[0], captions)
         if self._language is None:

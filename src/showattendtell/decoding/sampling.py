@@ -93,4 +93,4 @@ def multinomial(probabilities: Tensor) -> Tensor:
     # is many times faster. In float64, because a float32 sum of 10,000 words loses the unlikely ones.
     cumulative = probabilities.cumsum(dim=1, dtype=torch.float64)
     thresholds = cumulative[:, -1:] * torch.rand(len(cumulative), 1, dtype=torch.float64)
-    return torch.searchsorted(cumulative, thresholds, right=True)
+    return torch.searchsorted(cumulative, thresholds, right=True).clamp(max=cumulative.shape[1] - 1)  # with NaN

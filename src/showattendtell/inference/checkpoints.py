@@ -108,6 +108,7 @@ def read_vocabulary(metadata: Mapping[str, Any], tokenizer: Tokenizer, path: str
     try:
         if state := metadata.get("tokenizer", {}):
             tokenizer.load_state(state)
+        tokenizer.tokenize("")  # without its state, a tokenizer that learns raises an error
         vocabulary = Vocabulary(metadata["vocabulary"], tokenizer, metadata.get("languages", ()))
         if tokenizer.tokens is not None and not {*tokenizer.tokens} <= {*vocabulary.words}:
             raise UserError("it has tokens that are not in the vocabulary")

@@ -172,12 +172,20 @@ def _build_module(
             _check_shapes(build(encoder_config), "encoder", state, path)
     encoder = build(encoder_config)
     stored = metadata["encoder"]["preprocessing"]
-    encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
+    preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
+    if _view(preprocessing) != _view(encoder.preprocessing):  # the grid is that of the configuration
+        raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
+    encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
         _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
+
+
+def _view(preprocessing: Preprocessing) -> tuple[int, int, str]:
+    """Return what determines the part of a photograph that the encoder sees."""
+    return preprocessing.resize, preprocessing.crop, preprocessing.crop_mode
 
 
 def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:

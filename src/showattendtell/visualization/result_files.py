@@ -1,9 +1,9 @@
 """Result files of `evaluate`: scores, and everything needed to reproduce them; written, found and read."""
 
 import json
-import math
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ class ResultContent(BaseModel):
     missing: dict[str, str] = {}
     baselines: dict[str, dict[str, float | str]] = {}
     choices: dict[str, Any] | list[dict[str, Any]] = {}
-    config: dict[str, Any] | list[dict[str, Any]] | None = None
+    config: dict[str, Any] | list[dict[str, Any]]
 
 
 class ModelRecord(NamedTuple):
@@ -99,8 +99,6 @@ def read_result(path: Path) -> Result:
         raise UserError(f"{path} is not a result file of evaluate ({field}{first['msg']}); leave it out") from None
     if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
-    if content.config is None:
-        raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
     models = [
         value if isinstance(value, list) else [value]
         for value in (content.checkpoint, content.checkpoint_sha256, content.seed, content.choices, content.config)
@@ -116,10 +114,10 @@ def read_result(path: Path) -> Result:
         content.tokenizer,
         content.decoding,
         tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
-        {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and math.isfinite(x)},
+        {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and _is_finite(x)},
         content.missing,
         {
-            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and math.isfinite(x)}
+            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and _is_finite(x)}
             for baseline, scores in content.baselines.items()
         },
     )
@@ -136,6 +134,11 @@ def is_current(result: Result) -> bool:
         if found and model.sha256 not in map(sha256, found):
             return False
     return True
+
+
+def _is_finite(number: float) -> bool:
+    """Return whether a number is finite as a float; JSON has integers that are not."""
+    return abs(number) <= sys.float_info.max
 
 
 def time_figures(checkpoint: Path) -> dict[str, float]:
