@@ -1,3 +1,4 @@
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from showattendtell.datamodules.datasets import CaptionDataset, GridSource, Imag
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.models.encoder import Encoder
-from showattendtell.training.interruption import end_workers
 from showattendtell.types import Caption, Dataset, Example
 
 
@@ -162,7 +162,8 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
     )
     with pytest.raises(UserError, match=r"^image nowhere.png does not exist$"):
         next(iter(data.train_dataloader()))
-    end_workers()  # torch would wait for it for 10 seconds
+    for worker in multiprocessing.active_children():
+        worker.terminate()  # torch would wait for it for 10 seconds
 
 
 def test_a_caption_is_named_by_its_image_and_its_number_there():

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from runs import TINY, Run, assert_done, assert_error, held_out
@@ -13,8 +14,9 @@ from showattendtell import load
 
 
 def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
-    assert_done(run("evaluate", "output=result.json", "metrics=[bleu]", *settings))
-    return json.loads((folder / "result.json").read_text())
+    result = folder / f"{uuid4()}.json"
+    assert_done(run("evaluate", f"output={result}", "metrics=[bleu]", *settings))
+    return json.loads(result.read_text())
 
 
 @pytest.mark.slow
@@ -98,9 +100,9 @@ def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint:
 
 def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: Path, folder: Path):
     photo = held_out(folder)[0].path
-    done = assert_done(run("caption", f"checkpoint={checkpoint}", photo, "decoding=diverse", "output=several"))
+    done = assert_done(run("caption", f"checkpoint={checkpoint}", photo, "decoding=diverse", "output=diverse"))
     lines = done.out.splitlines()
-    rows = [json.loads(line) for line in (folder / "several/captions.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "diverse/captions.jsonl").read_text().splitlines()]
     assert lines == [row["caption"] for row in rows]
     assert len(lines) == 3
     assert len(set(lines)) > 1

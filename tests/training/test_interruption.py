@@ -50,6 +50,8 @@ class Sender(Callback):
 def test_a_signal_stops_after_the_step_which_is_saved(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, status: int
 ):
+    if number is not signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP, also in what it starts
     before = signal.getsignal(number)
     config, whole, run = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "run"
     small_run(config, whole)

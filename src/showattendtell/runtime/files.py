@@ -126,9 +126,12 @@ def new_folder(
 
 
 def _numbered(path: Path) -> Iterator[Path]:
-    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix."""
+    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix; a name that was numbered here counts on."""
     yield path
-    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    base, _, number = path.stem.rpartition("-")
+    counted = number.isdecimal() and path.with_stem(base).exists() if base else False
+    stem, first = (base, int(number) + 1) if counted else (path.stem, 2)
+    yield from (path.with_name(f"{stem}-{number}{path.suffix}") for number in count(first))
 
 
 def exists_error(path: Path) -> UserError:
