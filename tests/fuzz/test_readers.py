@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 CORPUS = Path(__file__).with_name("corpus")
-SECONDS, MEGABYTES = 10.0, 600
+SECONDS, MEGABYTES = 5.0, 600
 """CPU time and growth of memory that no reader exceeds for a file of 2 MB."""
 FEW, MANY = 12, int(os.environ.get("SHOWATTENDTELL_FUZZ_EXAMPLES", "400"))
 """Files for each reader."""

@@ -2,9 +2,11 @@
 
 import json
 import keyword
+import re
 import shutil
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +19,7 @@ from showattendtell.runtime.tracing import quietly
 from showattendtell.visualization.rendering import fill
 
 SCRIPT = "captioner.py"
+SUMMARY = "Captions photographs with an exported model"
 REQUIRES = ("numpy>=1.26", "onnxruntime>=1.22", "Pillow>=11")
 
 
@@ -28,11 +31,21 @@ def check_package(name: str | None) -> str:
     """
     if name is None:
         raise UserError("formats=[wheel] needs a name for the package; give it as package=my_captioner")
-    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UserError(f"package={name} cannot be imported; use letters, digits and underscores, as in my_captioner")
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,60}[A-Za-z0-9]", name) or _is_taken(name):
+        raise UserError(
+            f"package={name} cannot be imported or is taken; use letters, digits and underscores, as in my_captioner"
+        )
     if find_spec("flit_core") is None:
         raise UserError("formats=[wheel] needs the package flit_core; run pip install 'showattendtell[onnx]'")
     return name
+
+
+def _is_taken(name: str) -> bool:
+    """Return whether Python or an installed package, other than an exported model, has a name."""
+    with suppress(PackageNotFoundError):
+        return distribution(name).metadata["Summary"] != SUMMARY
+    specs = [find_spec(name), find_spec(name.lower())]  # some file systems ignore case
+    return keyword.iskeyword(name) or keyword.issoftkeyword(name) or any(spec and spec.origin for spec in specs)
 
 
 def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None:
@@ -51,7 +64,7 @@ def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None
         graphs = {name: graph for name, graph in metadata["graphs"].items() if name != "greedy"}
         (source / CARD).write_text(json.dumps({**metadata, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
         shutil.copy(run_onnx.__file__, source / SCRIPT)
-        content = {"package": package, "card": metadata, "requires": REQUIRES}
+        content = {"package": package, "summary": SUMMARY, "card": metadata, "requires": REQUIRES}
         (source / "__init__.py").write_text(fill("wheel_init.jinja", **content), encoding="utf-8")
         for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
             Path(temporary, name).write_text(fill(template, **content), encoding="utf-8")

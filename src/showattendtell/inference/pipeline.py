@@ -203,7 +203,8 @@ class CaptioningPipeline(ModelHubMixin):
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
         """Return the model card. The arguments are those of `rendering.model_card`; `save_pretrained` takes them as
         `model_card_kwargs`."""
-        return ModelCard(model_card(self.models[0].metadata, **about))
+        card = {**self.models[0].metadata, "encoder": self._first.encoder.describe()}
+        return ModelCard(model_card(card, **about))
 
     @classmethod
     def from_module(cls, module: ImageCaptioner, name: str = "model", seed: int | None = 1) -> "CaptioningPipeline":

@@ -1,12 +1,15 @@
 """Rendering of templates, and the model card: how a published model was trained, what it scores, its limitations."""
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from showattendtell.visualization.result_files import Result, read_result
 
 DARKEST = 0.15
 """Brightness of the photograph where the attention is 0."""
@@ -61,17 +64,29 @@ def spaces_before(words: Sequence[str], caption: str) -> list[bool]:
 
 
 def fill(template: str | Path, **content: object) -> str:
-    """Render a template of this package, or the template in a file; in HTML, values are escaped."""
+    """Render a template of this package, or the template in a file.
+
+    In HTML and Markdown, values are escaped unless they are `Markup`.
+    """
     path = Path(template)
     templates = Environment(
         loader=ChoiceLoader([PackageLoader("showattendtell.visualization"), FileSystemLoader(path.parent)]),
         autoescape=path.suffix == ".html",
+        finalize=escape_markdown if path.suffix == ".md" else None,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
     text = templates.get_template(path.name).render(content)
     return text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not text
+
+
+def escape_markdown(value: Any) -> Any:
+    r"""Escape the characters that are markup in Markdown; an underscore within a word is not."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    line = " ".join(value.splitlines())
+    return re.sub(r"[\\`*<|]|\](?=[(\[:])|&(?=#?\w+;)|:(?=//)|(?<=www)\.|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
 def model_card(
@@ -82,7 +97,7 @@ def model_card(
     data: str = "",
     limitations: Sequence[str] = (),
 ) -> str:
-    """Return the model card of a model as Markdown.
+    """Return the model card of a model as Markdown. Texts of the checkpoint and of result files are escaped.
 
     Args:
         card: metadata of the model's checkpoint.
@@ -97,11 +112,11 @@ def model_card(
     return fill(
         "model_card.md",
         card=card,
-        name=name or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
-        license=license or "unknown",
-        data=data,
-        limitations=limitations,
-        scores=[_scores(json.loads(Path(file).read_text(encoding="utf-8"))) for file in files],
+        name=Markup(name) or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
+        license=Markup(license or "unknown"),
+        data=Markup(data),
+        limitations=map(Markup, limitations),
+        scores=[_scores(read_result(Path(file))) for file in files],
         words=len(card["vocabulary"]) - 4,
         sees=_seen(card["encoder"]),
     )
@@ -119,10 +134,10 @@ def _seen(encoder: Mapping[str, Any]) -> str:
     return f"the central square of {crop} pixels, of a photograph {scaled} side is {side}"
 
 
-def _scores(result: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+def _scores(result: Result) -> tuple[str, list[tuple[str, str]]]:
     """Return the heading of a result file, and the figures to show with their headings."""
-    decoding = result["decoding"]
+    figures, decoding = result.figures, result.decoding
     how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
     mirrored = ", mirror images read as well" if decoding.get("mirrored") else ""
-    heading = f"{result['dataset']}, {result['images']:,} images of {result['split']}{how}{mirrored}"
-    return heading, [(title, f"{result[name]:.1f}") for name, title in CARD_SCORES.items() if name in result]
+    heading = f"{result.dataset}, {figures.get('images', 0):,.0f} images of {result.split}{how}{mirrored}"
+    return heading, [(title, f"{figures[name]:.1f}") for name, title in CARD_SCORES.items() if name in figures]

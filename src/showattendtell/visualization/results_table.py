@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from rich.text import Text
 from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.rendering import fill
+from showattendtell.visualization.rendering import escape_markdown, fill
 from showattendtell.visualization.result_files import Result, run_name
 
 HEADINGS = {
@@ -124,15 +123,12 @@ def print_overview(overview: ResultsTable) -> None:
 
 def markdown(overview: ResultsTable) -> str:
     rows = [
-        [_markdown(cell) for cell in cells] for block in overview.blocks for cells in _cells(block, overview.columns)
+        [str(escape_markdown(cell)) for cell in cells]
+        for block in overview.blocks
+        for cells in _cells(block, overview.columns)
     ]
-    notes = [f"- {_markdown(note)}" for note in overview.notes]
+    notes = [f"- {escape_markdown(note)}" for note in overview.notes]
     return "\n".join([_tabulate(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
-
-
-def _markdown(text: str) -> str:
-    r"""Escape the characters that are markup in Markdown; an underscore within a word is not."""
-    return re.sub(r"[\\`*<|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
 def latex(overview: ResultsTable) -> str:

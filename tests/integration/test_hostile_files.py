@@ -1,0 +1,126 @@
+"""Every command that reads a file of others says in one sentence that it is no file of its kind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from results import result
+from runs import Run, assert_error
+from slow_cases import slow_after
+
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS
+from showattendtell.inference.loading import bundled_models
+
+BUNDLED = bundled_models()["flickr8k_soft"]
+
+
+def written(content: bytes) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(content)
+
+
+def saved(content: Any) -> Callable[[Path], Any]:
+    return lambda path: torch.save(content, path)
+
+
+def folder_with(config: bytes) -> Callable[[Path], Any]:
+    """A model folder with the weights of the bundled model."""
+
+    def write(path: Path) -> None:
+        path.mkdir()
+        (path / CONFIG).write_bytes(config)
+        (path / WEIGHTS).symlink_to(BUNDLED / WEIGHTS)
+
+    return write
+
+
+def altered(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], Any]:
+    metadata = json.loads((BUNDLED / CONFIG).read_text(encoding="utf-8"))
+    change(metadata)
+    return folder_with(json.dumps(metadata).encode())
+
+
+def nested(depth: int) -> Any:
+    content: Any = 1
+    for _ in range(depth):
+        content = {"a": content}
+    return content
+
+
+MODELS: dict[str, Callable[[Path], Any]] = {
+    "text": written(b"a dog"),
+    "nested settings": altered(lambda metadata: metadata["config"].update(note=nested(30))),
+    "environment": altered(lambda metadata: metadata["config"]["encoder"].update(network="${oc.env:SECRET}")),
+    "empty": written(b""),
+    "YAML": written(b"a: " + b"[" * 100_000),
+    "zip of nothing": written(b"PK\x05\x06" + bytes(18)),
+    "another checkpoint": saved({"state_dict": {}}),
+    "metadata of numbers": saved({"showattendtell": {"format": 3, "config": 5}, "state_dict": {}}),
+    "folder of nothing": Path.mkdir,
+    "nested JSON": folder_with(b"[" * 100_000),
+    "JSON of a huge number": folder_with(b'{"a": ' + b"9" * 5000 + b"}"),
+    "JSON of another encoding": folder_with(b"\xff\xfe{"),
+    "long text": altered(lambda metadata: metadata["config"].update(note="${" * 60_000)),
+    "preprocessing": altered(lambda metadata: metadata["encoder"]["preprocessing"].update(resize=1)),
+    "a target": altered(lambda metadata: metadata["config"].update(decoder={"_target_": "os.system"})),
+}
+
+MODEL_COMMANDS = {
+    "caption": ["caption", "checkpoint={}", "images=a.png"],
+    "train": ["train", "init_from={}", "dataset.train=8", "dataset.val=2"],
+    "evaluate": ["evaluate", "checkpoint={}"],
+    "average": ["average", "checkpoint=[{},{}]", "output=new.ckpt"],
+    "calibrate": ["calibrate", "checkpoint={}", "output=new.ckpt"],
+    "export": ["export.__main__", "checkpoint={}"],
+    "serve": ["serve", "checkpoint={}", "port=0"],
+    "teacher": ["train", "distillation.teacher={}", "dataset.train=8", "dataset.val=2"],
+}
+
+
+@pytest.mark.parametrize("form", slow_after(3, MODELS))
+@pytest.mark.parametrize("command", slow_after(2, MODEL_COMMANDS))
+def test_a_model_that_is_none_is_reported(run_forked: Run, tmp_path: Path, command: str, form: str):
+    MODELS[form](tmp_path / "hostile")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    line = [argument.format("hostile", "hostile") for argument in MODEL_COMMANDS[command]]
+    done = run_forked(*line, folder=tmp_path, SECRET="hunter2")
+    assert_error(done, "encoder.network" if form == "environment" else "hostile")
+    assert "hunter2" not in done.err
+
+
+HUGE = b"9" * 5000
+RESULTS = {
+    "another encoding": b"\xff\xfe",
+    "nested": b"[" * 100_000,
+    "huge number": json.dumps(result(seed=0)).replace('"seed": 0', '"seed": @').encode().replace(b"@", HUGE, 1),
+    "empty": b"",
+    "list": b"[]",
+    "number": b"5",
+    "null": b"null",
+    "lone surrogate": b'{"captions": {"a.jpg": "\\ud800"}}',
+    "zeros": bytes(100),
+}
+
+RESULT_COMMANDS = {
+    "report": ["report", "runs=[results-test.json]"],
+    "score": ["score", "hypotheses=results-test.json", "references=results-test.json", "metrics=[bleu]"],
+}
+
+
+@pytest.mark.parametrize("form", slow_after(3, RESULTS))
+@pytest.mark.parametrize("command", RESULT_COMMANDS)
+def test_a_result_file_that_is_none_is_reported(run_forked: Run, tmp_path: Path, command: str, form: str):
+    (tmp_path / "results-test.json").write_bytes(RESULTS[form])
+    assert_error(run_forked(*RESULT_COMMANDS[command], folder=tmp_path), "results-test.json")
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 10**4000])
+def test_a_score_that_no_float_holds_is_left_out(run_forked: Run, tmp_path: Path, number: int):
+    content = {**result(), "bleu4": number, "baselines": {"constant": {"bleu4": number}}}
+    (tmp_path / "results-test.json").write_text(json.dumps(content))
+    done = run_forked("report", "runs=[results-test.json]", folder=tmp_path)
+    assert done.status == 0, done.err
+    assert "40.0" in done.out
