@@ -22,15 +22,13 @@ def main(config: DictConfig) -> None:
     from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import checkpoint_groups, load_captioners
     from showattendtell.serving.app import make_app
-    from showattendtell.serving.models import ModelRegistry, RequestQueue
+    from showattendtell.serving.models import ModelRegistry
+    from showattendtell.serving.queue import RequestQueue
     from showattendtell.serving.server import LOOPBACK, address, is_loopback, listen
     from showattendtell.serving.server import run as run_app
 
     listening, local = listen(config.host, config.port), is_loopback(config.host)
-    limits = build(config.limits)
-    queue = RequestQueue(limits.waiting, limits.seconds)
-    models = queue.begin(lambda: ModelRegistry(load_captioners(config), config.names)).result()
-    queue.begin(lambda: import_module("showattendtell.visualization.heatmaps"))  # takes seconds
+    limits, models = build(config.limits), ModelRegistry(load_captioners(config))
     if not local:
         print(
             f"note: host={config.host} opens the server to everyone who can reach this machine; it has no password",
@@ -39,6 +37,7 @@ def main(config: DictConfig) -> None:
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
+    queue = RequestQueue(limits.waiting, limits.seconds)
     run_app(make_app(models, queue, limits, hosts, note), listening, limits)
 
 

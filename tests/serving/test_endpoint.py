@@ -19,7 +19,8 @@ from small_server import Served
 
 from showattendtell.inference.loading import BUNDLED_NOTE
 from showattendtell.inference.pipeline import load
-from showattendtell.visualization.heatmaps import draw_heatmaps
+from showattendtell.serving.app import PICTURE_CELL
+from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.rendering import EXAMPLES
 
 Serve = Callable[..., Served]
@@ -82,12 +83,11 @@ def test_a_seed_decides_what_is_drawn(served: Served):
     assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
 
 
-def test_a_picture_is_that_of_the_caption_command(served: Served, checkpoints: list[Path], tmp_path: Path):
+def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
     assert answered.headers["content-type"] == "image/png"
-    draw_heatmaps(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), tmp_path / "expected.png")
-    sent, expected = Image.open(io.BytesIO(answered.content)), Image.open(tmp_path / "expected.png")
-    np.testing.assert_allclose(np.asarray(sent, dtype=float), np.asarray(expected, dtype=float), atol=2)
+    expected = draw_panel(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(answered.content))), np.asarray(expected))
 
 
 @pytest.mark.parametrize("fields", [{"model": NAMES}, {}], ids=["models", "photographs"])
@@ -189,7 +189,9 @@ def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
 def test_another_name_for_this_machine_is_refused(served: Served, host: str):
-    assert send_request(served.address, "", headers={"Host": host}).status == 400
+    refused = send_request(served.address, "", headers={"Host": host})
+    assert refused.status == 400
+    assert refused.error
 
 
 def test_a_page_of_another_site_is_refused(served: Served):
@@ -198,10 +200,40 @@ def test_a_page_of_another_site_is_refused(served: Served):
         assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
-def test_an_unknown_address_is_refused(served: Served):
-    assert send_request(served.address, "nowhere").error.startswith("not found; GET / is the page")
-    assert send_request(served.address, "api/caption").error.startswith("method not allowed")
-    assert send_request(served.address, "api/caption", method="PUT").status == 405
+PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "api/models", "health", "favicon.ico"]
+PAGES += [f"examples/{one.file}" for one in EXAMPLES]
+FORMS = ["api/caption", "api/picture", "cards"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
+    whole = send_request(served.address, path)
+    assert whole.status == 200
+    head = send_request(served.address, path, method="HEAD")
+    assert (head.status, head.content) == (200, b"")
+    for name in ("content-length", "content-type"):
+        assert head.headers[name] == whole.headers[name]
+    part_of_it = send_request(served.address, path, headers={"Range": "bytes=0-9"})
+    assert (part_of_it.status, part_of_it.content) == (200, whole.content)
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_an_endpoint_says_which_methods_it_has(served: Served, path: str):
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == {"POST", "OPTIONS"}
+
+
+def allowed(answered: Any) -> set[str]:
+    assert (answered.status, answered.content) == (204, b"")
+    return {*answered.headers["allow"].split(", ")}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize("path", ["nowhere", *FORMS])
+def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: Served, path: str, method: str):
+    refused = send_request(served.address, path, method=method)
+    assert refused.status == (404 if path == "nowhere" else 405)
+    assert refused.error
 
 
 def test_examples_are_served_and_no_other_file(served: Served):

@@ -30,9 +30,8 @@ PIXELS = 2
 MAX_ASPECT_RATIO = 16
 """Maximum aspect ratio. The ends of a longer image are cropped before it is resized."""
 
-
 BAND_PIXELS = 2**20
-"""Number of pixels that are converted from 16 or 32 bits at a time."""
+"""Number of pixels that are converted at a time from 16 or 32 bits, or from transparency."""
 
 
 def open_image(path: str | Path) -> Image.Image:
@@ -167,26 +166,36 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     """
     image.load()  # before its EXIF data are read, which may follow the pixels
     upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
-    if upright.mode.startswith(("I", "F")):  # Pillow would clip the values at 255
-        return _grey_of_8_bits(upright).convert("RGB")
-    if not upright.has_transparency_data:
+    is_deep = upright.mode.startswith(("I", "F"))
+    if not is_deep and not upright.has_transparency_data:
         return upright.convert("RGB")
-    picture = upright.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+    # in bands, because the steps take up to 30 bytes for a pixel
+    width, rows = upright.width, math.ceil(BAND_PIXELS / upright.width)
+    boxes = [(0, top, width, min(top + rows, upright.height)) for top in range(0, upright.height, rows)]
+    white = 0
+    if is_deep:
+        largest = max(_finite(upright.crop(box)).max() for box in boxes)
+        whites = (1, 255, 65535) if upright.mode == "F" else (65535,)
+        white = next((white for white in whites if largest <= white), largest)
+    converted = Image.new("RGB", upright.size)
+    for box in boxes:
+        band = upright.crop(box)
+        if is_deep:  # Pillow would clip the values at 255
+            band = Image.fromarray((_finite(band) * 255 / white).astype(np.uint8))
+        else:
+            band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band.convert("RGBA"))
+        converted.paste(band.convert("RGB"), box)
+    return converted
 
 
-def _grey_of_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image of mode I or F as grey of 8 bits, converted in bands: float64 takes eight bytes for a pixel."""
-    values = np.asarray(image)
-    bands = np.array_split(values, math.ceil(values.size / BAND_PIXELS))
+def _finite(image: Image.Image) -> np.ndarray:
+    return np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
 
-    def finite(band: np.ndarray) -> np.ndarray:
-        return np.nan_to_num(band.astype(np.float64), posinf=0).clip(0)
 
-    largest = max(finite(band).max() for band in bands)
-    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
-    white = next((white for white in whites if largest <= white), largest)
-    return Image.fromarray(np.concatenate([(finite(band) * 255 / white).astype(np.uint8) for band in bands]))
+def middle(pixels: Tensor) -> Tensor:
+    """Crop the ends of an image (3, height, width) that is longer than `MAX_ASPECT_RATIO`."""
+    longest = MAX_ASPECT_RATIO * min(pixels.shape[1:])
+    return transforms.center_crop(pixels, [min(side, longest) for side in pixels.shape[1:]])
 
 
 class FoundImages(NamedTuple):
@@ -295,14 +304,12 @@ class Preprocessing(NamedTuple):
         """Resize and crop an RGB image, or pixels (3, height, width) in uint8, to (3, crop, crop) in uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
         interpolation = InterpolationMode(self.interpolation)
-        longest = MAX_ASPECT_RATIO * min(pixels.shape[1:])
         if self.crop_mode == "center":
-            size = [self.resize]
-            pixels = transforms.center_crop(pixels, [min(side, longest) for side in pixels.shape[1:]])
+            size, pixels = [self.resize], middle(pixels)
         else:
             # a resize of 1 x N to a square makes `resize` x N pixels in between; the long side alone first makes few
-            size = [self.resize] * 2
-            bounded = [min(side, max(longest, 4 * self.resize)) for side in pixels.shape[1:]]
+            size, longest = [self.resize] * 2, max(MAX_ASPECT_RATIO * min(pixels.shape[1:]), 4 * self.resize)
+            bounded = [min(side, longest) for side in pixels.shape[1:]]
             pixels = transforms.resize(pixels, bounded, interpolation, antialias=True)
         resized = transforms.resize(pixels, size, interpolation, antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])

@@ -62,9 +62,10 @@ def read(path: str | Path) -> Image.Image:
     """
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as photograph:
-            if photograph.width * photograph.height > MEGAPIXELS * 1_000_000:
+            most = MEGAPIXELS // 4 if photograph.mode.startswith(("I", "F")) else MEGAPIXELS  # of 32 bits or more
+            if photograph.width * photograph.height > most * 1_000_000:
                 pixels = f"{photograph.width} x {photograph.height} pixels"
-                raise ValueError(f"{path} has {pixels}; give a copy of at most {MEGAPIXELS} million pixels")
+                raise ValueError(f"{path} has {pixels}; give a copy of at most {most} million pixels")
             photograph.load()
             return photograph
     except Image.UnidentifiedImageError:
@@ -105,13 +106,16 @@ def preprocess(photograph: Image.Image, card: Card) -> ndarray:
         picture = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     picture = upright.convert("RGB")
+    shortest, resampling = min(picture.size), Image.Resampling[settings["interpolation"].upper()]
+    longest = settings["longest"] * shortest
     if settings["crop_mode"] == "squash":
         size = [settings["resize"]] * 2
+        # a resize of 1 x N to a square makes `resize` x N pixels in between; the long side alone first makes few
+        picture = picture.resize([min(side, max(longest, 4 * size[0])) for side in picture.size], resampling)
     else:
-        shortest = min(picture.size)
-        picture = _center(picture, *(min(side, settings["longest"] * shortest) for side in picture.size))
+        picture = _center(picture, *(min(side, longest) for side in picture.size))
         size = [settings["resize"] * side // shortest for side in picture.size]
-    scaled = picture.resize(size, Image.Resampling[settings["interpolation"].upper()])
+    scaled = picture.resize(size, resampling)
     cropped = _center(scaled, settings["crop"], settings["crop"])
     return np.asarray(cropped).transpose(2, 0, 1)[np.newaxis]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from showattendtell.data.images import open_image
+from showattendtell.data.images import middle, open_image
 from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.tokenizers import Caption, split_captions
@@ -63,7 +63,7 @@ def measure_clip_score(
     sentences = [" ".join(words) for words in split_captions(captions)]
     pairs = track(list(zip(sentences, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
     scores = [
-        clip_score(transforms.pil_to_tensor(open_image(path)).to(device), sentence, lambda: model)
+        clip_score(middle(transforms.pil_to_tensor(open_image(path))).to(device), sentence, lambda: model)
         for sentence, path in pairs
     ]
     return np.array([score.item() for score in scores])

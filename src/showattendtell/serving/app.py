@@ -1,24 +1,24 @@
-"""The ASGI application: the web page, the JSON endpoint and its documentation; and the forms of requests, which are
-read within limits into memory only."""
+"""The ASGI application: the web page, the JSON endpoint and its documentation."""
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
+from html import escape
+from io import BytesIO
+from typing import Any, NamedTuple, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from PIL import Image
-from pydantic import ValidationError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.data.image_limits import CostlyImageError
-from showattendtell.data.images import open_content
-from showattendtell.serving.models import ModelRegistry, RequestQueue
+from showattendtell.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
+from showattendtell.serving.models import ModelRegistry
+from showattendtell.serving.queue import Place, RequestQueue
 from showattendtell.serving.schemas import (
     MAX_BEAM_SIZE,
     AttentionMode,
@@ -30,170 +30,51 @@ from showattendtell.serving.schemas import (
     ModelsResponse,
     RequestError,
     Upload,
-    clean,
 )
-from showattendtell.serving.server import FormError, InMemoryParser, ReadBody, client_network
+from showattendtell.serving.server import client_network
+from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
 
-Made = TypeVar("Made")
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
 
-PHOTOGRAPH = "photograph"
-"""The field of the form that holds a file."""
+LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
+PICTURE_CELL = 240  # width of a panel of /api/picture
+ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-FIELDS = 32
-FIELD_BYTES = 2000
-MEGA = 1_000_000
-
-
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": description}
-    for status, description in {
-        400: "the form cannot be read",
-        403: "the request comes from a page of another site",
-        408: "the form did not arrive in time",
-        413: "too many bytes or pixels",
-        415: "no form, or no photograph",
-        422: "a field that is missing, unknown or out of range; a photograph that is damaged or takes long to decode",
-        503: "the queue is full; Retry-After says when to try again",
-    }.items()
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
+    "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
 }
 
 
-async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], CaptionRequest]:
-    """Read the form of a request: its photographs and options.
-
-    Raises `RequestError` for other content, too many photographs, a timeout, a body as soon as it is too large, and
-    invalid options.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind.lower() != "multipart/form-data":
-        sent = clean(kind) or "nothing"
-        raise RequestError(415, f"a form is needed, multipart/form-data with a field '{PHOTOGRAPH}'; {sent} was sent")
-    parts = {"max_files": limits.photographs, "max_fields": FIELDS, "max_part_size": FIELD_BYTES}
-    try:
-        async with asyncio.timeout(limits.seconds):
-            parsed = await InMemoryParser(request.headers, _limited(request, limits), **parts).parse()
-    except FormError as fault:
-        raise RequestError(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it again") from None
-    except ClientDisconnect:
-        raise RequestError(400, "the form ended before all of it was received; send it again") from None
-    except asyncio.CancelledError:
-        raise RequestError(503, "the server is shutting down; try again when it has restarted") from None
-    except TimeoutError:
-        raise RequestError(408, f"the form did not arrive within {limits.seconds:g} seconds; send less") from None
-    photographs: list[Upload] = []
-    fields: dict[str, list[str]] = {}
-    for field, value in parsed.multi_items():
-        if not isinstance(value, UploadFile):
-            fields.setdefault(field, []).append(value)
-        elif field == PHOTOGRAPH:
-            photographs.append(Upload(file_name(value.filename or ""), await value.read()))
-        else:
-            raise RequestError(422, f"there is no field '{clean(field)}' for files; send photographs as '{PHOTOGRAPH}'")
-    if not photographs:
-        raise RequestError(422, f"there is no photograph; send at least one file as the field '{PHOTOGRAPH}'")
-    return photographs, read_options(fields)
-
-
-async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, up to its maximum size."""
-    most = limits.request_megabytes * MEGA
-    too_large = f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > most:
-        raise RequestError(413, too_large)
-    received = 0
-    async for chunk in request.stream():
-        received += len(chunk)
-        if received > most:
-            raise RequestError(413, too_large)
-        yield chunk
-
-
-def file_name(path: str) -> str:
-    """Return the last part of a path of any operating system; browsers send a quotation mark as %22."""
-    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
-
-
-def check(photographs: Sequence[Upload], limits: Limits) -> None:
-    """Check the size, the format and the number of pixels of photographs, without decoding them.
-
-    Raises `RequestError` for a file that is too large or not of an accepted format, and for too many pixels in total.
-    """
-    for name, content in photographs:
-        if len(content) > limits.file_megabytes * MEGA:
-            raise RequestError(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
-    if sum(map(_count_pixels, photographs)) > limits.megapixels * MEGA:
-        sent = photographs[0].name if len(photographs) == 1 else "the photographs together"
-        raise RequestError(
-            413, f"{sent}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once"
-        )
-
-
-def _count_pixels(photograph: Upload) -> float:
-    """Return the number of pixels according to the header."""
-    try:
-        with open_content(photograph.content, FORMATS) as image:
-            return image.width * image.height
-    except CostlyImageError as error:
-        raise RequestError(422, f"image {photograph.name} {error}") from None
-    except Image.DecompressionBombError:
-        return math.inf
-    except Exception as error:  # Pillow raises many types for a damaged file
-        format_names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise RequestError(415, f"{photograph.name} is not a {format_names} file that can be read") from error
-
-
-def read_options(fields: Mapping[str, list[str]]) -> CaptionRequest:
-    """Read the request options from the form's fields, without empty ones; raise `RequestError` if invalid."""
-    non_empty = {name: [value for value in values if value] for name, values in fields.items()}
-    options = {name: values if name == "model" else values[-1] for name, values in non_empty.items() if values}
-    try:
-        return CaptionRequest.model_validate(options)
-    except ValidationError as error:
-        raise RequestError(
-            422, "; ".join(_sentence(detail["loc"], detail["msg"]) for detail in error.errors()[:3])
-        ) from None
-
-
-def _sentence(location: tuple[int | str, ...], message: str) -> str:
-    name = clean(str(location[0])) if location else "a field"  # its name is not a string
-    if message.startswith("Extra inputs"):
-        return f"there is no field '{name}'; available: photograph, {', '.join(CaptionRequest.model_fields)}"
-    return f"{name}: {message[0].lower()}{message[1:]}"
-
-
-class Service:
+class Service(NamedTuple):
     """State shared by all endpoints."""
 
-    def __init__(self, models: ModelRegistry, queue: RequestQueue, limits: Limits, note: str = ""):
-        self.models, self.queue, self.limits, self.note = models, queue, limits, note
+    models: ModelRegistry
+    queue: RequestQueue
+    limits: Limits
+    note: str
 
-    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], Made], max_items: int = 0) -> Made:
-        """Caption the photographs of the request's form and return the result of `make`.
-
-        Both are computed in the thread of the models.
-
-        Args:
-            max_items: maximum number of photographs and of models; 0 for the limits of the server.
-        """
+    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
+        """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
-        client = client_network(request.client.host if request.client else "")
-        with self.queue.slot(client):
+        client = client_network(request.client)
+        async with self.queue.place(client) as place:
             photographs, options = await read_form(request, self.limits)
-
-            def work() -> Made:
-                check(photographs, self.limits)
-                if max_items and max(len(photographs), len(options.model)) > max_items:
-                    raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-                return make(photographs, self.models.describe(photographs, options))
-
-            return await self.queue.work(client, work, _disconnected(request))
+            place.arriving = False
+            watch = asyncio.create_task(_cancel_when_disconnected(request, place))
+            try:
+                pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
+                return await self.queue.work(
+                    client,
+                    lambda: make(photographs, self.models.describe(photographs, options)),
+                    pixels > LARGE_PIXELS,
+                )
+            finally:
+                watch.cancel()
 
     def overview(self) -> ModelsResponse:
         return ModelsResponse(
@@ -208,18 +89,15 @@ class Service:
         )
 
 
-async def _disconnected(request: Request) -> None:
-    """Return when the client has closed its connection; for requests whose body has been read."""
+async def _cancel_when_disconnected(request: Request, place: Place) -> None:
+    """Drop the work of a request, whose body has been read, when its client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    place.task.cancel()
 
 
-def service(request: Request) -> Service:
-    return request.app.state.service
-
-
-def _body() -> dict[str, Any]:
-    """Return the OpenAPI description of the form."""
+def _form(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what FastAPI documents of an endpoint that takes the form."""
     files = {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
@@ -227,76 +105,90 @@ def _body() -> dict[str, Any]:
     }
     properties = {PHOTOGRAPH: files, **CaptionRequest.model_json_schema()["properties"]}
     form = {"type": "object", "properties": properties, "required": [PHOTOGRAPH]}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
+    return {
+        "responses": {**ERRORS, 200: answer},
+        "response_class": Response,
+        "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}},
+    }
 
 
 router = APIRouter()
 
 
-@router.post("/api/caption", responses=ERROR_RESPONSES, openapi_extra=_body())
-async def caption(request: Request) -> CaptionsResponse:
+@router.post("/api/caption", **_form({"model": CaptionsResponse, "description": "the captions"}))
+async def caption(request: Request) -> Response:
     """Caption photographs; return log p, beta and the attention map of each word."""
-    return await service(request).answer(
-        request, lambda photographs, outputs: CaptionsResponse.of([one.name for one in photographs], outputs)
-    )
+    return Response(await request.app.state.service.answer(request, _captions), media_type="application/json")
 
 
-@router.post(
-    "/api/picture",
-    responses={**ERROR_RESPONSES, 200: {"content": {"image/png": {}}, "description": "the picture"}},
-    response_class=Response,
-    openapi_extra=_body(),
-)
+@router.post("/api/picture", **_form({"content": {"image/png": {}}, "description": "the picture"}))
 async def picture(request: Request) -> Response:
-    """Caption one photograph with one model; return a PNG with a panel for each word, as the command caption does."""
-    return Response(await service(request).answer(request, _draw, max_items=1), media_type="image/png")
-
-
-def _draw(_: list[Upload], outputs: Outputs) -> bytes:
-    from showattendtell.visualization.figures import encode
-    from showattendtell.visualization.heatmaps import heatmap_figure
-
-    [[output]] = outputs.values()
-    return encode(heatmap_figure(*output.as_drawn(), output.caption))
-
-
-@router.get("/api/models")
-async def overview(request: Request) -> ModelsResponse:
-    """Return the names of the models, as the field model accepts them, and the limits of a request."""
-    return service(request).overview()
+    """Caption one photograph with one model; return a PNG with a panel for each word."""
+    return Response(await request.app.state.service.answer(request, _picture), media_type="image/png")
 
 
 @router.post("/cards", include_in_schema=False)
 async def cards(request: Request) -> HTMLResponse:
     """Return the captioned photographs as HTML for the page."""
-    return HTMLResponse(await service(request).answer(request, _cards))
+    return HTMLResponse(await request.app.state.service.answer(request, _cards))
 
 
-def _cards(photographs: list[Upload], outputs: Outputs) -> str:
+@router.get("/api/models")
+async def overview(request: Request) -> ModelsResponse:
+    """Return the names of the models, as the field model accepts them, and the limits of a request."""
+    return request.app.state.service.overview()
+
+
+def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
+    return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
+
+
+def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
+    if len(photographs) * len(outputs) > 1:
+        raise RequestError(422, "a picture is of one photograph and one model; send one of each")
+    content = BytesIO()
+    [[output]] = outputs.values()
+    draw_panel(*output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
     pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
     entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
-    return render(Page("", list(outputs), entries), "cards.html")
+    return render(Page("", list(outputs), entries), "cards.html").encode()
 
 
-@router.get("/", include_in_schema=False)
-async def site(request: Request) -> HTMLResponse:
-    overview = service(request).overview().model_dump()
-    note = service(request).note
-    content = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
-    return HTMLResponse(fill("serve.html", **content))
+def add_pages(app: FastAPI) -> None:
+    """Add the pages, which are rendered once: they are the same for everyone."""
+    service, openapi = app.state.service, app.openapi()
+    site = fill(
+        "serve.html",
+        overview=service.overview().model_dump(),
+        note=service.note,
+        beams=MAX_BEAM_SIZE,
+        gated=[True, False],
+        examples=EXAMPLES,
+    )
+    reference = fill("reference.html", openapi=openapi, address=ADDRESS, spell=spell_schema)
+    pages = {
+        "/": ("text/html", site.encode()),
+        "/docs": ("text/html", reference.encode()),
+        "/openapi.json": ("application/json", json.dumps(openapi).encode()),
+        "/serve.js": ("text/javascript", fill("serve.js", darkest=DARKEST).encode()),
+        "/style.css": ("text/css", fill("style.css").encode()),
+        "/health": ("application/json", b'{"status":"ok"}'),
+        "/favicon.ico": ("image/x-icon", b""),
+    }
+    pages |= {f"/examples/{one.file}": ("image/jpeg", (EXAMPLE_FOLDER / one.file).read_bytes()) for one in EXAMPLES}
 
+    async def page(request: Request) -> Response:
+        kind, content = pages[request.scope["path"]]
+        if kind == "text/html":
+            content = content.replace(ADDRESS.encode(), escape(str(request.base_url)).encode())
+        return Response(content, media_type=kind)
 
-@router.get("/examples/{name}", include_in_schema=False)
-async def example(name: str) -> Response:
-    if name not in {one.file for one in EXAMPLES}:
-        raise HTTPException(404)
-    return Response((EXAMPLE_FOLDER / name).read_bytes(), media_type="image/jpeg")
-
-
-@router.get("/docs", include_in_schema=False)
-async def reference(request: Request) -> HTMLResponse:
-    openapi, address = request.app.openapi(), str(request.base_url)
-    return HTMLResponse(fill("reference.html", openapi=openapi, address=address, spell=spell_schema))
+    for path in pages:
+        app.add_route(path, page)
 
 
 def spell_schema(schema: Mapping[str, Any]) -> str:
@@ -316,29 +208,41 @@ def spell_schema(schema: Mapping[str, Any]) -> str:
     return " ".join([schema.get("type", "any"), *bounds])
 
 
-@router.get("/serve.js", include_in_schema=False)
-async def script() -> Response:
-    return Response(fill("serve.js", darkest=DARKEST), media_type="text/javascript")
-
-
-@router.get("/style.css", include_in_schema=False)
-async def style() -> Response:
-    return Response(fill("style.css"), media_type="text/css")
-
-
-async def request_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestError)
-    return JSONResponse({"error": str(error)}, error.status, error.headers)
-
-
-async def http_error(_: Request, error: Exception) -> JSONResponse:
+async def http_error(request: Request, error: Exception) -> Response:
+    """Answer with the sentence of an error; to OPTIONS, with the methods that the address has."""
     assert isinstance(error, HTTPException)
-    hint = "GET / is the page, GET /docs documents the endpoints"
-    return JSONResponse({"error": f"{error.detail.lower()}; {hint}"}, error.status_code, error.headers)
+    sentence, headers = error.detail, dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = headers["Allow"].replace("GET", "GET, HEAD") + ", OPTIONS"
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+    if not isinstance(error, RequestError):
+        sentence = f"{sentence.lower()}; GET / is the page, GET /docs documents the endpoints"
+    return JSONResponse({"error": sentence}, error.status_code, headers)
 
 
 async def server_error(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
+
+
+class Front:
+    """Middleware that refuses other names of this server, and answers HEAD as GET, whose content uvicorn leaves out.
+
+    A page of another site could read the answers under a name of its own for this server.
+
+    Args:
+        hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app, self._hosts = app, [host.lower() for host in hosts]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app, host = self._app, Headers(scope=scope).get("host", "").lower()
+        name = re.sub(r":\d*$", "", host).strip("[]")
+        if not any(fnmatch(name, pattern) for pattern in self._hosts):
+            app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
+        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
 def make_app(
@@ -347,8 +251,8 @@ def make_app(
     """Create the application.
 
     Args:
+        hosts: accepted host names, see `Front`.
         note: what users of the page should know about the models.
-        hosts: accepted host names, so that a page of another site cannot use a name of its own for this server.
     """
     app = FastAPI(
         title="showattendtell",
@@ -356,10 +260,11 @@ def make_app(
         summary="Captions of photographs, and where the model looked at each word",
         docs_url=None,
         redoc_url=None,
-        exception_handlers={RequestError: request_error, HTTPException: http_error, Exception: server_error},
+        openapi_url=None,
+        exception_handlers={HTTPException: http_error, Exception: server_error},
     )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)
-    app.add_middleware(ReadBody)
+    app.add_middleware(Front, hosts=hosts)
     app.state.service = Service(models, queue, limits, note)
     app.include_router(router)
+    add_pages(app)
     return app

@@ -17,11 +17,11 @@ from showattendtell.visualization.fonts import families, pillow_font, right_to_l
 from showattendtell.visualization.rendering import DARKEST, UNGATED, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
-MAX_ASPECT_RATIO = 8
-"""Largest ratio of the sides of a drawn photograph."""
-
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
+
+MOST_HIGH = 3
+"""Maximum ratio of the height and width of a panel for a word."""
 
 CELL, TITLE = 160, 20
 """Width of a cell of a panel and height of the line above it, in pixels."""
@@ -103,10 +103,10 @@ def heatmap_figure(
         seen: the part of the photograph that the encoder saw, in its pixels.
         caption: the words as a sentence; by default they are joined by spaces.
     """
-    small, seen = _shrink(photograph, seen, LONGEST_SIDE)
+    small, seen = _scale(photograph, seen, min(1.0, LONGEST_SIDE / max(photograph.size)))
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
-    panel = (2.0, 2.0 * small.height / small.width + 0.3)
+    panel = (2.0, 2.0 * min(small.height / small.width, MOST_HIGH) + 0.3)
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -130,21 +130,26 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
 
 
 def draw_panel(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box | RegionBoxes
+    photograph: Image.Image,
+    words: Sequence[str],
+    weights: np.ndarray,
+    gates: np.ndarray,
+    seen: Box | RegionBoxes,
+    cell: int = CELL,
 ) -> Image.Image:
     """Return one image: the photograph, then a cell for each word with its map and beta.
 
-    The arguments are those of `heatmap_figure`.
+    The arguments are those of `heatmap_figure`, and the width of a cell in pixels.
     """
-    scale = CELL / photograph.width
-    side = min(max(1, round(scale * photograph.height)), MAX_ASPECT_RATIO * CELL)
-    small = photograph.convert("RGB").resize((CELL, side))
+    small, seen = _scale(
+        photograph.convert("RGB"), seen, min(cell / photograph.width, MOST_HIGH * cell / photograph.height)
+    )
     columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
-    canvas = Image.new("RGB", (columns * CELL, math.ceil((len(words) + 1) / columns) * height), "white")
+    canvas = Image.new("RGB", (columns * cell, math.ceil((len(words) + 1) / columns) * height), "white")
     canvas.paste(small, (0, TITLE))
-    for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
-        left, top = cell % columns * CELL, cell // columns * height
-        canvas.paste(_darken(small, step, seen.scaled(scale, side / photograph.height)), (left, top + TITLE))
+    for number, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
+        left, top = number % columns * cell, number // columns * height
+        canvas.paste(_darken(small, step, seen), (left, top + TITLE))
         ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
     return canvas
 
@@ -162,7 +167,7 @@ def draw_animation(
 
     The arguments are those of `draw_heatmaps`; beta is not shown.
     """
-    small, seen = _shrink(photograph, seen, ANIMATED_SIDE)
+    small, seen = _scale(photograph, seen, min(1.0, ANIMATED_SIDE / max(photograph.size)))
     font, frames = pillow_font(" ".join(words), LETTERS), []
     placed, height = place_words(words, font, small.width, spaces_before(words, caption))
     if right_to_left(words):
@@ -209,15 +214,10 @@ def place_words(
     return placed, int(y) + LINE + MARGIN
 
 
-def _shrink(photograph: Image.Image, seen: Box | RegionBoxes, longest: int) -> tuple[Image.Image, Box | RegionBoxes]:
-    """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side.
-
-    A photograph that is longer than `MAX_ASPECT_RATIO` is drawn wider: a figure's size follows from its ratio.
-    """
-    scale = min(1.0, longest / max(photograph.size))
-    least = math.ceil(scale * max(photograph.size) / MAX_ASPECT_RATIO)
-    width, height = (max(least, round(side * scale)) for side in photograph.size)
-    return photograph.resize((width, height)), seen.scaled(width / photograph.width, height / photograph.height)
+def _scale(photograph: Image.Image, seen: Box | RegionBoxes, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
+    """Scale the photograph, and the part that the encoder saw."""
+    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
+    return photograph.resize(size), seen.scaled(scale, scale)
 
 
 def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:
