@@ -13,8 +13,10 @@ from showattendtell import load
 
 
 def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
-    assert_done(run("evaluate", "output=result.json", "metrics=[bleu]", *settings))
-    return json.loads((folder / "result.json").read_text())
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
+    assert_done(run("evaluate", f"output={result}", "metrics=[bleu]", *settings))
+    return json.loads(result.read_text())
 
 
 @pytest.mark.slow

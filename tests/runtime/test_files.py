@@ -208,7 +208,7 @@ def test_of_processes_that_start_at_once_each_has_its_own_output(tmp_path: Path,
 def test_a_user_without_a_home_folder_has_to_name_the_cache(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that is not in /etc/passwd
     monkeypatch.delenv("SHOWATTENDTELL_CACHE", raising=False)
-    with pytest.raises(UserError, match="set SHOWATTENDTELL_CACHE"):
+    with pytest.raises(UserError, match="or SHOWATTENDTELL_CACHE"):
         cache_folder()
     monkeypatch.setenv("SHOWATTENDTELL_CACHE", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")

@@ -87,7 +87,7 @@ def is_resumed(settings: Mapping[str, Any]) -> bool:
 
 def check_unused(folder: Path) -> None:
     """Raise a `UserError` if the folder of a new run has files, except logs and those of a run without checkpoints."""
-    begun = {CONFIG, METRICS, TIMES} if (folder / LOCK).exists() else set()
+    begun = {METRICS, TIMES} if (folder / LOCK).exists() else set()
     files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
     if files:
         raise UserError(
