@@ -103,6 +103,12 @@ def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, v
     assert str(images) == str(expected).replace("HOME", str(Path.home()))
 
 
+@pytest.mark.parametrize("argument", ["images=~nobody-of-this-name/x", "images=[a.jpg,~nobody-of-this-name/b.jpg]"])
+def test_a_home_folder_that_is_unknown_is_reported(argument: str):
+    with pytest.raises(UserError, match="~nobody-of-this-name: there is no home folder"):
+        compose("caption", [argument], complete=False)
+
+
 def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "epoch=1-step=32.ckpt").touch()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from existing_files import EXISTING, snapshot
 from PIL import Image, ImageChops
 from sample_pages import gated
 
@@ -41,6 +42,33 @@ def test_a_notebook_shows_the_picture_that_save_draws(tmp_path: Path):
     output.save(tmp_path / "saved.png")
     with Image.open(io.BytesIO(shown["image/png"])) as notebook, Image.open(tmp_path / "saved.png") as saved:
         assert ImageChops.difference(notebook.convert("RGB"), saved.convert("RGB")).getbbox() is None
+
+
+FORMATS = {"jpg": "JPEG", "JPEG": "JPEG", "png": "PNG", "tif": "TIFF", "TIFF": "TIFF", "webp": "WEBP", "GIF": "GIF"}
+
+
+@pytest.mark.parametrize(("suffix", "format"), FORMATS.items())
+def test_the_suffix_of_a_picture_is_its_format(tmp_path: Path, suffix: str, format: str):
+    gated().save(tmp_path / f"a.{suffix}")
+    with Image.open(tmp_path / f"a.{suffix}") as picture:
+        assert picture.format == format
+        assert getattr(picture, "is_animated", False) == (format in ("WEBP", "GIF"))
+
+
+@pytest.mark.parametrize("name", ["a", "a.", ".png", "a.bmp", "a.heic", "a.tar.gz", "a.png\n"])
+def test_another_suffix_raises_an_error(tmp_path: Path, name: str):
+    with pytest.raises(UserError, match="a picture cannot be written as"):
+        gated().save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", EXISTING)
+def test_a_picture_replaces_no_file(tmp_path: Path, kind: str):
+    EXISTING[kind](tmp_path / "a.jpg")
+    before = snapshot(tmp_path)
+    with pytest.raises(UserError, match="a.jpg exists"):
+        gated().save(tmp_path / "a.jpg")
+    assert snapshot(tmp_path) == before
 
 
 def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):

@@ -133,7 +133,7 @@ def _has_several_values(setting: str) -> bool:
 def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
-    return re.sub(r"(?<=[=\[,])~(\w*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
+    return re.sub(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
 
 
 def quote_path(argument: str) -> str:

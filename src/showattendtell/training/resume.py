@@ -86,8 +86,9 @@ def is_resumed(settings: Mapping[str, Any]) -> bool:
 
 
 def check_unused(folder: Path) -> None:
-    """Raise a `UserError` if the folder of a new run has files, other than logs of a sweep and locks."""
-    files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log")
+    """Raise a `UserError` if the folder of a new run has files, except logs and those of a run without checkpoints."""
+    begun = {METRICS, TIMES} if (folder / LOCK).exists() else set()
+    files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
     if files:
         raise UserError(
             f"{folder} has files of another run ({listed(files)}); resume it with resume=true, delete it, or set "
