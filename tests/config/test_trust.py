@@ -16,7 +16,7 @@ from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
+from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
@@ -305,8 +305,6 @@ def endless() -> Any:
     [
         ({"x": laughs(20)}, "more than 1,000,000 values"),
         (endless(), "nested more than 50 deep"),
-        ({"x": list(range(6000))}, "more than 5,000 values"),
-        ({"x": "${" * 2000}, "more than 1,000 references"),
         ({"x": torch.zeros(2)}, "a Tensor among its settings"),
         ({"x": b"a"}, "a bytes among its settings"),
         ({"a\x1b": 1}, r"a\\x1b has control characters"),
@@ -327,9 +325,8 @@ def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, c
         "a: 1\n  b: 2\n",
         "\0",
         "- 1\n",
-        "a: [" + "1," * 6000 + "]\n",
     ],
-    ids=["aliases", "a tag", "nested", "no YAML", "a zero", "a list", "many values"],
+    ids=["aliases", "a tag", "nested", "no YAML", "a zero", "a list"],
 )
 def test_settings_that_hydra_never_wrote_are_reported(tmp_path: Path, text: str):
     (tmp_path / "config.yaml").write_text(text)
@@ -347,10 +344,3 @@ def test_arguments_with_control_characters_are_refused(tmp_path: Path):
     run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
     with pytest.raises(UserError, match="has control characters"):
         recall([f"resume={run}"])
-
-
-def test_the_progress_bar_of_older_checkpoints_is_trusted():
-    """Nothing else of its module is."""
-    bar = {"progress_bar": {"_target_": "pytorch_lightning.callbacks.RichProgressBar"}}
-    assert untrusted_targets(bar) == []
-    assert untrusted_targets({"_target_": "pytorch_lightning.callbacks.LambdaCallback"}) != []

@@ -181,12 +181,6 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     return dict(settings)
 
 
-def load_plain(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
-    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return settings
-
-
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     """Return a stored configuration with the changes that are not null."""
     merged = copy.deepcopy(config)

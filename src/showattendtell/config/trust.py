@@ -15,10 +15,8 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.command_line import escaped
-from showattendtell.config.compose import load_plain
 from showattendtell.config.folders import config_folder, extension_folders
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, find_targets
@@ -30,10 +28,6 @@ TRUSTED = "showattendtell.trusted"  # group of the entry points by which an inst
 SCHEMA = "showattendtell.config.schemas.TrainConfig"
 LIMIT = 20_000  # the largest number of characters in a stored command
 VALUES, DEPTH = 1_000_000, 50  # the most values in stored metadata, most of them words, and how deep they are nested
-SETTINGS, REFERENCES = 5_000, 1_000  # the most values in a stored configuration, and `${` in it: OmegaConf is slow
-
-# targets of conf/ in earlier versions, which their checkpoints name
-FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
 
 
 def trusted_targets() -> list[str]:
@@ -41,12 +35,7 @@ def trusted_targets() -> list[str]:
     those of installed packages."""
     user_targets = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
     user_targets += _installed_targets()
-    return [
-        *_targets_in_conf(),
-        *FORMER_TARGETS,
-        *user_targets,
-        *(f"{name}.*" for name in user_targets),
-    ]  # all targets of a package
+    return [*_targets_in_conf(), *user_targets, *(f"{name}.*" for name in user_targets)]
 
 
 @cache
@@ -103,35 +92,31 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 def read_settings(file: Path) -> dict[str, Any]:
     """Return the settings of a YAML file in a run's folder as plain data, without resolving any interpolation.
 
-    Raises `UserError` for one that Hydra does not write, such as one with aliases, which could hold any number of
-    values.
+    Raises:
+        UserError: for a file that Hydra does not write.
     """
     try:
         text = file.read_text(encoding="utf-8")
         _check_yaml(text)
-        content = load_plain(file)
+        content = yaml.load(text, FAST_LOADER)
         if not isinstance(content, dict):
             raise ValueError("no settings")
         for page in ("help", "hydra_help"):  # texts of several lines, which `check_content` does not accept
             if isinstance(content.get("hydra"), dict):
                 content["hydra"].pop(page, None)
-        check_content({"config": content}, file)
+        check_content(content, file)
         return content
-    except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
 
 
 def _check_yaml(text: str) -> None:
-    """Raise a `ValueError` if a YAML text is long or deep, or has aliases, before any value is built from it."""
-    if len(text) > 10 * LIMIT:
-        raise ValueError(f"longer than {10 * LIMIT:,} characters")
+    """Raise a `ValueError` if a YAML text is deep, which would crash the parser, or has aliases."""
     depth = 0
-    for event in yaml.parse(text, FAST_LOADER):  # the parser in Python takes quadratic time for nested lists
+    for event in yaml.parse(text, FAST_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH:
-            raise ValueError(f"nested more than {DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has aliases")
+        if depth > DEPTH or isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"nested more than {DEPTH} deep, or with aliases")
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -151,33 +136,22 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
 def check_content(content: Any, file: str | Path) -> None:
     """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
     has control characters: on a terminal they are commands."""
-    _check_values(content, file, VALUES)
-    config = content.get("config") if isinstance(content, dict) else None
-    if _check_values(config, file, SETTINGS) > REFERENCES:
-        raise UserError(f"{file} was altered: its settings have more than {REFERENCES:,} references; do not trust it")
-
-
-def _check_values(content: Any, file: str | Path, max_values: int) -> int:
-    """Return the number of `${`. Nodes are counted as often as they are referred to, as everything else reads them."""
-    nodes, count, references = [(content, 0)], 0, 0
-    while nodes:
+    nodes, count = [(content, 0)], 0
+    while nodes:  # nodes are counted as often as they are referred to, as everything else reads them
         node, depth = nodes.pop()
-        if isinstance(node, str):
-            references += node.count("${")
-            if has_control(node):
-                raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
-        elif isinstance(node, dict | list | tuple):
+        if isinstance(node, str) and has_control(node):
+            raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
+        if isinstance(node, dict | list | tuple):
             count += len(node)
-            if count > max_values or depth >= DEPTH:
+            if count > VALUES or depth >= DEPTH:
                 raise UserError(
-                    f"{file} was altered: it has more than {max_values:,} values, or they are nested more than {DEPTH} "
+                    f"{file} was altered: it has more than {VALUES:,} values, or they are nested more than {DEPTH} "
                     "deep; do not trust the file"
                 )
             inner = chain(node, node.values()) if isinstance(node, dict) else node
             nodes += [(value, depth + 1) for value in inner]
-        elif not isinstance(node, bool | int | float | None):
+        elif not isinstance(node, str | bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
-    return references
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root
-from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.runtime.subprocesses import Subcommands
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, checkpoints_in, command_of, discard, is_trained, peek
 
