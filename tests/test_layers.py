@@ -42,7 +42,7 @@ CHOICE = "models.kernels.products"
 TORCHMETRICS = {"metrics.modular", "metrics.means"}
 """The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""
 
-TRAINING = {"datamodules.datamodule", "training", "train"}
+TRAINING = {"datamodules.datamodule", "training", "train", "extensions"}
 """The modules that import Lightning, which takes seconds."""
 
 ALL = [layer for row in LAYERS for layer in row]

@@ -54,8 +54,7 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
         settings: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
         return [f"{error.full_key}: {first_line(error)}"]
-    known = list(_names("", settings))
-    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, known)]
+    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, settings)]
 
 
 def raise_errors(errors: Sequence[str]) -> None:
@@ -109,8 +108,8 @@ def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
             yield from _names(join(path, key), value)
 
 
-def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
-    """Yield the errors in a node and in the nodes in it; `known` are the names of all settings."""
+def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors in a node of all settings, and in the nodes in it."""
     target = str(node.get(TARGET, ""))
     signature = Signature({}, False, "")
     if TARGET in node:
@@ -128,11 +127,11 @@ def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> It
         if key in SUPPLIED.get(path, ()):
             yield f"{name} is set by the code; leave it out"
         elif (_is_part(value) or (not path and _has_parts(value))) and (accepts_parts or key in signature.parameters):
-            yield from _node_errors(name, value, known)
+            yield from _node_errors(name, value, settings)
         elif key in signature.parameters:
             yield from _value_errors(name, value, signature.parameters[key].annotation)
         elif (target and not signature.open) or (path and not target and value is not None):
-            yield from _unknown(name, value, known, target)
+            yield from _unknown(name, value, list(_names("", settings)), target)
 
 
 def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterator[str]:
