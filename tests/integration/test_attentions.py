@@ -106,7 +106,7 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
 
 FAULTS = [
     (["attention=hard", SOFT_LOSS], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
-    (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
+    (["attention=hard", "loss=soft"], ["give its own settings as loss.NAME=value"]),
     (["attention=dot", HARD_LOSS], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
     (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
     (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
@@ -121,7 +121,6 @@ FAULTS = [
     (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
     (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
     (["attention=variational", SOFT_LOSS], ["needs HardLoss, variational attention VariationalLoss"]),
-    (["attention=variational", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
     (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
     (["attention=multihead", "attention.score.num_heads=7"], ["num_heads=7"]),
     (["attention=adaptive", "attention/score=multihead"], ["needs a score with one head"]),

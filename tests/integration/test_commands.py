@@ -85,7 +85,7 @@ def test_a_cache_under_the_home_folder_is_found_there_and_nothing_else_is_writte
 
 def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     left = {file.name for file in (folder / "runs/first").iterdir()}
-    assert left >= {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png", "config"}
+    assert left >= {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png", ".hydra"}
     with (folder / "runs/first/metrics.csv").open() as file:
         logged = {name: float(value) for row in csv.DictReader(file) for name, value in row.items() if value}
     assert 0 < logged["train/nll_per_word"] < math.log(100)

@@ -291,4 +291,4 @@ def test_other_numbers_than_torchrun_has_started_are_reported(run: Any):
     assert_error(run("train", *TINY, "trainer.devices=3", **group), output)
     sweep = run("train", "-m", *TINY, "seed=1,2", **group)
     assert sweep.status == 2
-    assert "seed=2: a sweep starts its runs itself; leave torchrun out" in sweep.err
+    assert "a sweep starts its runs itself; leave torchrun out" in sweep.err

@@ -43,6 +43,10 @@ SUPPLIED = {
 """Arguments of a part that the code passes; they are not settings."""
 
 
+NODES = ("loss", "distillation", "vocabulary", "features", "data")
+"""Parts that are no config groups, and have no value of their own."""
+
+
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
 
@@ -137,7 +141,7 @@ def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]
 def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterator[str]:
     """Yield an error for a setting that does not exist, or for each one in a node that does not exist."""
     path, _, last = name.rpartition(".")
-    hint = _similar(path, last, known)
+    hint = f"; give its own settings as {name}.NAME=value" if name in NODES else _similar(path, last, known)
     if target and "did you mean" not in hint and not target.startswith("showattendtell."):
         hint += f"; {target} has no such argument: add it, or choose an option of {path}= without it"
     for leaf, _ in leaves(name, value):
