@@ -133,14 +133,15 @@ def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trai
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
     def plant(content: dict[str, Any]) -> None:
-        content["showattendtell"]["config"] |= {"note": "${oc.env:SECRET}", "other": "${oc.decode:${oc.env:SECRET}}"}
+        texts = {"init_from": "${oc.env:SECRET}", "init_embeddings": "${oc.decode:${oc.env:SECRET}}"}
+        content["showattendtell"]["config"] |= texts
 
     file = altered(plant)
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "SECRET": SECRET}
     assert_done(run_forked("evaluate", f"checkpoint={file}", "metrics=[bleu]", folder=folder, **environment))
     text = file.with_name("results-test.json").read_text()
     assert SECRET not in text
-    assert json.loads(text)["config"]["note"] == "${oc.env:SECRET}"
+    assert json.loads(text)["config"]["init_from"] == "${oc.env:SECRET}"
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from optuna.trial import TrialState, create_trial
 from sample_pages import one_model, two_models
 from slow_cases import slow_after
 
+from showattendtell.extensions.search.study_page import render as render_study
+from showattendtell.extensions.search.study_page import summarize_study
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render
 from showattendtell.visualization.results_table import ResultsTable, TableBlock, html
-from showattendtell.visualization.study_page import render as render_study
-from showattendtell.visualization.study_page import summarize_study
 
 
 def search() -> str:

@@ -98,16 +98,17 @@ def check_sweep(config: DictConfig) -> list[str]:
     command, given = config.hydra.job.config_name, config.hydra.overrides
     space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    runs: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
-        runs[override.key_or_group] = sweep_values(override)
-    first = {name: lines[0] for name, lines in runs.items()}
+        values[override.key_or_group] = sweep_values(override)
+    first = {name: lines[0] for name, lines in values.items()}
+    runs = [first]
+    for name, lines in values.items():
+        runs += [{**first, name: line} for line in lines[1:]]
     errors: dict[str, None] = {}
-    for name, lines in runs.items():
-        for line in lines[1:] or lines:
-            run = {**first, name: line}
-            _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
-            errors |= dict.fromkeys(found)
+    for run in runs:
+        _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
+        errors |= dict.fromkeys(found)
     return list(errors)
 
 
