@@ -44,7 +44,6 @@ BYTECODE = Path(tempfile.gettempdir()) / "showattendtell-bytecode"
 def write_checkpoint(file: Path) -> None:
     """Write a checkpoint like that of a training run, with optimizer state."""
     config = compose("train", OVERRIDES)
-    del config.hydra
     encoder = build(config.encoder)
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(WORDS - len(SPECIAL)))])
     card = build_metadata(config, Choices({}, []), vocabulary, encoder, Dataset("none", {}))
