@@ -11,11 +11,12 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import config_folder
+from showattendtell.config.folders import config_folder, extension_folders
 from showattendtell.errors import UserError
 from showattendtell.visualization.comparison import TABLE_1
 
 CONF = Path(config_folder())
+FOLDERS = [CONF, *map(Path, extension_folders())]
 OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
 """Commands with groups of their own, in a folder of their own."""
 ROOTS = sorted([*(file.stem for file in CONF.glob("*.yaml")), *OWN_GROUPS])
@@ -26,8 +27,9 @@ BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 def options() -> dict[str, list[str]]:
     """The options of every group: the files of its folder, and whole recipes in folders below it."""
     groups: dict[str, list[str]] = {}
-    for file in sorted(CONF.glob("*/**/*.yaml")):
-        path = file.relative_to(CONF).with_suffix("")
+    files = {file: folder for folder in FOLDERS for file in sorted(folder.glob("*/**/*.yaml"))}
+    for file, folder in files.items():
+        path = file.relative_to(folder).with_suffix("")
         if str(path.parent) in BUILT_ON or path.parts[0] in OWN_GROUPS:
             continue
         recipe = file.read_text().startswith("# @package _global_")
@@ -145,7 +147,7 @@ PARTS = {"defaults", "hydra", "limits", *compose("train", []), *compose("evaluat
 
 
 def test_every_target_exists_and_takes_the_settings_next_to_it():
-    for file in sorted(CONF.rglob("*.yaml")):
+    for file in sorted(file for folder in FOLDERS for file in folder.rglob("*.yaml")):
         for part in parts(read(file)):
             settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
             bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)

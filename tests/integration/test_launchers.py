@@ -22,7 +22,7 @@ from showattendtell.features.store import FeatureStore, verify_changed
 from showattendtell.features.stores import find_stores
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
-RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]
+RAY += ["hydra.launcher.ray.init.object_store_memory=80000000"]
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
@@ -87,7 +87,7 @@ ENDS = {
         1,
         [
             ("joblib", [], SHARE, [light_command.BROKEN]),
-            ("submitit_local", [], str(joblib.cpu_count()), []),
+            ("submitit_local", [], "None", []),
             ("ray", RAY, "1", [light_command.BROKEN]),
         ],
     ),

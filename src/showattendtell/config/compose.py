@@ -93,13 +93,15 @@ def check_sweep(config: DictConfig) -> list[str]:
     command, given = config.hydra.job.config_name, config.hydra.overrides
     space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    runs: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
-        runs[override.key_or_group] = sweep_values(override)
-    first = {name: lines[0] for name, lines in runs.items()}
-    others = [{**first, name: line} for name, lines in runs.items() for line in lines[1:]]
+        values[override.key_or_group] = sweep_values(override)
+    first = {name: lines[0] for name, lines in values.items()}
+    runs = [first]
+    for name, lines in values.items():
+        runs += [{**first, name: line} for line in lines[1:]]
     errors: dict[str, None] = {}
-    for run in [first, *others]:
+    for run in runs:
         _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
         errors |= dict.fromkeys(found)
     return list(errors)
@@ -173,12 +175,6 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     """Return a configuration as plain data, by default with its interpolations resolved."""
     settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
     return dict(settings)
-
-
-def load_plain(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
-    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return settings
 
 
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:

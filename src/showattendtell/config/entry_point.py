@@ -2,12 +2,13 @@
 
 import atexit
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import Arguments, parse
+from showattendtell.config.command_line import COMPLETION, Arguments, parse, quoted
 from showattendtell.config.compose import check_sweep, compose
 from showattendtell.config.folders import command_folder
 from showattendtell.config.trust import read_settings
@@ -57,6 +58,8 @@ def entry_point(
                 typed = take_debug(sys.argv[1:])
                 if "--version" in typed:
                     print(f"showattendtell {__version__}")
+                elif COMPLETION & set(typed) and "install=bash" in typed:
+                    print(Path(__file__).with_name("completion.bash").read_text(encoding="utf-8"))
                 elif {"-h", "--help"} & set(typed):
                     from showattendtell.config.help import print_help
 
@@ -83,17 +86,22 @@ def run_command(name: str, arguments: Arguments, task: Callable[[DictConfig], An
 
 
 class SweepCheck(Callback):
-    """Checks every value of a sweep before its first run, once for the whole sweep."""
+    """Checks every value of a sweep before its first run, and makes its folder known to processes elsewhere."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         with report_errors():  # Hydra would turn an error of a callback into a warning
             raise_errors(check_sweep(config))
+        folder = os.path.abspath(config.hydra.sweep.dir)
+        with read_write(config.hydra):  # the prefix distinguishes it from a folder that the user named
+            config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={quoted(folder)}")
 
 
 def in_run(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
     """Return a task that removes its folder if it fails before it writes anything there. In a sweep it prints its
     result or its error, which would otherwise be printed after all runs; runs of other processes into their folder."""
+
+    cwd = os.getcwd()
 
     def run(config: DictConfig) -> Any:
         about = HydraConfig.get()
@@ -106,8 +114,9 @@ def in_run(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
             if about.runtime.choices["hydra/launcher"] == "basic":
                 result = task(config)
             else:
+                multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
                 file = Path(about.runtime.output_dir, f"{about.job.name}.log")
-                with file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
+                with chdir(cwd), file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
                     result = task(config)
         except Exception as error:
             sys.stderr.write(f"{label}: {error_message(error)}")

@@ -37,11 +37,7 @@ def trusted_targets() -> list[str]:
     those of installed packages."""
     user_targets = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
     user_targets += _installed_targets()
-    return [
-        *_targets_in_conf(),
-        *user_targets,
-        *(f"{name}.*" for name in user_targets),
-    ]  # all targets of a package
+    return [*_targets_in_conf(), *user_targets, *(f"{name}.*" for name in user_targets)]
 
 
 @cache

@@ -42,6 +42,10 @@ SUPPLIED = {
 """Arguments of a part that the code passes; they are not settings."""
 
 
+NODES = ("loss", "distillation", "vocabulary", "features", "data")
+"""Parts that are no config groups, and have no value of their own."""
+
+
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
 
@@ -53,8 +57,7 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
         settings: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
         return [f"{error.full_key}: {first_line(error)}"]
-    known = list(_names("", settings))
-    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, known)]
+    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, settings)]
 
 
 def raise_errors(errors: Sequence[str]) -> None:
@@ -108,8 +111,8 @@ def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
             yield from _names(join(path, key), value)
 
 
-def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
-    """Yield the errors in a node and in the nodes in it; `known` are the names of all settings."""
+def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors in a node of all settings, and in the nodes in it."""
     target = str(node.get(TARGET, ""))
     signature = Signature({}, False, "")
     if TARGET in node:
@@ -127,19 +130,19 @@ def _node_errors(path: str, node: Mapping[str, Any], known: Sequence[str]) -> It
         if key in SUPPLIED.get(path, ()):
             yield f"{name} is set by the code; leave it out"
         elif (_is_part(value) or (not path and _has_parts(value))) and (accepts_parts or key in signature.parameters):
-            yield from _node_errors(name, value, known)
+            yield from _node_errors(name, value, settings)
         elif key in signature.parameters:
             annotation = signature.parameters[key].annotation
             if annotation is not None and not _is_part(value):
                 yield from value_errors(name, value, annotation)
         elif (target and not signature.open) or (path and not target and value is not None):
-            yield from _unknown(name, value, known, target)
+            yield from _unknown(name, value, list(_names("", settings)), target)
 
 
 def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterator[str]:
     """Yield an error for a setting that does not exist, or for each one in a node that does not exist."""
     path, _, last = name.rpartition(".")
-    hint = _similar(path, last, known)
+    hint = f"; give its own settings as {name}.NAME=value" if name in NODES else _similar(path, last, known)
     if target and "did you mean" not in hint and not target.startswith("showattendtell."):
         hint += f"; {target} has no such argument: add it, or choose an option of {path}= without it"
     for leaf, _ in leaves(name, value):

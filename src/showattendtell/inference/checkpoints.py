@@ -110,6 +110,7 @@ def read_vocabulary(metadata: Mapping[str, Any], tokenizer: Tokenizer, path: str
             tokenizer.load_state(state)
         tokenizer.tokenize("")  # without its state, a tokenizer that learns raises an error
         vocabulary = Vocabulary(metadata["vocabulary"], tokenizer, metadata.get("languages", ()))
+        "".join(vocabulary.words).encode()  # JSON may have lone surrogates, which no file and no font has
         if tokenizer.tokens is not None and not {*tokenizer.tokens} <= {*vocabulary.words}:
             raise UserError("it has tokens that are not in the vocabulary")
     except (UserError, ValueError) as error:
@@ -190,7 +191,6 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if file.is_dir():
         metadata, state = read_model_folder(file)
-        check_content(metadata, file)
     elif damage := find_damage(file):
         raise _damaged(file, damage)
     else:
@@ -199,6 +199,14 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         calibration = checkpoint.get(CALIBRATION, {})
         if isinstance(state, dict) and isinstance(calibration, dict):
             state = state | {f"{CALIBRATION}.{name}": values for name, values in calibration.items()}
+    check_metadata(metadata, file)
+    _check_weights(state, file)
+    return metadata, state
+
+
+def check_metadata(metadata: Mapping[str, Any], file: str | Path) -> None:
+    """Raise `UserError` unless metadata are of this format, and their fields of the types that are read."""
+    check_content(metadata, file)
     if metadata.get("format") != FORMAT:
         raise UserError(
             f"{file} was written by showattendtell {printable(str(metadata.get('version')), 20)} in format "
@@ -206,8 +214,6 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "that version for it, or train again"
         )
     check_layout(metadata, _Metadata, f"the metadata of {file} were altered")
-    _check_weights(state, file)
-    return metadata, state
 
 
 def _check_weights(state: Any, file: Path) -> None:

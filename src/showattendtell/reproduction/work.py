@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell.config.command_line import as_value
-from showattendtell.config.subprocesses import Subcommands
 from showattendtell.data.formats import read_text
 from showattendtell.errors import UserError
 from showattendtell.reproduction.outcome import make_table, write
@@ -32,6 +31,7 @@ from showattendtell.reproduction.runs import (
 )
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of
 from showattendtell.runtime.files import BEST, LOCK, duration, exists_error, file_lock, lock_file, read_times
+from showattendtell.runtime.subprocesses import Subcommands
 
 NUM_PHOTOGRAPHS = 20
 

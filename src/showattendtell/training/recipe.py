@@ -17,7 +17,7 @@ from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, read_vocabulary
+from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
@@ -96,13 +96,16 @@ class Recipe:
 def restore_vocabulary(checkpoint: Mapping[str, Any]) -> Vocabulary:
     """Return the vocabulary in a checkpoint of a named model."""
     metadata = checkpoint[METADATA_KEY]
+    check_metadata(metadata, "the checkpoint")
     check_targets(metadata["config"], "the checkpoint")
     return read_vocabulary(metadata, build(literal(metadata["config"]["tokenizer"])), "the checkpoint")
 
 
 def restore_encoder(checkpoint: Mapping[str, Any]) -> Encoder:
     """Return the encoder in a checkpoint of a named model, whose weights are loaded later."""
-    settings = checkpoint[METADATA_KEY]["config"]["encoder"]
+    metadata = checkpoint[METADATA_KEY]
+    check_metadata(metadata, "the checkpoint")
+    settings = metadata["config"]["encoder"]
     check_targets(settings, "the checkpoint")
     encoder: Encoder = build(literal({**settings, **({"weights": "random"} if "weights" in settings else {})}))
     return encoder

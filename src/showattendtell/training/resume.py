@@ -21,7 +21,7 @@ from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
 
-READING_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
+READING_ERRORS = (AttributeError, LookupError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
 
 STAGES = "stages.json"

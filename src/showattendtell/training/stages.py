@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
-from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.runtime.launched import is_launched
+from showattendtell.runtime.subprocesses import Subcommands
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, check_unused, command_of, discard, is_resumed, is_trained, peek
 

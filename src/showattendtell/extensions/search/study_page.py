@@ -3,6 +3,8 @@
 import resource
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -15,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from showattendtell.config.subprocesses import in_own_process
 from showattendtell.config.validation import reading
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
@@ -137,7 +138,7 @@ def render(summary: StudySummary) -> str:
 
 
 SECONDS, MEMORY = 60, 4 * 2**30
-"""The most time and memory, in bytes, that reading the storage of a study takes: a query may have no end."""
+"""The most computing time and memory, in bytes, that reading the storage of a study takes: a query may have no end."""
 
 
 def report_study(folder: Path, storage: str | None) -> None:
@@ -146,16 +147,21 @@ def report_study(folder: Path, storage: str | None) -> None:
     Raises:
         UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
     """
-
-    def read() -> None:
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
-        with reading(f"the study in {folder}"):
-            find_study(folder, storage).get_trials(deepcopy=False)
-
-    with reading(f"the study in {folder}"):
-        in_own_process(read, SECONDS)
+    pool = ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources)
+    with reading(f"the study in {folder}"), pool:
+        pool.submit(_read_trials, folder, storage).result()
         report(find_study(folder, storage), folder)
+
+
+def _limit_resources() -> None:
+    """Make the system end this process if it needs more than `SECONDS` of computing or `MEMORY`."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
+
+
+def _read_trials(folder: Path, storage: str | None) -> None:
+    find_study(folder, storage).get_trials(deepcopy=False)
 
 
 def report(study: Study, folder: Path) -> None:
