@@ -17,9 +17,16 @@ from showattendtell.visualization.comparison import TABLE_1
 
 CONF = Path(config_folder())
 FOLDERS = [CONF, *map(Path, extension_folders())]
-OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
+
+
+def found(pattern: str) -> list[Path]:
+    """The files of the core and of the extensions."""
+    return sorted(file for folder in FOLDERS for file in folder.glob(pattern))
+
+
+OWN_GROUPS = [file.stem for file in found("*/*.yaml") if file.stem == file.parent.name]
 """Commands with groups of their own, in a folder of their own."""
-ROOTS = sorted([*(file.stem for file in CONF.glob("*.yaml")), *OWN_GROUPS])
+ROOTS = sorted([*(file.stem for file in found("*.yaml")), *OWN_GROUPS])
 BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 """Folders of what other options include, and that nobody chooses from."""
 
@@ -27,8 +34,8 @@ BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 def options() -> dict[str, list[str]]:
     """The options of every group: the files of its folder, and whole recipes in folders below it."""
     groups: dict[str, list[str]] = {}
-    files = {file: folder for folder in FOLDERS for file in sorted(folder.glob("*/**/*.yaml"))}
-    for file, folder in files.items():
+    for file in found("*/**/*.yaml"):
+        folder = next(folder for folder in FOLDERS if file.is_relative_to(folder))
         path = file.relative_to(folder).with_suffix("")
         if str(path.parent) in BUILT_ON or path.parts[0] in OWN_GROUPS:
             continue
@@ -96,13 +103,13 @@ def test_every_option_composes_with_training_and_has_no_faults(choice: str):
     compose("train", whole(choice))
 
 
-@pytest.mark.parametrize("file", sorted(CONF.glob("download/dataset/*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", found("download/dataset/*.yaml"), ids=lambda file: file.stem)
 def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(file: Path):
     config = compose("download", [f"dataset={file.stem}"])
     assert config.dataset.root == compose("train", [f"dataset={file.stem}"]).dataset.root
 
 
-TABLES = sorted((file.stem for file in CONF.glob("reproduce/table/*.yaml")), reverse=True)
+TABLES = sorted((file.stem for file in found("reproduce/table/*.yaml")), reverse=True)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -134,7 +141,8 @@ def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
 @pytest.mark.parametrize("choice", RECIPES)
 def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
     config = compose("train", [choice])
-    recipe = read(CONF / f"{choice.replace('=', '/')}.yaml")
+    name = f"{choice.replace('=', '/')}.yaml"
+    recipe = read(next(root / name for root in FOLDERS if (root / name).is_file()))
     stated = {setting: value for setting, value in leaves(recipe) if "${" not in str(value)}
     assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
 
@@ -147,7 +155,7 @@ PARTS = {"defaults", "hydra", "limits", *compose("train", []), *compose("evaluat
 
 
 def test_every_target_exists_and_takes_the_settings_next_to_it():
-    for file in sorted(file for folder in FOLDERS for file in folder.rglob("*.yaml")):
+    for file in found("**/*.yaml"):
         for part in parts(read(file)):
             settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
             bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)

@@ -133,7 +133,7 @@ def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trai
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
     def plant(content: dict[str, Any]) -> None:
-        texts = {"init_from": "${oc.env:SECRET}", "init_embeddings": "${oc.decode:${oc.env:SECRET}}"}
+        texts = {"init_embeddings": "${oc.env:SECRET}", "init_vocabulary": "${oc.decode:${oc.env:SECRET}}"}
         content["showattendtell"]["config"] |= texts
 
     file = altered(plant)
