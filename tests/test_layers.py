@@ -13,7 +13,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 COMMANDS = {"prepare", "features.__main__", "train", "average", "calibrate", "evaluate", "score", "report"}
-COMMANDS |= {"caption", "export.__main__", "demo", "reproduce", "serve", "cli"}
+COMMANDS |= {"caption", "demo", "cli"}
 
 LAYERS = [
     {"errors"},
@@ -25,7 +25,7 @@ LAYERS = [
     {"datamodules", "losses"},
     {"config"},
     {"inference"},
-    {"training", "serving", "reproduction", "export"},
+    {"training"},
     COMMANDS,
     {"extensions"},
 ]
@@ -165,7 +165,12 @@ def test_what_only_captions_and_scores_does_not_wait_for_lightning():
     others = [module for module in MODULES if not is_training(module) and layer(module) != "extensions"]
     imported = {module: imports(module, module == "runtime.launched") for module in others}  # but for tasks of srun
     assert not_empty({module: foreign(names) & {"pytorch_lightning"} for module, names in imported.items()}) == {}
-    assert not_empty({module: set(filter(is_training, own(names))) for module, names in imported.items() if module != "caption"}) == {}
+    assert (
+        not_empty(
+            {module: set(filter(is_training, own(names))) for module, names in imported.items() if module != "caption"}
+        )
+        == {}
+    )
     plain = {module: imports(module, when_imported=True) for module in others if module not in TORCHMETRICS}
     assert not_empty({module: foreign(names) & {"torchmetrics"} for module, names in plain.items()}) == {}
 

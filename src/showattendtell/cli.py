@@ -17,10 +17,7 @@ COMMANDS = {
     "evaluate": "score a checkpoint",
     "score": "score and compare captions of any model",
     "report": "tables of results",
-    "reproduce": "train and score all rows of a table of the paper",
     "caption": "caption photographs and show where the model looked",
-    "serve": "serve a web page and an HTTP API",
-    "export": "export to ONNX, torch.export or AOTInductor",
     "demo": "the whole pipeline on a built-in data set, in minutes",
 }
 for file in sorted(Path(__file__).parent.glob("extensions/*/commands/*.py")):

@@ -19,8 +19,8 @@ from documentation import FENCED, SHELL
 from repository import ROOT
 
 from showattendtell.errors import UserError
-from showattendtell.export.formats import FORMATS
-from showattendtell.export.web import find_runtime
+from showattendtell.extensions.export.formats import FORMATS
+from showattendtell.extensions.export.web import find_runtime
 
 pytestmark = [
     pytest.mark.slow,

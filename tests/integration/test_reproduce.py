@@ -135,7 +135,7 @@ def test_workers_share_the_runs_and_the_last_one_writes_the_whole_table(start: S
 
 
 OWN_TABLE = """
-_target_: showattendtell.reproduction.tables.PaperTableConfig
+_target_: showattendtell.extensions.reproduction.tables.PaperTableConfig
 name: mine
 folder: mine
 base: gateless
@@ -145,7 +145,7 @@ decodings: [1]
 decoding: 1
 recipes:
   gateless:
-    _target_: showattendtell.reproduction.tables.RecipeConfig
+    _target_: showattendtell.extensions.reproduction.tables.RecipeConfig
     settings: [dataset=shapes, attention=gateless]
 """
 

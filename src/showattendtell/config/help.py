@@ -82,7 +82,6 @@ COMMON = {
         "decoding.forbidden",
         "dataset.root",
     ),
-    "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),
 }
 """Commands with many settings, and the settings that their page without `all` describes, in this order."""
 

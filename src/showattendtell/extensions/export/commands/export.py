@@ -1,0 +1,69 @@
+"""Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry_point import entry_point, exit_process
+from showattendtell.errors import UserError
+
+
+@entry_point("export")
+def main(config: DictConfig) -> None:
+    from itertools import chain
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from showattendtell.data.images import find_images
+    from showattendtell.extensions.export import checking, web, wheel
+    from showattendtell.extensions.export.formats import graph_formats, remove_graphs, write_formats, write_metadata
+    from showattendtell.extensions.export.loading import load_models, quantization_images, read_dataset
+    from showattendtell.inference.loading import next_to, note_about
+    from showattendtell.inference.pipeline import checkpoint_groups
+    from showattendtell.models.kernels.parallel import plain_torch
+    from showattendtell.runtime.files import cache_folder, new_folder, write_errors
+
+    formats = graph_formats(config.formats)
+    if config.split and "onnx" not in formats:
+        raise UserError(f"split={config.split} scores the ONNX graphs; add onnx to formats, or leave split out")
+    package = wheel.check_package(config.package) if "wheel" in config.formats else None
+    runtime = web.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
+    paths = [] if config.images is None else find_images(config.images).sources
+    with plain_torch():
+        model, *other_models = load_models(config)
+    dataset = read_dataset(config, model)
+    photographs = quantization_images(config.precision, paths, dataset)
+    with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
+        with plain_torch():
+            metadata = write_formats(output, model.graphs, formats, model.metadata, model.preprocess_all(photographs))
+        images = model.preprocess_all(paths) or checking.generated_images(model.side, 8)
+        rows = checking.check_formats(model.module, output, formats, metadata, images)
+        scores = (
+            checking.score_on_split(model, output, metadata, dataset, config.split) if config.split and dataset else {}
+        )
+        if runtime:
+            web_models = [web.read_model(model.name, model.metadata, output)]
+            for other in other_models:
+                with TemporaryDirectory() as place, plain_torch():
+                    write_formats(
+                        Path(place), other.graphs, ["onnx"], other.metadata, other.preprocess_all(photographs)
+                    )
+                    web_models.append(web.read_model(other.name, other.metadata, Path(place)))
+            note = note_about(chain.from_iterable(checkpoint_groups(config)))
+            page_bytes = web.write_web(output / "web", web_models, runtime, note, config.webgpu)
+        if package:
+            wheel.write_wheel(output, package, metadata)
+        if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
+            remove_graphs(output, "onnx")
+        sizes = write_metadata(output, metadata)
+    checking.print_files(sizes)
+    checking.print_rows(rows, len(images), "photographs" if paths else "generated pictures")
+    checking.print_scores(scores, f"{config.split}, beam {checking.BEAM}")
+    if runtime:
+        print(
+            f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
+        )
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
+    exit_process()

@@ -1,0 +1,146 @@
+"""What is exported: checkpoints with their graphs, and the photographs that they are checked and quantized on."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy import ndarray
+
+from showattendtell import __version__
+from showattendtell.config.instantiate import Config, build
+from showattendtell.config.validation import raise_errors, validate
+from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
+from showattendtell.data.vocabulary import SPECIAL
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
+from showattendtell.extensions.export.quantization import Precision
+from showattendtell.inference.loading import find_model, load_model, reading_settings
+from showattendtell.inference.pipeline import checkpoint_groups, model_names
+from showattendtell.inference.predictions import evenly_spaced
+from showattendtell.models.calibration import Calibration
+from showattendtell.runtime.files import WEIGHTS, sha256
+from showattendtell.types import Dataset
+
+QUANTIZATION_IMAGES = 100
+"""Number of validation images on which activations are quantized."""
+
+
+class ExportModel(NamedTuple):
+    """A trained model, the configuration of its training, its graphs in plain torch and its captioner.json."""
+
+    name: str
+    module: ImageCaptioner
+    config: Config
+    graphs: dict[str, Graph]
+    metadata: dict[str, Any]
+
+    @property
+    def side(self) -> int:
+        """Side of what the encoder sees, in pixels."""
+        return self.module.encoder.preprocessing.crop
+
+    def preprocess(self, path: str) -> ndarray:
+        """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
+        pixels: ndarray = self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
+        return pixels
+
+    def preprocess_all(self, paths: Sequence[str]) -> list[ndarray]:
+        return [self.preprocess(path) for path in paths]
+
+
+def load_models(config: Config) -> list[ExportModel]:
+    """Load the checkpoint of the command, and those that it compares; call it within `plain_torch()`.
+
+    Raises:
+        UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
+    """
+    groups = checkpoint_groups(config)
+    if len(groups) > 1 and "web" not in config.formats:
+        raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
+    return [_load(config, name, *group) for name, group in zip(model_names(config), groups, strict=True)]
+
+
+def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
+    module, trained, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+    module.encoder.check_reads_pixels()
+    graphs = graphs_of(module, config.pixels, config.max_length, calibration)
+    if config.precision != "float32":
+        del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
+    if "web" in config.formats and module.captioner.attention.samples:
+        graphs |= _other_step(module, config)
+    path = find_model(checkpoint)
+    weights = path / WEIGHTS if path.is_dir() else path
+    card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
+    return ExportModel(name, module, trained, graphs, card)
+
+
+def _other_step(module: ImageCaptioner, config: Config) -> dict[str, Graph]:
+    """Return the step of hard attention in its other mode, which a page lets its readers choose."""
+    other = copy.deepcopy(module)
+    attention = other.captioner.attention
+    attention.inference_mode = "expectation" if attention.inference_mode == "argmax" else "argmax"
+    return {f"step_{attention.inference_mode}": graphs_of(other, config.pixels, config.max_length)["step"]}
+
+
+def metadata_of(
+    model: ImageCaptioner,
+    weights: Path,
+    pixels: Pixels,
+    max_length: int,
+    calibration: Calibration | None = None,
+    precision: Precision = "float32",
+) -> dict[str, Any]:
+    """Return the description of the model as plain data; graphs and files are added when they are written."""
+    preprocessing = model.encoder.preprocessing
+    return {
+        "format": 1,
+        "version": __version__,
+        "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
+        "vocabulary": list(model.vocabulary.words),
+        "detokenizer": model.vocabulary.tokenizer.joining(),
+        "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
+        "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
+        "suppressed_tokens": list(SUPPRESSED_TOKENS),
+        "precision": precision,
+        "max_length": max_length,
+        "grid": list(model.encoder.grid),
+        "preprocessing": {
+            **preprocessing._asdict(),
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "longest": MAX_ASPECT_RATIO,
+            "pixels": pixels,
+        },
+        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
+    }
+
+
+def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+    """Return what `run_onnx` needs of a calibration in addition to the graph `unlikeness`."""
+    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
+
+
+def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
+    """Read the data set that a model was trained on, from the place that the command gives; None if it needs none."""
+    if not config.split and config.dataset.root is None:
+        return None
+    settings = reading_settings(model.config, dataset=config.dataset)
+    raise_errors(validate(settings))
+    dataset: Dataset = build(settings.dataset)
+    return dataset
+
+
+def quantization_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
+    """Return the photographs on which activations are quantized: those that were found, or validation images.
+
+    Raises:
+        UserError: they are needed, and there are neither.
+    """
+    if precision != "int8" or paths:
+        return paths
+    if dataset is None:
+        raise UserError("precision=int8 needs photographs; give them as images=, or the data set as dataset.root=")
+    return [example.path for example in evenly_spaced(dataset.split("val"), QUANTIZATION_IMAGES)]

@@ -1,0 +1,170 @@
+"""A folder of static files that captions photographs in a browser: the page, the graphs, and onnxruntime-web."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import sha256
+from showattendtell.visualization.pages import EVEN, UNSURE
+from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, UNGATED, fill
+
+TEMPLATES = Path(__file__).parent / "templates"
+RUNTIME = "onnxruntime-web"
+VERSION = "1.30.0"
+INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
+"""SHA-512 of the package's archive in base64, as npm states it."""
+
+SCRIPT, PROGRAM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
+GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+MEGABYTES = 32
+MAX_BEAM_SIZE = 10
+OTHER_STEPS = {"step_argmax", "step_expectation"}
+
+
+class WebModel(NamedTuple):
+    """A captioner of the page: its name, its captioner.json, and its graphs as ONNX."""
+
+    name: str
+    metadata: Mapping[str, Any]
+    graphs: Mapping[str, bytes]
+
+
+def find_runtime(archive: str | None, cache: Path) -> Path:
+    """Return the archive of onnxruntime-web: `archive`, or the one in the cache, where npm puts it first.
+
+    Raises:
+        UserError: there is none, npm cannot fetch it, or its checksum is wrong.
+    """
+    path = Path(archive).expanduser() if archive else cache / f"{RUNTIME}-{VERSION}.tgz"
+    advice = f"run npm pack {RUNTIME}@{VERSION} where there is a network, and give the file as onnxruntime_web=FILE"
+    if not path.is_file():
+        if archive:
+            raise UserError(f"onnxruntime_web={archive} does not exist; {advice}")
+        if not shutil.which("npm"):
+            raise UserError(f"formats=[web] needs npm, which fetches {RUNTIME} {VERSION}; install Node.js, or {advice}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=path.parent) as folder:
+            done = subprocess.run(["npm", "pack", "--silent", f"{RUNTIME}@{VERSION}"], cwd=folder, capture_output=True)
+            fetched = next(Path(folder).glob("*.tgz"), None)
+            if done.returncode or fetched is None:
+                reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["npm printed no reason"])[0]
+                raise UserError(f"npm cannot fetch {RUNTIME} {VERSION} ({reason}); {advice}")
+            fetched.replace(path)
+    if base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode() != INTEGRITY:
+        raise UserError(f"{path} is not {RUNTIME} {VERSION} (its checksum differs); remove it, and {advice}")
+    return path
+
+
+def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str, webgpu: bool = False) -> int:
+    """Write the page of one model, or of several side by side, to a new folder; return the bytes that it loads.
+
+    Args:
+        archive: the package onnxruntime-web.
+        note: what users should know about the models.
+        webgpu: run encoders with WebGPU in browsers that have it.
+    """
+    folder.mkdir()
+    _extract(archive, folder / "onnxruntime", webgpu)
+    described = [_write_model(folder, i, model) for i, model in enumerate(models)]
+    shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
+    total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
+    total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
+    about = [
+        {
+            "name": model.name,
+            "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
+            "languages": list(model.metadata["languages"]),
+        }
+        for model in models
+    ]
+    overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
+    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
+    texts = {
+        "index.html": fill(TEMPLATES / "web.html", bytes=total, **page),
+        "style.css": fill("style.css"),
+        "web.js": fill(
+            TEMPLATES / "web.js",
+            models=described,
+            bytes=total,
+            darkest=DARKEST,
+            unsure=UNSURE,
+            even=EVEN,
+            ungated=UNGATED,
+        ),
+        "worker.js": fill(TEMPLATES / "worker.js", webgpu=webgpu),
+        **{name: fill(TEMPLATES / name) for name in ("captioner.js", "icon.svg")},
+        "manifest.webmanifest": json.dumps(_manifest(models[0].name), indent=1),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    version = hashlib.sha256("".join(sha256(folder / name) for name in names).encode()).hexdigest()[:16]
+    script = fill(TEMPLATES / "service_worker.js", files=["./", *names], version=version)
+    (folder / "service_worker.js").write_text(script, encoding="utf-8")
+    return total
+
+
+def read_model(name: str, card: Mapping[str, Any], folder: Path) -> WebModel:
+    """Return an exported model with its ONNX graphs; the loop of `greedy` is the page's own."""
+    files = sorted((folder / "onnx").glob("*.onnx"))
+    return WebModel(name, card, {file.stem: file.read_bytes() for file in files if file.stem != "greedy"})
+
+
+def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
+    """Write the files of a model, compressed; return what web.js needs of it."""
+    model_folder = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
+    model_folder.mkdir(parents=True)
+    for name, content in model.graphs.items():
+        (model_folder / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
+    (model_folder / "captioner.json").write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
+    preprocessing = model.metadata["preprocessing"]
+    return {
+        "name": model.name,
+        "folder": model_folder.relative_to(folder).as_posix(),
+        "files": {name: f"{name}.onnx.gz" for name in model.graphs},
+        "grid": model.metadata["grid"],
+        "squash": preprocessing["crop_mode"] == "squash",
+        "share": preprocessing["crop"] / preprocessing["resize"],
+    }
+
+
+def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
+    """Extract the files of onnxruntime-web that the page uses, the programs compressed, and add its license."""
+    import onnxruntime
+
+    folder.mkdir()
+    with tarfile.open(archive) as package:
+        for name in (SCRIPT, PROGRAM, *([GPU_SCRIPT, GPU_PROGRAM] if webgpu else [])):
+            member = package.extractfile(f"package/dist/{name}")
+            assert member
+            content = member.read()
+            if name.endswith(".wasm"):
+                (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
+            else:
+                (folder / name).write_bytes(content)
+    for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
+        shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
+
+
+def _manifest(name: str) -> dict[str, Any]:
+    return {
+        "name": "Describe a photograph",
+        "short_name": "Describe",
+        "description": f"Captions photographs with {name}, on this device.",
+        "start_url": "./",
+        "display": "standalone",
+        "background_color": "#f4f3f0",
+        "theme_color": "#f4f3f0",
+        "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}],
+    }

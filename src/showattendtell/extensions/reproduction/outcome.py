@@ -1,0 +1,154 @@
+"""The table of a reproduction: its rows, next to the paper's, and their differences with confidence intervals."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from showattendtell.data.formats import read_all
+from showattendtell.extensions.reproduction.runs import TableRun
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
+from showattendtell.inference.matching import in_words, match
+from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
+from showattendtell.runtime.files import atomic_write, write_errors
+from showattendtell.visualization.comparison import COLUMNS as PAPER
+from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
+from showattendtell.visualization.result_files import Result, read_result
+from showattendtell.visualization.results_table import (
+    DIGITS,
+    FORMATS,
+    ResultsTable,
+    TableBlock,
+    TableInterval,
+    TableRow,
+    format_table,
+    print_overview,
+)
+
+TIME = "training_minutes"
+COLUMNS = (
+    *("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "bleu4_with_penalty", "rouge_l", "cider", "distinct_captions"),
+    *("pointing_game", "attention_correctness", "attention_entropy", "attention_movement", TIME),
+)
+METRICS = ("bleu", "meteor", "rouge_l", "cider")
+"""Metrics whose differences get confidence intervals."""
+
+RESAMPLES, SEED = 1000, 1
+
+
+def make_table(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan], notes: Sequence[str]
+) -> ResultsTable | None:
+    """Return the figures of the finished runs next to the paper's rows; None if no run is finished."""
+    series = list(_series(table, runs, ensembles))
+    rows = [row for _, _, row in series]
+    results = [result for row in rows for result in row.results]
+    if not rows:
+        return None
+    dataset = results[0].dataset
+    published = paper_rows(dataset) if any(recipe.paper for recipe in table.recipes.values()) else {}
+    in_paper = [table.recipes[recipe].paper if recipe in table.recipes else None for recipe, _, _ in series]
+    blocks = [TableBlock(DATASETS.get(dataset, dataset), tuple(_next_to_paper(rows, in_paper, published)))]
+    nodes = [model.config["encoder"] for result in results for model in result.models]
+    encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
+    missing = (
+        f"{result.path} has no {metric}: {reason}; delete it, and the next run writes it"
+        for result in results
+        for metric, reason in result.missing.items()
+    )
+    remarks = [
+        *([ORIGIN] if published else []),
+        *find_notes(rows, COLUMNS),
+        f"encoder: {' and '.join(encoders)}{'; the paper has VGG-19' if published else ''}",
+        *dict.fromkeys(missing),
+        *notes,
+    ]
+    base = next((row for recipe, decoding, row in series if (recipe, decoding) == (table.base, table.decoding)), None)
+    comparable = [row for recipe, decoding, row in series if decoding == table.decoding or recipe == table.base]
+    other_rows = [row for row in comparable if row is not base]
+    if base and other_rows:
+        differences, reasons = _differences(base, other_rows)
+        blocks.append(TableBlock(f"differences to {base.label}", tuple(differences)))
+        remarks += [f"no differences in {metric}: {reason}" for metric, reason in reasons.items()]
+        remarks.append(
+            f"differences: of the means over seeds, and the interval of 95 % of {RESAMPLES:,} resamples of the images "
+            "(paired bootstrap); what another seed would give is shown by the standard deviations alone"
+        )
+    columns = tuple(column for column in COLUMNS if any(column in row.figures for row in rows))
+    return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
+
+
+def _series(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan]
+) -> Iterator[tuple[str, int | str, TableRow]]:
+    """Yield a row for each recipe, over its finished seeds, and each finished ensemble, with each decoding."""
+    series: list[tuple[str, int | str, tuple[Result, ...]]] = []
+    for recipe in dict.fromkeys(run.recipe for run in runs):
+        finished = [run for run in runs if run.recipe == recipe and run.is_finished]
+        for decoding in table.decodings if finished else ():
+            series.append((recipe, decoding, tuple(_read(run, decoding) for run in finished)))
+    for name, ensemble in ensembles.items():
+        for decoding in table.decodings if ensemble.is_finished else ():
+            series.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
+    for name, decoding, results in series:
+        yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", mean_scores(results, COLUMNS), results)
+
+
+def _read(run: TableRun, decoding: int | str) -> Result:
+    """Return a run's result; its training time includes the earlier stages."""
+    result = read_result(run.scoring.result_file(decoding))
+    minutes = 0.0 if run.is_mean else result.figures.get(TIME)
+    minutes_before = run.minutes_before
+    if not minutes_before or minutes is None:
+        return result
+    return result._replace(figures={**result.figures, TIME: minutes + minutes_before})
+
+
+def _next_to_paper(
+    rows: Sequence[TableRow], models: Sequence[str | None], published: Mapping[str, TableRow]
+) -> Iterator[TableRow]:
+    """Yield the paper's rows of other models, then each row below the paper's row of its model, if there is one."""
+    yield from (row for model, row in published.items() if model not in models)
+    above = None
+    for model, row in zip(models, rows, strict=True):
+        if model and model in published and model != above:
+            yield published[model]
+        above = model
+        yield row
+
+
+def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> tuple[list[TableRow], dict[str, str]]:
+    """Return a row of differences to the base for each of the others, of means over seeds on the same resamples of the
+    images; and the reason for each metric that some results lack."""
+    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
+
+    missing: dict[str, str] = {}
+    paths = [Path(result.path) for row in (base, *other_rows) for result in row.results]
+    corpus = in_words(match(read_all(paths), {}, None, partial=False), base.results[0].tokenizer)
+    copies = draw_copies(len(corpus.images), RESAMPLES, SEED)
+
+    def resample_row(row: TableRow) -> Resampled:
+        panels = [measure(corpus.hypotheses[Path(result.path)], corpus.references, METRICS) for result in row.results]
+        resampled = [resample(panel.measured, copies) for panel in panels]
+        for panel, resampled_run in zip(panels, resampled, strict=True):
+            missing.update({**panel.missing, **resampled_run.missing})
+        return average(resampled)
+
+    first, rows = resample_row(base), []
+    for row in other_rows:
+        intervals = {
+            name: TableInterval(difference.difference, difference.low, difference.high, DIGITS.get(name, 1))
+            for name, difference in compare(first, resample_row(row)).differences.items()
+        }
+        rows.append(TableRow(row.label, intervals, row.results))
+    return rows, missing
+
+
+def write(overview: ResultsTable, folder: Path, name: str) -> None:
+    """Print the paper's columns, and write all columns in every format."""
+    print_overview(overview._replace(columns=tuple(name for name in overview.columns if name in PAPER)))
+    for suffix in FORMATS:
+        path = folder / f"{name}{suffix}"
+        with write_errors(path), atomic_write(path) as stream:
+            stream.write(format_table(overview, path))
+    print(f"the table is in {folder}, as {', '.join(name + suffix for suffix in FORMATS)}")
+    if overview.photographs:
+        print(f"where the models looked: {folder / overview.photographs}")

@@ -1,0 +1,272 @@
+"""The ASGI application: the web page, the JSON endpoint and its documentation."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from showattendtell import __version__
+from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
+from showattendtell.extensions.serving.models import ModelRegistry
+from showattendtell.extensions.serving.queue import Place, RequestQueue
+from showattendtell.extensions.serving.schemas import (
+    MAX_BEAM_SIZE,
+    AttentionMode,
+    CaptionRequest,
+    CaptionsResponse,
+    ErrorResponse,
+    Limits,
+    ModelInfo,
+    ModelsResponse,
+    RequestError,
+    Upload,
+)
+from showattendtell.extensions.serving.server import client_network
+from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
+from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
+
+Outputs = dict[str, list[ImageCaptions]]
+"""The captions of each photograph, by model."""
+
+TEMPLATES = Path(__file__).parent / "templates"
+LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
+PICTURE_CELL = 240  # width of a panel of /api/picture
+ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
+    "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
+}
+
+
+class Service(NamedTuple):
+    """State shared by all endpoints."""
+
+    models: ModelRegistry
+    queue: RequestQueue
+    limits: Limits
+    note: str
+
+    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
+        """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
+        client = client_network(request.client)
+        async with self.queue.place(client) as place:
+            photographs, options = await read_form(request, self.limits)
+            place.arriving = False
+            watch = asyncio.create_task(_cancel_when_disconnected(request, place))
+            try:
+                pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
+                return await self.queue.work(
+                    client,
+                    lambda: make(photographs, self.models.describe(photographs, options)),
+                    pixels > LARGE_PIXELS,
+                )
+            finally:
+                watch.cancel()
+
+    def overview(self) -> ModelsResponse:
+        return ModelsResponse(
+            models=[
+                ModelInfo(name=name, hard_attention=bool(model.hard), languages=model.languages)
+                for name, model in self.models.by_name.items()
+            ],
+            beam_size=self.models.beam_size,
+            attention=[*get_args(AttentionMode)],
+            formats=[*FORMATS],
+            limits=self.limits._asdict(),
+        )
+
+
+async def _cancel_when_disconnected(request: Request, place: Place) -> None:
+    """Drop the work of a request, whose body has been read, when its client closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    place.task.cancel()
+
+
+def _form(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what FastAPI documents of an endpoint that takes the form."""
+    files = {
+        "type": "array",
+        "items": {"type": "string", "format": "binary"},
+        "description": "one photograph or several; their file names are returned and not used otherwise",
+    }
+    properties = {PHOTOGRAPH: files, **CaptionRequest.model_json_schema()["properties"]}
+    form = {"type": "object", "properties": properties, "required": [PHOTOGRAPH]}
+    return {
+        "responses": {**ERRORS, 200: answer},
+        "response_class": Response,
+        "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}},
+    }
+
+
+router = APIRouter()
+
+
+@router.post("/api/caption", **_form({"model": CaptionsResponse, "description": "the captions"}))
+async def caption(request: Request) -> Response:
+    """Caption photographs; return log p, beta and the attention map of each word."""
+    return Response(await request.app.state.service.answer(request, _captions), media_type="application/json")
+
+
+@router.post("/api/picture", **_form({"content": {"image/png": {}}, "description": "the picture"}))
+async def picture(request: Request) -> Response:
+    """Caption one photograph with one model; return a PNG with a panel for each word."""
+    return Response(await request.app.state.service.answer(request, _picture), media_type="image/png")
+
+
+@router.post("/cards", include_in_schema=False)
+async def cards(request: Request) -> HTMLResponse:
+    """Return the captioned photographs as HTML for the page."""
+    return HTMLResponse(await request.app.state.service.answer(request, _cards))
+
+
+@router.get("/api/models")
+async def overview(request: Request) -> ModelsResponse:
+    """Return the names of the models, as the field model accepts them, and the limits of a request."""
+    return request.app.state.service.overview()
+
+
+def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
+    return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
+
+
+def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
+    if len(photographs) * len(outputs) > 1:
+        raise RequestError(422, "a picture is of one photograph and one model; send one of each")
+    content = BytesIO()
+    [[output]] = outputs.values()
+    draw_panel(*output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
+    pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
+    entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
+    return render(Page("", list(outputs), entries), "cards.html").encode()
+
+
+def add_pages(app: FastAPI) -> None:
+    """Add the pages, which are rendered once: they are the same for everyone."""
+    service, openapi = app.state.service, app.openapi()
+    site = fill(
+        "upload.html",
+        overview=service.overview().model_dump(),
+        note=service.note,
+        beams=MAX_BEAM_SIZE,
+        gated=[True, False],
+        examples=EXAMPLES,
+    )
+    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS, spell=spell_schema)
+    pages = {
+        "/": ("text/html", site.encode()),
+        "/docs": ("text/html", reference.encode()),
+        "/openapi.json": ("application/json", json.dumps(openapi).encode()),
+        "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST).encode()),
+        "/style.css": ("text/css", fill("style.css").encode()),
+        "/health": ("application/json", b'{"status":"ok"}'),
+        "/favicon.ico": ("image/x-icon", b""),
+    }
+    pages |= {f"/examples/{one.file}": ("image/jpeg", (EXAMPLE_FOLDER / one.file).read_bytes()) for one in EXAMPLES}
+
+    async def page(request: Request) -> Response:
+        kind, content = pages[request.scope["path"]]
+        if kind == "text/html":
+            content = content.replace(ADDRESS.encode(), escape(str(request.base_url)).encode())
+        return Response(content, media_type=kind)
+
+    for path in pages:
+        app.add_route(path, page)
+
+
+def spell_schema(schema: Mapping[str, Any]) -> str:
+    """Return in words what kind of value a JSON schema describes."""
+    if "$ref" in schema:
+        return schema["$ref"].rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(spell_schema(option) for option in schema["anyOf"] if option.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {spell_schema(schema['items'])}"
+    if schema.get("format") == "binary":
+        return "file"
+    bounds = [f"from {schema['minimum']:g}"] if "minimum" in schema else []
+    bounds += [f"to {schema['maximum']:g}"] if "maximum" in schema else []
+    return " ".join([schema.get("type", "any"), *bounds])
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Answer with the sentence of an error; to OPTIONS, with the methods that the address has."""
+    assert isinstance(error, HTTPException)
+    sentence, headers = error.detail, dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = headers["Allow"].replace("GET", "GET, HEAD") + ", OPTIONS"
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+    if not isinstance(error, RequestError):
+        sentence = f"{sentence.lower()}; GET / is the page, GET /docs documents the endpoints"
+    return JSONResponse({"error": sentence}, error.status_code, headers)
+
+
+async def server_error(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
+
+
+class Front:
+    """Middleware that refuses other names of this server, and answers HEAD as GET, whose content uvicorn leaves out.
+
+    A page of another site could read the answers under a name of its own for this server.
+
+    Args:
+        hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app, self._hosts = app, [host.lower() for host in hosts]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app, host = self._app, Headers(scope=scope).get("host", "").lower()
+        name = re.sub(r":\d*$", "", host).strip("[]")
+        if not any(fnmatch(name, pattern) for pattern in self._hosts):
+            app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
+        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
+
+
+def make_app(
+    models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str], note: str = ""
+) -> FastAPI:
+    """Create the application.
+
+    Args:
+        hosts: accepted host names, see `Front`.
+        note: what users of the page should know about the models.
+    """
+    app = FastAPI(
+        title="showattendtell",
+        version=__version__,
+        summary="Captions of photographs, and where the model looked at each word",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        exception_handlers={HTTPException: http_error, Exception: server_error},
+    )
+    app.add_middleware(Front, hosts=hosts)
+    app.state.service = Service(models, queue, limits, note)
+    app.include_router(router)
+    add_pages(app)
+    return app

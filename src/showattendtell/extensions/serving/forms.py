@@ -1,0 +1,123 @@
+"""The form of a request, which is read within limits into memory only: photographs and options."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from showattendtell.data.image_limits import CostlyImageError
+from showattendtell.data.images import open_content
+from showattendtell.extensions.serving.schemas import CaptionRequest, Limits, RequestError, Upload, clean
+
+PHOTOGRAPH = "photograph"  # the field of the form that holds a file
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FIELDS = 32
+FIELD_BYTES = 2000
+MEGA = 1_000_000
+
+
+class InMemoryParser(MultiPartParser):
+    """Starlette's parser of forms without temporary files; the size is limited before it."""
+
+    spool_max_size = 2**40
+
+
+async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], CaptionRequest]:
+    """Read the form of a request: its photographs and options.
+
+    Raises `RequestError` for other content, too many photographs, a timeout, a body as soon as it is too large, and
+    invalid options.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind.lower() != "multipart/form-data":
+        sent = clean(kind) or "nothing"
+        raise RequestError(415, f"a form is needed, multipart/form-data with a field '{PHOTOGRAPH}'; {sent} was sent")
+    maxima = {"max_files": limits.photographs, "max_fields": FIELDS, "max_part_size": FIELD_BYTES}
+    try:
+        async with asyncio.timeout(limits.seconds):
+            form = await InMemoryParser(request.headers, _limited(request, limits), **maxima).parse()
+    except MultiPartException as fault:
+        raise RequestError(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it again") from None
+    except ClientDisconnect:
+        raise RequestError(400, "the form ended before all of it was received; send it again") from None
+    except TimeoutError:
+        raise RequestError(408, f"the form did not arrive within {limits.seconds:g} seconds; send less") from None
+    fields = {name: [value for value in form.getlist(name) if value] for name in form}
+    photographs = []
+    for file in fields.pop(PHOTOGRAPH, []) or [""]:
+        if not isinstance(file, UploadFile):
+            raise RequestError(422, f"there is no photograph; send at least one file as the field '{PHOTOGRAPH}'")
+        photographs.append(Upload(file_name(file.filename or ""), await file.read()))
+    return photographs, read_options(fields)
+
+
+async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it arrives, up to its maximum size."""
+    most = limits.request_megabytes * MEGA
+    too_large = f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
+    if int(request.headers.get("content-length", 0)) > most:
+        raise RequestError(413, too_large)
+    received = 0
+    async for chunk in request.stream():
+        received += len(chunk)
+        if received > most:
+            raise RequestError(413, too_large)
+        yield chunk
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path of any operating system; browsers send a quotation mark as %22."""
+    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
+
+
+def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
+    """Return the number of pixels of photographs according to their headers, without decoding them.
+
+    Raises `RequestError` for a file that is too large or not of an accepted format, and for too many pixels in total.
+    """
+    for name, content in photographs:
+        if len(content) > limits.file_megabytes * MEGA:
+            raise RequestError(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
+    pixels = sum(map(_pixels, photographs))
+    if pixels > limits.megapixels * MEGA:
+        sent = photographs[0].name if len(photographs) == 1 else "the photographs together"
+        raise RequestError(
+            413, f"{sent}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once"
+        )
+    return pixels
+
+
+def _pixels(photograph: Upload) -> float:
+    try:
+        with open_content(photograph.content, FORMATS) as image:
+            return image.width * image.height
+    except CostlyImageError as error:
+        raise RequestError(422, f"image {photograph.name} {error}") from None
+    except Image.DecompressionBombError:
+        return math.inf
+    except Exception as error:  # Pillow raises many types for a damaged file
+        format_names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise RequestError(415, f"{photograph.name} is not a {format_names} file that can be read") from error
+
+
+def read_options(fields: Mapping[str, list[Any]]) -> CaptionRequest:
+    """Read the request options from the form's fields; raise `RequestError` if they are invalid."""
+    options = {name: values if name == "model" else values[-1] for name, values in fields.items() if values}
+    try:
+        return CaptionRequest.model_validate(options)
+    except ValidationError as error:
+        faults = [_sentence(detail["loc"], detail["msg"]) for detail in error.errors()[:3]]
+        raise RequestError(422, "; ".join(faults)) from None
+
+
+def _sentence(location: tuple[int | str, ...], message: str) -> str:
+    name = clean(str(location[0])) if location else "a field"  # its name is not a string
+    if message.startswith("Extra inputs"):
+        return f"there is no field '{name}'; available: photograph, {', '.join(CaptionRequest.model_fields)}"
+    return f"{name}: {message[0].lower()}{message[1:]}"

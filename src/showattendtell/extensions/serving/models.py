@@ -1,0 +1,105 @@
+"""The served models by name, and their captions with the options of a request."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import lru_cache
+from threading import Lock
+
+from PIL import Image
+
+from showattendtell.data.images import decode_image
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload, clean
+from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.visualization.pages import ImageCaptions
+
+VARIANTS = 8  # number of beam sizes and languages for which the pipeline of a model is kept
+
+
+class RegisteredModel:
+    """A checkpoint or an ensemble under the name that requests use.
+
+    hard: the modules of hard attention, whose inference mode a request can choose, and the mode without a choice.
+    """
+
+    def __init__(self, name: str, captioner: CaptioningPipeline):
+        captioner.check_reads_pixels()
+        self.name, self._captioner = name, captioner
+        attentions = (model.module.captioner.attention for model in captioner.models)
+        self.hard = {attention: attention.inference_mode for attention in attentions if attention.samples}
+        self._pipeline = lru_cache(VARIANTS)(self._with_options)
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages that a request can choose from; that of the server's setting comes first."""
+        module = self._captioner.models[0].module
+        first = [] if module.language is None else [module.language]
+        return [*dict.fromkeys([*first, *module.vocabulary.languages])]
+
+    @property
+    def decoding(self) -> Decoding:
+        return self._captioner.models[0].module.decoding
+
+    def describe(self, photographs: list[Image.Image], options: CaptionRequest) -> list[ImageCaptions]:
+        """Return the captions of each photograph; called by one thread at a time."""
+        pipeline = self._pipeline(options.beam_size, options.language)
+        pipeline.seed = self._captioner.seed if options.seed is None else options.seed
+        for attention, mode in self.hard.items():
+            attention.inference_mode = options.attention or mode
+        return pipeline(photographs)
+
+    def _with_options(self, beam_size: int | None, language: str | None) -> CaptioningPipeline:
+        """Return a pipeline of the same models with another beam size and language; their weights are shared."""
+        decoding = self.decoding
+        if beam_size and not isinstance(decoding, BeamSearch):
+            raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
+        if language and language not in self.languages:
+            hint = did_you_mean(clean(language), self.languages) if self.languages else "; leave language out"
+            raise RequestError(422, f"{self.name} does not write the language '{clean(language)}'{hint}")
+        changes = {name: value for name, value in (("beam_size", beam_size), ("language", language)) if value}
+        try:
+            decoding = dataclasses.replace(decoding, **changes)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise RequestError(422, f"beam_size: {error}") from None
+        models = [
+            model._replace(
+                module=ImageCaptioner(model.module.encoder, model.module.captioner, model.module.vocabulary, decoding)
+            )
+            for model in self._captioner.models
+        ]
+        return CaptioningPipeline(self.name, models, self._captioner.seed)
+
+
+class ModelRegistry:
+    """The served models by name; the first one is the default."""
+
+    def __init__(self, captioners: Sequence[CaptioningPipeline]):
+        self.by_name = {captioner.name: RegisteredModel(captioner.name, captioner) for captioner in captioners}
+        self.names = list(self.by_name)
+        self._lock = Lock()
+
+    @property
+    def beam_size(self) -> int | None:
+        """The default beam size; None if the models do not use beam search."""
+        decoding = self.by_name[self.names[0]].decoding
+        return decoding.beam_size if isinstance(decoding, BeamSearch) else None
+
+    def describe(self, photographs: Sequence[Upload], options: CaptionRequest) -> dict[str, list[ImageCaptions]]:
+        """Return the captions of each photograph by the name of the requested model.
+
+        Raises `RequestError` for a damaged photograph.
+        """
+        models = []
+        for name in dict.fromkeys(options.model or self.names[:1]):
+            if name not in self.by_name:
+                raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
+            models.append(self.by_name[name])
+        try:
+            images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+        with self._lock:
+            return {model.name: model.describe(images, options) for model in models}

@@ -1,0 +1,129 @@
+"""The table of finished runs, from result files made by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from results import result, write
+
+from showattendtell.extensions.reproduction import outcome
+from showattendtell.extensions.reproduction.runs import TableRun
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig, ScoringPlan
+from showattendtell.visualization.comparison import TABLE_1
+from showattendtell.visualization.results_table import ResultsTable, TableInterval, TableValue
+
+TABLE = PaperTableConfig(
+    name="flickr8k",
+    folder="flickr8k",
+    recipes={
+        "nic": RecipeConfig(["decoder=nic"], paper="Google NIC"),
+        "soft": RecipeConfig(["attention=soft"], paper="Soft-Attention"),
+        "dot": RecipeConfig(["attention=dot"]),
+    },
+    base="soft",
+    pages=["soft"],
+    seeds=[1, 2],
+    decodings=[1, 3],
+    ensembles={"soft_ensemble": "soft"},
+)
+REFERENCES = {
+    "1.jpg": ["a dog runs over the green grass", "the dog runs on grass"],
+    "2.jpg": ["two men play football on a field", "men in red play a game"],
+    "3.jpg": ["a child climbs up the old stairs", "a child on the stairs"],
+}
+GOOD = {image: said[0] for image, said in REFERENCES.items()}
+POOR = dict.fromkeys(REFERENCES, "a man on the grass")
+
+
+@pytest.fixture(autouse=True)
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "METRICS", ("bleu", "rouge_l"))
+
+
+@pytest.fixture
+def results_table(tmp_path: Path) -> Any:
+    """The overview of runs, given by recipe and seed with the BLEU-4 and the captions of beam 3."""
+
+    def build(
+        finished: dict[tuple[str, int], tuple[float, dict[str, str]]], *begun: tuple[str, int], ensembles: Any = None
+    ) -> ResultsTable | None:
+        runs = []
+        for recipe, seed in [*finished, *begun]:
+            folder = tmp_path / f"{recipe}/{seed}"
+            scoring = ScoringPlan(f"{recipe}, seed {seed}", folder, (folder / "best.ckpt",), (1, 3), False)
+            runs.append(TableRun(recipe, seed, folder, (), OmegaConf.create(), scoring))
+        for run, (bleu4, captions) in zip(runs, finished.values(), strict=False):
+            for beam, lost in ((1, 2.0), (3, 0.0)):
+                decoding = {"method": "BeamSearch", "beam_size": beam}
+                changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": REFERENCES}
+                write(result(seed=run.seed, training_minutes=12.0, **changes), run.scoring.result_file(beam))
+        return outcome.make_table(TABLE, runs, ensembles or {}, ["a note"])
+
+    return build
+
+
+def rows(overview: ResultsTable, block: int = 0) -> list[str]:
+    return [row.label for row in overview.blocks[block].rows]
+
+
+def test_each_recipe_stands_below_the_papers_row_of_its_model(results_table: Any):
+    overview = results_table({("nic", 1): (10, POOR), ("soft", 1): (20, GOOD), ("dot", 1): (15, POOR)})
+    assert rows(overview) == [
+        "paper: Log Bilinear",
+        "paper: Hard-Attention",
+        "paper: Google NIC (other split, ensemble)",
+        *("nic, beam 1", "nic, beam 3"),
+        "paper: Soft-Attention",
+        *("soft, beam 1", "soft, beam 3", "dot, beam 1", "dot, beam 3"),
+    ]
+    published = overview.blocks[0].rows[5]
+    assert (
+        " ".join(str(figure) for figure in published.figures.values()).split()[3]
+        == TABLE_1["flickr8k"][2].figures[13:17]
+    )
+
+
+def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(results_table: Any):
+    overview = results_table({("soft", 1): (20, GOOD), ("soft", 2): (22, GOOD)})
+    [row] = [row for row in overview.blocks[0].rows if row.label == "soft, beam 3"]
+    assert row.figures["bleu4"] == TableValue(21.0, pytest.approx(2**0.5))
+    assert overview.columns == ("bleu1", "bleu2", "bleu3", "bleu4", "training_minutes")
+
+
+def test_others_are_held_against_the_base_and_the_base_against_its_own_other_widths(results_table: Any):
+    overview = results_table({("soft", 1): (20, GOOD), ("soft", 2): (20, GOOD), ("dot", 1): (15, POOR)})
+    assert overview.blocks[1].title == "differences to soft, beam 3"
+    assert rows(overview, 1) == ["soft, beam 1", "dot, beam 3"]
+    narrow, dot = (row.figures for row in overview.blocks[1].rows)
+    assert narrow["bleu4"] == TableInterval(0, 0, 0)
+    assert dot["bleu1"].difference < dot["bleu1"].high < 0
+    assert dot["bleu4"] == TableInterval(pytest.approx(-100), pytest.approx(-100), pytest.approx(-100))
+    assert any(note.startswith("differences: ") for note in overview.notes)
+
+
+def test_without_the_base_there_are_no_differences(results_table: Any):
+    assert len(results_table({("dot", 1): (15, POOR)}, ("soft", 1)).blocks) == 1
+
+
+def test_what_is_not_finished_has_no_row(results_table: Any):
+    assert results_table({}, ("soft", 1)) is None
+    assert "dot, beam 3" not in rows(results_table({("soft", 1): (20, GOOD)}, ("dot", 1)))
+
+
+def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table: Any, tmp_path: Path):
+    ensemble = ScoringPlan("soft_ensemble", tmp_path / "soft_ensemble/1-2", (tmp_path / "deleted.ckpt",), (1, 3), False)
+    for beam in ensemble.decodings:
+        changes = {"decoding": {"method": "BeamSearch", "beam_size": beam}, "captions": GOOD, "references": REFERENCES}
+        write(result(bleu4=23.0, **changes), ensemble.result_file(beam))
+    finished = {("soft", 1): (20, GOOD), ("soft", 2): (21, GOOD), ("dot", 1): (15, POOR)}
+    overview = results_table(finished, ensembles={"soft_ensemble": ensemble})
+    assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
+    assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
+    assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
+
+
+def test_notes_name_the_paper_and_the_encoder(results_table: Any):
+    notes = results_table({("soft", 1): (20, GOOD)}).notes
+    assert notes[0].startswith("paper: Table 1 of Xu et al. 2015")
+    assert {"encoder: vgg19 at 224 pixels; the paper has VGG-19", "a note"} <= set(notes)

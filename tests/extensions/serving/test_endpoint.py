@@ -1,0 +1,242 @@
+"""What programs get: captions as the Python API gives them, and sentences for what cannot be answered."""
+
+import html
+import io
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from hostile_uploads import encoded, noise
+from PIL import Image
+from server_requests import FORM, caption, form, part, send_request
+from small_server import Served
+
+from showattendtell.extensions.serving.app import PICTURE_CELL
+from showattendtell.inference.loading import BUNDLED_NOTE
+from showattendtell.inference.pipeline import load
+from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.rendering import EXAMPLES
+
+Serve = Callable[..., Served]
+
+WIDE, TALL = noise(90, 60), noise(40, 70)
+SPEECH = {"min_length": 3, "max_length": 5, "allow_unk": False}
+NAMES = ["soft/best.ckpt", "hard/best.ckpt"]
+
+
+def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list[Path]):
+    photographs = [encoded(WIDE, "PNG"), encoded(TALL, "PNG")]
+    answered = caption(served.address, *photographs, model=NAMES, beam_size="2", attention="argmax")
+    assert answered.status == 200
+    expected = [
+        load(path, beam_size=2, attention_mode=mode, **SPEECH)
+        for path, mode in zip(checkpoints, (None, "argmax"), strict=True)
+    ]
+    for number, (answer, content) in enumerate(zip(answered.json["photographs"], photographs, strict=True)):
+        assert answer["name"] == f"{number}.jpg"
+        assert (answer["width"], answer["height"]) == Image.open(io.BytesIO(content)).size
+        assert [account["model"] for account in answer["outputs"]] == NAMES
+        for account, captioner in zip(answer["outputs"], expected, strict=True):
+            description = captioner(content)
+            assert account["captions"][0]["caption"] == description.caption
+            words = account["captions"][0]["words"]
+            assert tuple(word["word"] for word in words) == description.words
+            maps = np.array([word["attention"] for word in words])
+            np.testing.assert_allclose(maps, description.attention[: len(words)], atol=2e-6)
+            np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1, atol=1e-4)
+            said = np.array([word["log_prob"] for word in words])
+            np.testing.assert_allclose(said, description.log_probs[: len(words)], atol=1e-3)
+            np.testing.assert_allclose([word["gate"] for word in words], description.gates[: len(words)], atol=1e-5)
+            np.testing.assert_allclose(list(account["seen"].values()), description.seen, atol=1e-6)
+
+
+def test_without_options_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
+    answered = caption(served.address, encoded(WIDE, "PNG"))
+    [account] = answered.json["photographs"][0]["outputs"]
+    assert account["model"] == NAMES[0]
+    assert account["captions"][0]["caption"] == load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).caption
+
+
+def test_an_option_lasts_no_longer_than_its_request(served: Served):
+    def looks(**options: str) -> str:
+        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **options).content.decode()
+
+    before = looks()
+    others = {looks(attention=one) for one in ("sample", "argmax", "expectation")}
+    assert len(others) == 3
+    assert looks() == before == looks(attention="sample")
+    assert looks(seed="1") == before
+
+
+def test_a_seed_decides_what_is_drawn(served: Served):
+    def drawn(seed: int) -> Any:
+        options = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
+        return caption(served.address, encoded(WIDE, "PNG"), **options).json["photographs"]
+
+    assert drawn(5) == drawn(5)
+    assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
+
+
+def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
+    answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
+    assert answered.headers["content-type"] == "image/png"
+    expected = draw_panel(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(answered.content))), np.asarray(expected))
+
+
+@pytest.mark.parametrize("fields", [{"model": NAMES}, {}], ids=["models", "photographs"])
+def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: dict[str, Any]):
+    photographs = [encoded(WIDE, "PNG")] * (1 if fields else 2)
+    answered = caption(served.address, *photographs, path="api/picture", **fields)
+    assert (answered.status, answered.error) == (422, "a picture is of one photograph and one model; send one of each")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"model": "sof/best.ckpt"}, "there is no model 'sof/best.ckpt'; did you mean 'soft/best.ckpt'?"),
+        ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1"),
+        ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
+        (
+            {"beams": "3"},
+            "there is no field 'beams'; available: photograph, model, beam_size, attention, seed, language",
+        ),
+    ],
+)
+def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], sentence: str):
+    answered = caption(served.address, encoded(WIDE, "PNG"), **fields)
+    assert (answered.status, answered.error) == (422, sentence)
+
+
+def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
+    answer = send_request(served.address, "api/models")
+    assert [(one["name"], one["hard_attention"]) for one in answer.json["models"]] == list(
+        zip(NAMES, (False, True), strict=True)
+    )
+    assert answer.json["beam_size"] == 3
+    assert str(checkpoints[0].parents[1]) not in answer.content.decode()
+
+
+def test_given_names_are_used_as_they_are_and_the_page_has_the_note_on_the_bundled_model(serve: Serve):
+    served = serve("compare=[flickr8k_soft]", "names=[my/nice/name,demo]")
+    assert [one["name"] for one in send_request(served.address, "api/models").json["models"]] == [
+        "my/nice/name",
+        "demo",
+    ]
+    assert BUNDLED_NOTE in html.unescape(send_request(served.address, "").content.decode())
+
+
+class Addresses(HTMLParser):
+    """Everything that a page loads or leads to."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found |= {value or "" for name, value in attributes if name in ("src", "href", "action", "data")}
+        assert not [name for name, _ in attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("path", ["", "docs"])
+def test_a_page_is_whole_without_a_network(served: Served, path: str):
+    page = send_request(served.address, path)
+    assert page.status == 200
+    sources = {f"https://www.flickr.com/photo.gne?id={example.flickr}" for example in EXAMPLES}
+    found = Addresses(page.content.decode()).found - {"data:,"} - sources
+    assert not [one for one in found if ":" in one or one.startswith("//")]
+    for one in found:
+        assert send_request(served.address, one.removeprefix("./")).status == 200
+
+
+def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
+    openapi = send_request(served.address, "openapi.json").json
+    page = send_request(served.address, "docs").content.decode()
+    fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed", "language"}
+    names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
+    for name in (*fields["properties"], *names, *openapi["paths"]):
+        assert name in page
+    assert "$ref" not in page
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(openapi)))
+    assert referred <= set(openapi["components"]["schemas"])
+
+
+@pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "api/models", "nowhere"])
+def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
+    headers = send_request(served.address, path, headers={"Origin": "http://evil.example"}).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert not [name for name in headers if name.startswith("access-control")]
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
+def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
+    assert send_request(served.address, "", headers={"Host": f"{host}:{urlsplit(served.address).port}"}).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
+def test_another_name_for_this_machine_is_refused(served: Served, host: str):
+    refused = send_request(served.address, "", headers={"Host": host})
+    assert refused.status == 400
+    assert refused.error
+
+
+def test_a_page_of_another_site_is_refused(served: Served):
+    body = form(part("photograph", encoded(WIDE, "PNG"), "a.png"))
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
+
+
+PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "api/models", "health", "favicon.ico"]
+PAGES += [f"examples/{one.file}" for one in EXAMPLES]
+FORMS = ["api/caption", "api/picture", "cards"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
+    whole = send_request(served.address, path)
+    assert whole.status == 200
+    head = send_request(served.address, path, method="HEAD")
+    assert (head.status, head.content) == (200, b"")
+    for name in ("content-length", "content-type"):
+        assert head.headers[name] == whole.headers[name]
+    part_of_it = send_request(served.address, path, headers={"Range": "bytes=0-9"})
+    assert (part_of_it.status, part_of_it.content) == (200, whole.content)
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_an_endpoint_says_which_methods_it_has(served: Served, path: str):
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == {"POST", "OPTIONS"}
+
+
+def allowed(answered: Any) -> set[str]:
+    assert (answered.status, answered.content) == (204, b"")
+    return {*answered.headers["allow"].split(", ")}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize("path", ["nowhere", *FORMS])
+def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: Served, path: str, method: str):
+    refused = send_request(served.address, path, method=method)
+    assert refused.status == (404 if path == "nowhere" else 405)
+    assert refused.error
+
+
+def test_examples_are_served_and_no_other_file(served: Served):
+    assert [send_request(served.address, f"examples/{one.file}").status for one in EXAMPLES] == [200] * 3
+    for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
+        assert send_request(served.address, path).status == 404
