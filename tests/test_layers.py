@@ -12,7 +12,7 @@ import showattendtell
 
 PACKAGE = Path(showattendtell.__file__).parent
 
-COMMANDS = {"prepare", "features.__main__", "train", "average", "calibrate", "evaluate", "score", "report"}
+COMMANDS = {"prepare", "features.__main__", "train", "average", "evaluate", "score", "report"}
 COMMANDS |= {"caption", "demo", "cli"}
 
 LAYERS = [

@@ -119,10 +119,6 @@ class ModelConfig:
     language: Text | None
 
 
-CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
-OtherMetric = Literal["attention", "chair", "grounding", "faithfulness", "calibration"]
-
-
 @dataclass
 class EvaluateConfig(ModelConfig):
     """Settings of `evaluate`.
@@ -145,7 +141,7 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    metrics: Sequence[Literal[CaptionMetric, OtherMetric] | ImportPath]
+    metrics: Sequence[Text]
     clip: Text | None
     output: Text | None
     cache: Text | None
@@ -214,24 +210,6 @@ class AverageConfig:
 
     checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
     output: Text
-
-
-@dataclass
-class CalibrateConfig:
-    """Settings of `calibrate`.
-
-    Attributes:
-        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
-            on the hub, as owner/name.
-        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
-        cache: the folder of the feature cache; by default that of training.
-        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
-    """
-
-    checkpoint: Text
-    output: Text | None
-    cache: Text | None
-    device: Text
 
 
 @dataclass
