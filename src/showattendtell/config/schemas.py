@@ -163,9 +163,6 @@ class CaptioningConfig(ModelConfig):
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
-CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp", "parquet"]
-
-
 @dataclass
 class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
@@ -191,7 +188,7 @@ class CaptionConfig(CaptioningConfig):
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[CaptionFormat], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Text], Field(min_length=1)] | None
     overwrite: bool
     output: Text | None
     resume: bool
