@@ -127,7 +127,6 @@ def test_faults_of_every_kind_are_reported_at_once():
         ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 values"),
         ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a string"),
         ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a string or a list"),
-        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"], "should be 'jsonl', 'csv'"),
         ("prepare", ["attention=hrad"], "there is no attention=hrad"),
         ("download", ["dataset=coc", "dataset.root=DIR"], "there is no dataset=coc; did you mean 'coco'"),
     ],

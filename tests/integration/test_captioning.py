@@ -201,6 +201,7 @@ def test_captions_of_other_settings_are_not_resumed(run_forked: Run, checkpoint:
     [
         ("resume=true", "give it as output=FOLDER"),
         ("resume=true output=new formats=[jsonl,html]", "resume=true does not support formats=[jsonl,html]"),
+        ("formats=[jpg]", "there is no format 'jpg'"),
         ("resume=true output=new formats=[csv]", "give jsonl, optionally with csv or xmp"),
     ],
 )

@@ -74,7 +74,7 @@ MODEL_COMMANDS = {
     "evaluate": ["evaluate", "checkpoint={}"],
     "average": ["average", "checkpoint=[{},{}]", "output=new.ckpt"],
     "calibrate": ["calibrate", "checkpoint={}", "output=new.ckpt"],
-    "export": ["export.__main__", "checkpoint={}"],
+    "export": ["export", "checkpoint={}"],
     "serve": ["serve", "checkpoint={}", "port=0"],
     "teacher": ["train", "distillation.teacher={}", "dataset.train=8", "dataset.val=2"],
 }

@@ -260,7 +260,7 @@ def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
     names = (SHARED / "flickr8k/Flickr_8k.testImages.txt").read_text().split()[::50]
     photographs = [SHARED / "flickr8k/images" / name for name in names]
     settings = ["checkpoint=flickr8k_soft", "formats=[web]", f"onnxruntime_web={runtime}", "output=out"]
-    done = run_forked("export.__main__", *settings, folder=tmp_path)
+    done = run_forked("export", *settings, folder=tmp_path)
     assert done.status == 0, done.err
     server, model = Server(tmp_path / "out/web"), showattendtell.load("flickr8k_soft", device="cpu")
     with browser.new_context() as context:

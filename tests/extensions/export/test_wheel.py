@@ -51,7 +51,7 @@ def test_a_package_needs_a_name():
 @pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx")
 def test_a_wheel_captions_photographs_in_an_environment_without_torch(run_forked: Any, tmp_path: Path):
     settings = ["checkpoint=flickr8k_soft", "formats=[wheel]", "package=my_captioner", "precision=float16"]
-    done = run_forked("export.__main__", *settings, f"output={tmp_path}/out", folder=tmp_path)
+    done = run_forked("export", *settings, f"output={tmp_path}/out", folder=tmp_path)
     assert done.status == 0, done.err
     [wheel] = (tmp_path / "out").glob("*.whl")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["captioner.json", wheel.name]
