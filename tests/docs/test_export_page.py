@@ -1,4 +1,4 @@
-"""The sections of docs/export.md on web pages and wheels, and `make web-demo`, each from an empty folder."""
+"""The sections of docs/extensions/export.md on web pages and wheels, and `make web-demo`, each from an empty folder."""
 
 import os
 import re
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx"),
 ]
-PAGE = ROOT / "docs/export.md"
+PAGE = ROOT / "docs/extensions/export.md"
 EXAMPLE = ROOT / "src/showattendtell/visualization/examples/dog.jpg"
 ADDRESS = re.compile(r"\((http://[\d.]+:\d+/)\)")
 
