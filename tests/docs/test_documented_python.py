@@ -6,6 +6,7 @@ import json
 import math
 import re
 import textwrap
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,15 @@ def test_every_other_block_of_python_can_be_compiled(page: Path):
         assert ast.parse(block, page.name).body
 
 
-def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_own(own: dict[str, Any]):
+@pytest.fixture
+def mylab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of docs/example_package can be imported."""
+    monkeypatch.syspath_prepend(DOCS / "example_package/src")
+
+
+def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_own(mylab: None):
     settings = {"network": "tf_efficientnet_lite0", "stride": 16, "weights": "random", "size": 64}
-    ours, plain = own["UnitEncoder"](**settings), Encoder(**settings)
+    ours, plain = import_module("mylab.encoder").UnitEncoder(**settings), Encoder(**settings)
     ours.load_state_dict(plain.state_dict())
     pixels = torch.rand(2, 3, 64, 64)
     regions = plain(pixels)
@@ -59,14 +66,13 @@ def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_
     assert ours.describe() != plain.describe()
 
 
-def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], tmp_path: Path):
+def test_the_example_of_a_data_set_reads_names_as_captions(mylab: None, tmp_path: Path):
     names = [f"two-{color}-dogs.jpg" for color in ("red", "green", "blue", "grey", "white", "black", "brown", "pink")]
     for name in names:
         (tmp_path / name).touch()
-    choice = ["dataset=custom", "dataset._target_=mypackage.read_named", f"dataset.root={tmp_path}"]
-    config = compose("train", choice)
-    assert config.dataset._target_ == "mypackage.read_named"
-    dataset = own["read_named"](str(tmp_path), val=0.3, test=0.3)
+    choice = ["dataset=custom", "dataset._target_=mylab.data.read_named", f"dataset.root={tmp_path}"]
+    assert compose("train", choice).dataset._target_ == "mylab.data.read_named"
+    dataset = import_module("mylab.data").read_named(str(tmp_path), val=0.3, test=0.3)
     assert sorted(example.image for example in dataset.examples()) == sorted(names)
     assert {" ".join(example.captions[0].words) for example in dataset.examples()} == {
         name.removesuffix(".jpg").replace("-", " ") for name in names
