@@ -94,7 +94,8 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
 
 
 def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
-    loop, single, attention, trust = blocks(DOCS / "metrics.md", "python")
+    loop, single, attention = blocks(DOCS / "metrics.md", "python")
+    [trust] = blocks(DOCS / "extensions/trust.md", "python")
     names: dict[str, Any] = {}
     exec(loop, names)
     lines = capsys.readouterr().out.splitlines()
