@@ -35,7 +35,8 @@ def section(title: str) -> tuple[list[str], list[str]]:
     """The lines of a section's blocks of commands, and its blocks of Python."""
     [text] = re.findall(rf"^## {title}\n(.*?)^## ", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     found = FENCED.findall(text)
-    lines = [line for language, body in found if language in SHELL for line in body.splitlines()]
+    commands = [re.sub(r" *\\\n *", " ", body) for language, body in found if language in SHELL]
+    lines = [line for body in commands for line in body.splitlines()]
     return lines, [body for language, body in found if language == "python"]
 
 
