@@ -20,7 +20,9 @@ from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.compose import compose
 from showattendtell.metrics import modular as panel
 from showattendtell.metrics.bootstrap import corpus_scores
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import DecoderState
 
 DOCS = ROOT / "docs"
 EXCERPTS = blocks(DOCS / "concepts.md", "python")
@@ -77,6 +79,21 @@ def test_the_example_of_a_data_set_reads_names_as_captions(mylab: None, tmp_path
     assert {" ".join(example.captions[0].words) for example in dataset.examples()} == {
         name.removesuffix(".jpg").replace("-", " ") for name in names
     }
+
+
+def test_the_example_of_a_score_is_its_equation_and_works_in_an_attention():
+    names: dict[str, Any] = {"__name__": "mypackage"}
+    for block in blocks(DOCS / "attention.md", "python"):
+        exec(block, names)
+    torch.manual_seed(0)
+    attention = SoftAttention(6, 4, score=names["BilinearTanhScore"])
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    regions, hidden = torch.randn(2, 5, 6), torch.randn(2, 4)
+    weights = attention(attention.precompute(regions), DecoderState(hidden, hidden)).weights
+    for image in range(2):
+        by_hand = torch.stack([names["bilinear_tanh"](attention.score, a, hidden[image]) for a in regions[image]])
+        torch.testing.assert_close(weights[image], by_hand.softmax(dim=0))
 
 
 def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_the_others(
