@@ -64,7 +64,10 @@ def reference_pages() -> dict[str, str]:
     groups = find_listed("train", compose("train", with_hydra=True).hydra.runtime.choices)
     pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
     pages |= {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
-    return pages | {f"reference/api/{module}.md": _api_page(title, module) for title, (module, _) in CLASSES.items()}
+    for title, (module, names) in CLASSES.items():
+        if names or _classes(module):
+            pages[f"reference/api/{module}.md"] = _api_page(title, module)
+    return pages
 
 
 def _api_page(title: str, module: str) -> str:
@@ -144,7 +147,7 @@ def _option(group: str, option: str) -> Iterator[str]:
     if group in RECIPES or group.startswith("hydra"):
         yield "```yaml\n" + "\n".join(body) + "\n```"
         return
-    config = compose("train", [f"{group}={option}"])
+    config = compose("train", [f"{group}={option}"], complete=False)
     path = group.replace("/", ".")
     part = OmegaConf.to_container(OmegaConf.select(config, path)) if OmegaConf.select(config, path) else {}
     yield from _settings(explain(path, part))  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures"
 EXAMPLES = ROOT / "src/showattendtell/visualization/examples"
 PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.jpg")), FIGURES / "bird.jpg"]
-"""All are licensed CC BY 2.0; serve.md names their sources."""
+"""All are licensed CC BY 2.0; extensions/serving.md names their sources."""
 
 SPLIT = ["split=test", "number=8", "output=compare.html"]
 SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]

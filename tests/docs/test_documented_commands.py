@@ -55,12 +55,6 @@ def test_a_documented_benchmark_is_there(line: str):
     assert [name for name in named if not (ROOT / f"benchmarks/{name}.py").is_file()] == []
 
 
-def test_the_walk_finds_commands_in_blocks_and_in_text():
-    page = ROOT / "docs/extensions/ray.md"
-    assert f"{page.name}: ray start --head --port=6379" in map(str, typed(page))
-    assert "python -m showattendtell.report runs/" in [command.line for command in mentioned(ROOT / "README.md")]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_is_closed_by_a_bare_fence(page: Path):
     fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import textwrap
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.compose import compose
 from showattendtell.metrics import modular as panel
 from showattendtell.metrics.bootstrap import corpus_scores
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.interfaces import DecoderState
 
 DOCS = ROOT / "docs"
 EXCERPTS = blocks(DOCS / "concepts.md", "python")
@@ -49,9 +52,15 @@ def test_every_other_block_of_python_can_be_compiled(page: Path):
         assert ast.parse(block, page.name).body
 
 
-def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_own(own: dict[str, Any]):
+@pytest.fixture
+def mylab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of docs/example_package can be imported."""
+    monkeypatch.syspath_prepend(DOCS / "example_package/src")
+
+
+def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_own(mylab: None):
     settings = {"network": "tf_efficientnet_lite0", "stride": 16, "weights": "random", "size": 64}
-    ours, plain = own["UnitEncoder"](**settings), Encoder(**settings)
+    ours, plain = import_module("mylab.encoder").UnitEncoder(**settings), Encoder(**settings)
     ours.load_state_dict(plain.state_dict())
     pixels = torch.rand(2, 3, 64, 64)
     regions = plain(pixels)
@@ -59,18 +68,32 @@ def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_
     assert ours.describe() != plain.describe()
 
 
-def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], tmp_path: Path):
+def test_the_example_of_a_data_set_reads_names_as_captions(mylab: None, tmp_path: Path):
     names = [f"two-{color}-dogs.jpg" for color in ("red", "green", "blue", "grey", "white", "black", "brown", "pink")]
     for name in names:
         (tmp_path / name).touch()
-    choice = ["dataset=custom", "dataset._target_=mypackage.read_named", f"dataset.root={tmp_path}"]
-    config = compose("train", choice)
-    assert config.dataset._target_ == "mypackage.read_named"
-    dataset = own["read_named"](str(tmp_path), val=0.3, test=0.3)
+    choice = ["dataset=custom", "dataset._target_=mylab.data.read_named", f"dataset.root={tmp_path}"]
+    assert compose("train", choice).dataset._target_ == "mylab.data.read_named"
+    dataset = import_module("mylab.data").read_named(str(tmp_path), val=0.3, test=0.3)
     assert sorted(example.image for example in dataset.examples()) == sorted(names)
     assert {" ".join(example.captions[0].words) for example in dataset.examples()} == {
         name.removesuffix(".jpg").replace("-", " ") for name in names
     }
+
+
+def test_the_example_of_a_score_is_its_equation_and_works_in_an_attention():
+    names: dict[str, Any] = {"__name__": "mypackage"}
+    for block in blocks(DOCS / "attention.md", "python"):
+        exec(block, names)
+    torch.manual_seed(0)
+    attention = SoftAttention(6, 4, score=names["BilinearTanhScore"])
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    regions, hidden = torch.randn(2, 5, 6), torch.randn(2, 4)
+    weights = attention(attention.precompute(regions), DecoderState(hidden, hidden)).weights
+    for image in range(2):
+        by_hand = torch.stack([names["bilinear_tanh"](attention.score, a, hidden[image]) for a in regions[image]])
+        torch.testing.assert_close(weights[image], by_hand.softmax(dim=0))
 
 
 def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_the_others(
@@ -88,7 +111,8 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
 
 
 def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
-    loop, single, attention, trust = blocks(DOCS / "metrics.md", "python")
+    loop, single, attention = blocks(DOCS / "metrics.md", "python")
+    [trust] = blocks(DOCS / "extensions/trust.md", "python")
     names: dict[str, Any] = {}
     exec(loop, names)
     lines = capsys.readouterr().out.splitlines()
@@ -138,7 +162,7 @@ def test_the_programs_of_the_interface_run_one_after_the_other(folder: Path, mon
 @pytest.mark.slow
 def test_a_result_file_has_the_fields_that_the_page_of_reproduction_names(folder: Path, run: Run):
     result = json.loads((folder / "runs/soft/results-test.json").read_text())
-    page = (DOCS / "reproduction.md").read_text(encoding="utf-8").partition("## Content of a result file")[2]
+    page = (DOCS / "extensions/reproduction.md").read_text(encoding="utf-8").partition("## Content of a result file")[2]
     rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
     named = re.findall(r"`(\w+)`", " ".join(rows))
     assert len(named) > 10

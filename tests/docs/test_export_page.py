@@ -1,4 +1,4 @@
-"""The sections of docs/export.md on web pages and wheels, and `make web-demo`, each from an empty folder."""
+"""The sections of docs/extensions/export.md on web pages and wheels, and `make web-demo`, each from an empty folder."""
 
 import os
 import re
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx"),
 ]
-PAGE = ROOT / "docs/export.md"
+PAGE = ROOT / "docs/extensions/export.md"
 EXAMPLE = ROOT / "src/showattendtell/visualization/examples/dog.jpg"
 ADDRESS = re.compile(r"\((http://[\d.]+:\d+/)\)")
 
@@ -35,7 +35,8 @@ def section(title: str) -> tuple[list[str], list[str]]:
     """The lines of a section's blocks of commands, and its blocks of Python."""
     [text] = re.findall(rf"^## {title}\n(.*?)^## ", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     found = FENCED.findall(text)
-    lines = [line for language, body in found if language in SHELL for line in body.splitlines()]
+    commands = [re.sub(r" *\\\n *", " ", body) for language, body in found if language in SHELL]
+    lines = [line for body in commands for line in body.splitlines()]
     return lines, [body for language, body in found if language == "python"]
 
 

@@ -132,29 +132,6 @@ def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: An
 
 
 @pytest.mark.slow
-def test_equations_stand_in_the_font_that_comes_with_them(browser: Any, site: Path):
-    tab = browser.new_page()
-    tab.goto((site / "concepts.html").as_uri())
-    assert tab.evaluate("document.fonts.load('16px \"STIX Two Math\"').then(found => found.length)") == 1
-    raised, lowered = "e => e.children[0].getBoundingClientRect()", "e => e.children[1].getBoundingClientRect()"
-    index = tab.locator("math msub").first
-    assert index.evaluate(lowered)["bottom"] > index.evaluate(raised)["bottom"]
-    tab.close()
-
-
-@pytest.mark.slow
-def test_a_word_is_found_in_the_pages_without_a_server(browser: Any, site: Path):
-    tab = browser.new_page()
-    tab.goto((site / "index.html").as_uri())
-    tab.click("input.md-search__input")
-    tab.keyboard.type("doubly stochastic")
-    found = tab.locator(".md-search-result__item").first
-    found.wait_for()
-    assert tab.locator(".md-search-result__link[href*='concepts.html']").count() >= 1
-    tab.close()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("term", "place"),
     {

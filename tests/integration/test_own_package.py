@@ -1,6 +1,8 @@
 """docs/example_package, installed and used by the commands."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +79,23 @@ def test_its_parts_are_trained_and_evaluated_without_trust(run_with_it: Run, tra
     assert_done(run_with_it("score", *scored))
     [again] = json.loads((folder / "scored.json").read_text())["scores"].values()
     assert again["brevity"] == pytest.approx(result["brevity"])
+
+
+def test_its_callback_and_its_command_run(run_with_it: Run, installed: Path, folder: Path):
+    callback = ["callbacks.score_log._target_=mylab.callback.ScoreLog", "callbacks.score_log.file=scores.txt"]
+    short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
+    assert_done(run_with_it("train", *TINY, *short, *callback, "hydra.run.dir=runs/logged"))
+    assert re.fullmatch(r"(\d+ \d+\.\d\d\n)+", (folder / "scores.txt").read_text())
+    command = [sys.executable, "-m", "mylab.lengths", "flickr8k_soft", str(ROOT / "docs/figures/skater.jpg")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT / "src")])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    number, caption = done.stdout.split(" ", 1)
+    assert int(number) == len(caption.split())
+    command[3] = "none.ckpt"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "none.ckpt" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_its_data_module_trains_on_fewer_captions(run_with_it: Run, trained_own: Path):

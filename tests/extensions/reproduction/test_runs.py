@@ -406,7 +406,7 @@ def test_other_arguments_stay_as_they_are():
 
 
 def test_the_documented_table_of_ones_own_has_runs(tmp_path: Path):
-    page = (Path(__file__).parents[3] / "docs/reproduction.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/extensions/reproduction.md").read_text(encoding="utf-8")
     [example] = re.findall(r"```yaml\n(# my-options/table/mine\.yaml\n.*?)```", page, re.DOTALL)
     (tmp_path / "table").mkdir()
     (tmp_path / "table/mine.yaml").write_text(example)
