@@ -64,11 +64,6 @@ def test_regions_stand_row_by_row_whatever_the_network_s_layout(network: str):
     torch.testing.assert_close(regions, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_settings_replace_what_the_network_was_published_with():
-    encoder = small(resize=64, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop_mode="squash")
-    assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic", "squash")
-
-
 def test_a_square_larger_than_what_it_is_cut_from_is_reported():
     with pytest.raises(UserError, match=r"encoder\.resize=60 .* encoder\.size=64 .*; give encoder\.resize=64 or more"):
         small(resize=60)
@@ -148,13 +143,6 @@ def test_a_pooled_region_is_the_mean_of_its_square():
 def test_a_pooling_that_does_not_divide_the_grid_is_reported():
     with pytest.raises(UserError, match=r"encoder.pool=3 does not divide the grid of 8 x 8 regions"):
         small(stride=8, pool=3)
-
-
-def test_pixels_of_a_file_are_normalized_before_the_network_sees_them():
-    encoder = small(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-    seen = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))
-    torch.testing.assert_close(encoder(seen), encoder((seen / 255 - mean) / std), rtol=1e-3, atol=1e-4)
 
 
 def test_positions_add_each_regions_place_behind_its_channels():

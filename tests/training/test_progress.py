@@ -17,8 +17,7 @@ from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.training import progress
-from showattendtell.training.callbacks import EpochReport
-from showattendtell.training.progress import ProgressBar, StepMetrics
+from showattendtell.training.progress import StepMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -152,21 +151,3 @@ def test_the_bar_counts_epochs_from_one_and_the_report_is_printed_above_it(tmp_p
     assert re.search(r"loss: \d+\.\d{3} images/s: \d+", printed)
     for number in (1, 2):
         assert re.search(rf"(\r|\x1b\[2K|\n)epoch   {number}: -log p per word [^\r\n]*\d s\n", printed)
-
-
-def test_the_bar_reads_no_loss_more_often_than_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO
-):
-    """At most once a second, for a GPU is waited for."""
-    clock, read = Clock(0.25), []
-    monkeypatch.setattr(progress, "time", clock)
-    shown = StepMetrics.describe
-    monkeypatch.setattr(StepMetrics, "describe", lambda self: read.append(clock.now) or shown(self))
-    small_run(small_config("trainer.max_epochs=4"), tmp_path, callbacks=[Ticks(clock)])
-    assert len(read) > 3
-    assert min(after - before for before, after in pairwise(read)) >= 1
-
-
-def test_the_parts_stand_in_the_configuration():
-    targets = [node["_target_"].rpartition(".")[2] for node in small_config().callbacks.values()]
-    assert {kind.__name__ for kind in (StepMetrics, ProgressBar, EpochReport)} <= set(targets)

@@ -1,4 +1,3 @@
-import logging
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch.utils.data import DataLoader
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 from showattendtell.training.build import build_trainer
-from showattendtell.training.trainer import silence_warnings
 
 VALIDATIONS = {
     "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
@@ -45,12 +43,6 @@ class Scripted(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-@pytest.mark.parametrize(("name", "shown"), [("profilers.profiler", True), ("utilities.rank_zero", False)])
-def test_of_the_messages_of_lightning_only_reports_of_profilers_are_shown(name: str, shown: bool):
-    silence_warnings()
-    assert logging.getLogger(f"pytorch_lightning.{name}").isEnabledFor(logging.INFO) == shown
 
 
 @pytest.mark.filterwarnings("ignore")

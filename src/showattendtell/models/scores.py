@@ -45,6 +45,13 @@ class ScoreFunction(nn.Module, ABC):
         return self.precompute(regions[parts])
 
 
+class ProjectedScore(ScoreFunction):
+    """Base class of scores whose keys (R, L, ...) are computed region by region."""
+
+    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Any:
+        return self.precompute(regions.unsqueeze(0))[0, parts]
+
+
 Width = PositiveInt | Literal["state", "region"]
 
 
@@ -54,7 +61,7 @@ def _resolve_width(width: Width, region_dim: int, hidden_dim: int) -> int:
     return hidden_dim if width == "state" else region_dim
 
 
-class AdditiveScore(ScoreFunction):
+class AdditiveScore(ProjectedScore):
     """e_i = u . tanh(W_a a_i + W_h h + b) (Bahdanau et al. 2015; Xu et al. 2015).
 
     Args:
@@ -80,9 +87,6 @@ class AdditiveScore(ScoreFunction):
             keys = torch.tanh(layer(keys)).to(regions.dtype)
         return AdditiveKeys(keys)
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AdditiveKeys:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
-
     def forward(self, keys: AdditiveKeys, hidden: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # the plain equation; the exported graph has no custom kernels
             sums = keys.values.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
@@ -97,7 +101,7 @@ class AdditiveScore(ScoreFunction):
         return scores.view(images, captions, 1, -1)
 
 
-class DotScore(ScoreFunction):
+class DotScore(ProjectedScore):
     """e_i = (W_h h + b) . (W_a a_i) (the dot score of Luong et al. 2015, on projections of equal width).
 
     Args:
@@ -113,9 +117,6 @@ class DotScore(ScoreFunction):
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, A)
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
-
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         return (self.query(hidden) @ keys.mT).unsqueeze(2)
 
@@ -127,7 +128,7 @@ class ScaledDotScore(DotScore):
         return super().forward(keys, hidden) / keys.shape[-1] ** 0.5
 
 
-class GeneralScore(ScoreFunction):
+class GeneralScore(ProjectedScore):
     """e_i = h . W a_i, bilinear in the state and the region (the general score of Luong et al. 2015)."""
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
@@ -136,9 +137,6 @@ class GeneralScore(ScoreFunction):
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, n)
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         return (hidden @ keys.mT).unsqueeze(2)

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT
-from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import write_times
 from showattendtell.settings import Fraction
 from showattendtell.training.checkpointing import BestCheckpoint
@@ -66,8 +66,8 @@ def print_line(text: str, style: str | None = None) -> None:
 class TrainingMetrics(Callback):
     """Logs the epoch's training metrics, for the callbacks that follow."""
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
-        pl_module.log_training()
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.on_train_epoch_end()  # which Lightning calls after the callbacks; it logs nothing the second time
 
 
 class ExponentialMovingAverage(WeightAveraging):
@@ -115,29 +115,38 @@ class GradientNorm(Callback):
 
     def __init__(self, terms: bool = False):
         self._terms = terms
-        self._norms: list[float] = []
+        self._norms: dict[str, list[float]] = {}
 
-    def setup(self, trainer: Trainer, pl_module: CaptioningModule, stage: str) -> None:  # type: ignore[override]
-        pl_module.log_term_gradients = self._terms
+    def on_before_backward(self, trainer: Trainer, pl_module: CaptioningModule, loss: Tensor) -> None:  # type: ignore[override]
+        if not self._terms or not is_logged(trainer):
+            return
+        parameters = [parameter for parameter in pl_module.captioner.parameters() if parameter.requires_grad]
+        for name, term in pl_module.step_terms.items():
+            if term.requires_grad:
+                parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+                gradients = [mean_over_processes(part) for part in parts if part is not None]
+                self._add(f"train/gradient_norm_{name}", gradients)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if is_logged(trainer):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm(gradients))
-            if math.isfinite(norm):
-                self._norms.append(norm)
+            self._add("train/gradient_norm", [each.grad for each in parameters if each.grad is not None])
+
+    def _add(self, name: str, gradients: list[Tensor]) -> None:
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        if math.isfinite(norm):
+            self._norms.setdefault(name, []).append(norm)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._norms:
-            pl_module.log("train/gradient_norm", fmean(self._norms))
-        self._norms = []
+        for name, norms in self._norms.items():
+            pl_module.log(name, fmean(norms))
+        self._norms = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"norms": self._norms}
+        return self._norms
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._norms = list(state["norms"])
+        self._norms = {name: list(norms) for name, norms in state.items()}
 
 
 class EpochTimes(Callback):
