@@ -40,7 +40,6 @@ TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
 
 LOGGED = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider", "unended", "dangling", "words")
-LOGGED += ("distinct_captions",)
 """Scores of generated captions that are logged."""
 
 
@@ -243,7 +242,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._log_means(stage, self._val_means)
         scores = {"cider": self._cider.compute(), **self._bleu.compute()}
         scores |= {**self._endings.compute(), **self._diversity.compute()}
-        self.log_dict({f"{stage}/{name}": scores[name].item() for name in LOGGED})
+        self.log_dict({f"{stage}/{name}": scores[name].item() for name in (*LOGGED, "distinct_captions")})
         metrics: tuple[Metric, ...] = (self._bleu, self._cider, self._endings, self._diversity)
         for metric in metrics:
             metric.reset()

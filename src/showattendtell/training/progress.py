@@ -113,7 +113,8 @@ class StepMetrics(Callback):
         device = trainer.strategy.root_device
         is_gpu = device.type == "cuda"
         memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
-        metrics = {**self._rates, "train/images_per_second": self.images_per_second, "train/memory_gb": memory / 1e9}
+        metrics = {**self._rates, "train/memory_gb": memory / 1e9}
+        metrics["train/images_per_second"] = self.images_per_second or 0.0
         if self.loss is not None:
             metrics["train/loss_step"] = float(mean_over_processes(self.loss))
         for logger in loggers:
