@@ -43,9 +43,10 @@ class FirstState(nn.Module):
             return layers
 
         def head() -> nn.Sequential:
-            own = [] if is_shared else relu_layers()
+            layers = [] if is_shared else relu_layers()
             linear = start_small(Linear(region_dim, hidden_dim)) if depth == 1 else Linear(width, hidden_dim)
-            return nn.Sequential(*own, linear, nn.Tanh())
+            last = nn.Sequential(linear, nn.Tanh())
+            return last if is_shared else nn.Sequential(*layers, last)
 
         self.shared = nn.Sequential(*(relu_layers() if is_shared else []))
         self.hidden, self.cell = head(), head()
