@@ -185,4 +185,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
+    for callback in callbacks:
+        if hasattr(callback, "check_trainer"):  # before data and model are built
+            callback.check_trainer(trainer)
     return trainer, best

@@ -133,13 +133,19 @@ def test_training_of_hard_attention_with_graphs_learns_as_much(tmp_path: Path):
 
 @gpu
 def test_a_loss_that_changes_from_step_to_step_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"cannot capture loss\.scheduled_sampling"):
+    with pytest.raises(UserError, match=r"cannot capture loss\.scheduled_sampling; leave one of both out"):
         train(tmp_path, "soft", CUDAGraphs(), loss=SoftLoss(scheduled_sampling=0.5))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_is_reported(tmp_path: Path):
+    with pytest.raises(UserError, match="for training on one GPU, and this run uses cpu; leave it out, or set"):
+        train(tmp_path, "soft", CUDAGraphs())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_is_reported_before_the_data_are_read(run_forked: Callable[..., Any], tmp_path: Path):
     done = run_forked("train", "dataset=flickr8k", "dataset.root=nowhere", "callbacks=cuda_graphs", folder=tmp_path)
     assert done.status == 2
-    assert done.err.startswith("error: callbacks=cuda_graphs needs a GPU")
+    assert done.err.startswith("error: callbacks=cuda_graphs is for training on one GPU, and this run uses cpu")
     assert "Traceback" not in done.err

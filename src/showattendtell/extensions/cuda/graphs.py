@@ -28,22 +28,26 @@ class CUDAGraphs(Callback):
             `loss.scheduled_sampling`, `loss.supervision_weight` or a `LossTerm` of an extension.
     """
 
-    def __init__(self) -> None:
-        if not torch.cuda.is_available():  # reported before features are computed
-            raise UserError("callbacks=cuda_graphs needs a GPU, and torch finds none; leave it out")
-
-    def on_fit_start(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
-        device, loss = trainer.strategy.root_device.type, pl_module.loss
+    def check_trainer(self, trainer: Trainer) -> None:
+        """Raise `UserError` if training is not on one GPU."""
+        device = trainer.strategy.root_device.type
         if device != "cuda" or trainer.world_size > 1:
             raise UserError(
-                f"callbacks=cuda_graphs is for training on one GPU, and this run uses {trainer.world_size} x {device}; "
-                "leave it out, or set trainer.accelerator=gpu trainer.devices=1"
+                "callbacks=cuda_graphs is for training on one GPU, and this run uses "
+                f"{f'{trainer.world_size} processes' if trainer.world_size > 1 else device}; leave it out, "
+                "or set trainer.accelerator=gpu trainer.devices=1"
             )
-        if loss.scheduled_sampling or loss.supervision_weight or pl_module.terms:
-            raise UserError(
-                "callbacks=cuda_graphs cannot capture loss.scheduled_sampling, loss.supervision_weight and terms of "
-                "extensions, which change from step to step; leave one of both out"
-            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        self.check_trainer(trainer)
+        loss = pl_module.loss
+        refused = {
+            "loss.scheduled_sampling": loss.scheduled_sampling,
+            "loss.supervision_weight": loss.supervision_weight,
+            **{f"the loss term {type(term).__name__}": term for term in pl_module.terms},
+        }
+        if names := [name for name, value in refused.items() if value]:
+            raise UserError(f"callbacks=cuda_graphs cannot capture {names[0]}; leave one of both out")
         # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         pl_module.graphs = LossGraphs(loss, pl_module.captioner)
