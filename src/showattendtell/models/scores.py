@@ -33,24 +33,6 @@ class ScoreFunction(nn.Module, ABC):
     def forward(self, keys: Any, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (R, K, n)."""
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Any:
-        """Return `precompute(regions[parts])` of R parts of one image.
-
-        A score whose keys are computed region by region can compute each once for all parts.
-
-        Args:
-            regions: (L, D) of the image.
-            parts: (R, K) indices of the regions in each part.
-        """
-        return self.precompute(regions[parts])
-
-
-class ProjectedScore(ScoreFunction):
-    """Base class of scores whose keys (R, L, ...) are computed region by region."""
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Any:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
-
 
 Width = PositiveInt | Literal["state", "region"]
 
@@ -61,7 +43,7 @@ def _resolve_width(width: Width, region_dim: int, hidden_dim: int) -> int:
     return hidden_dim if width == "state" else region_dim
 
 
-class AdditiveScore(ProjectedScore):
+class AdditiveScore(ScoreFunction):
     """e_i = u . tanh(W_a a_i + W_h h + b) (Bahdanau et al. 2015; Xu et al. 2015).
 
     Args:
@@ -101,7 +83,7 @@ class AdditiveScore(ProjectedScore):
         return scores.view(images, captions, 1, -1)
 
 
-class DotScore(ProjectedScore):
+class DotScore(ScoreFunction):
     """e_i = (W_h h + b) . (W_a a_i) (the dot score of Luong et al. 2015, on projections of equal width).
 
     Args:
@@ -128,7 +110,7 @@ class ScaledDotScore(DotScore):
         return super().forward(keys, hidden) / keys.shape[-1] ** 0.5
 
 
-class GeneralScore(ProjectedScore):
+class GeneralScore(ScoreFunction):
     """e_i = h . W a_i, bilinear in the state and the region (the general score of Luong et al. 2015)."""
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
@@ -185,9 +167,6 @@ class MultiheadScore(DotScore):
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions).unflatten(2, (self.num_heads, -1)).movedim(1, 3)  # (R, H, A/H, L)
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0][:, :, parts].movedim(2, 0)
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         queries = self.query(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # (R, H, K, A/H)
