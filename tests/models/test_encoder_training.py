@@ -124,11 +124,3 @@ def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: st
     assert len(gradients) > 10
     assert all(torch.equal(*pair) for pair in zip(gradients, same_gradients, strict=True))
     assert 0 < kept_less < share * kept
-
-
-def test_a_network_that_cannot_recompute_is_reported():
-    with pytest.raises(
-        UserError,
-        match="gradient_checkpointing=true: timm supports no gradient checkpointing for inception_v3; leave it out, or",
-    ):
-        Encoder("inception_v3", "last", "random", size=96, trainable=True, gradient_checkpointing=True)

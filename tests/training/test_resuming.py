@@ -68,11 +68,6 @@ def resumed(value: bool | str, *settings: str) -> DictConfig:
     return small_config(f"resume={value}".lower() if isinstance(value, bool) else f"resume={value}", *settings)
 
 
-def test_without_resume_a_run_is_new(trained: Path, root: Path, new: Path):
-    copied(trained, "killed", root / "killed")
-    assert find_start(resumed(False), new, root) == ResumePoint(new)
-
-
 def test_the_newest_unfinished_run_of_the_same_settings_continues(
     trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -108,7 +108,6 @@ class Metrics(Callback):
     [
         (["max_steps=3"], [], 1),
         (["max_steps=7"], [0], 2),
-        (["limit_val_batches=0"], [], 2),
         (["limit_val_batches=0.0"], [], 2),
         (["check_val_every_n_epoch=2", "max_epochs=3"], [1], 3),
         (["val_check_interval=7", "check_val_every_n_epoch=null", "max_epochs=3"], [1, 2], 3),
@@ -174,7 +173,6 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
         ("trainer.overfit_batches=2", r"use trainer\.limit_train_batches"),
         ("trainer.log_every_n_steps=0", "is not a number of steps"),
         ("trainer.precision=bf16-true", "set it to 32-true, bf16-mixed or 16-mixed"),
-        ("trainer.precision=64-true", "set it to 32-true, bf16-mixed or 16-mixed"),
     ],
 )
 def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):
