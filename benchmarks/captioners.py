@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from benchmarks.workload import Workload
 from showattendtell.data.vocabulary import EOS, SPECIAL
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import LSTMDecoder, SeparateStart
+from showattendtell.models.decoder import FirstState, LSTMDecoder
 
 COUNT, OPEN = 0.05, 10.0
 """Increment of the counting unit's cell per word, and the input at which a gate is open."""
@@ -35,7 +35,7 @@ def typical_captioner(workload: Workload, regions: Tensor) -> Captioner:
     captioner = workload.captioner().eval()
     decoder = captioner.decoder
     assert isinstance(decoder, LSTMDecoder)
-    assert isinstance(decoder.first_state, SeparateStart)
+    assert isinstance(decoder.first_state, FirstState)
     decoder.first_state.cell[0].weight *= 60
     decoder.embedding.weight *= 0.5
     decoder.hidden_output.weight *= 4
@@ -59,7 +59,7 @@ def count_words(decoder: LSTMDecoder) -> None:
 
 def start_counting(decoder: LSTMDecoder, mean: Tensor, deviation: float) -> None:
     """Start counting at numbers with mean 0 and this standard deviation over the images' mean regions (I, D)."""
-    assert isinstance(decoder.first_state, SeparateStart)
+    assert isinstance(decoder.first_state, FirstState)
     *layers, [last, _] = decoder.first_state.cell
     sums = nn.Sequential(*layers)(mean) @ last.weight[0]
     scale = COUNT * deviation / sums.std()

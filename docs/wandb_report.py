@@ -1,4 +1,4 @@
-"""Create the wandb report that dashboards.md describes, of the runs in a project.
+"""Create the wandb report that docs/extensions/dashboards.md describes, of the runs in a project.
 
 pip install '.[report]'
 python docs/wandb_report.py ENTITY/PROJECT           all its runs

@@ -35,7 +35,7 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing"}
 """The libraries that attention and decoders import."""
 
-ENCODER = {"models.encoder", "models.pretrained", "models.concatenated_encoder"}
+ENCODER = {"models.encoder", "models.pretrained"}
 
 TORCHMETRICS = {"metrics.modular", "metrics.means"}
 """The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""

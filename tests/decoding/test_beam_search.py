@@ -284,35 +284,6 @@ def test_groups_write_what_groups_one_by_one_do(beam_size: int, groups: int, div
             assert [caption.tokens for caption in captions] == diverse_one_by_one(captioner, regions[image], decoding)
 
 
-def written(**settings: Any) -> list[list[list[int]]]:
-    """Captions of many random models."""
-    decoding = BeamSearch(max_length=8, **settings)
-    models = [(random_captioner(seed), random_regions(seed, images=5)) for seed in range(6)]
-    together = [decoding.generate(Ensemble([captioner]), [regions], VOCABULARY) for captioner, regions in models]
-    return [[caption.tokens for caption in captions] for captions in itertools.chain(*together)]
-
-
-def test_a_shrinking_beam_writes_other_captions():
-    assert written(beam_size=3, shrink_beam=True) != written(beam_size=3)
-
-
-@pytest.mark.parametrize("normalization", ["length", "gnmt"])
-def test_length_normalization_writes_longer_captions_and_a_larger_power_longer_ones_yet(normalization: str):
-    powers = [written(beam_size=3, length_normalization=normalization, length_penalty=power) for power in (1.0, 4.0)]
-    lengths = [sum(len(caption) for [caption] in captions) for captions in (written(beam_size=3), *powers)]
-    assert lengths[0] <= lengths[1] <= lengths[2] > lengths[0]
-
-
-def test_diversity_makes_the_captions_of_an_image_differ():
-    together = {"beam_size": 3, "num_beam_groups": 3, "num_captions": 3}
-    numbers = [
-        [len(set(map(tuple, captions))) for captions in written(**together, diversity_penalty=diversity)]
-        for diversity in (0.0, 0.5, 5.0)
-    ]
-    assert set(numbers[0]) == {1}
-    assert len(numbers[0]) < sum(numbers[1]) < sum(numbers[2])
-
-
 def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
     """Word 3 is likelier than <eos>, at every step; after one word both are in the beam."""
     captioner = random_captioner(0)

@@ -5,8 +5,7 @@ from random_models import SAYABLE, VOCABULARY, ended_captions, random_captioner,
 from torch import Tensor
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.consensus import Consensus
-from showattendtell.decoding.decoding import Decoding, Ensemble, LanguageModel
+from showattendtell.decoding.decoding import Ensemble, LanguageModel
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
@@ -90,17 +89,3 @@ def test_samples_of_shallow_fusion_have_its_normalized_probabilities():
     drawn = [sum(sample.tokens == [word] for sample in samples) / len(samples) for word in SAYABLE]
     torch.testing.assert_close(torch.tensor(drawn).double(), worth.softmax(dim=0), atol=0.015, rtol=0)
     assert samples[0].log_prob == pytest.approx(worth[SAYABLE.index(samples[0].tokens[0])].item())
-
-
-@pytest.mark.parametrize(
-    "decoding", [BeamSearch(beam_size=4), BeamSearch(), Consensus(beam_size=4, num_samples=9)], ids=repr
-)
-def test_a_language_model_of_weight_0_changes_no_caption(decoding: Decoding):
-    captioners, seen = [random_captioner(6), random_captioner(7)], [random_regions(6, 4), random_regions(7, 4)]
-    language_model = LanguageModel(random_captioner(8, region_dim=1), 0.0)
-    found = []
-    for language_models in ([], [language_model]):
-        torch.manual_seed(0)
-        captions = decoding.generate(Ensemble(captioners, "float32", language_models), seen, VOCABULARY)
-        found.append([caption.tokens for [caption] in captions])
-    assert found[0] == found[1]

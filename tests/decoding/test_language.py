@@ -28,11 +28,6 @@ def test_the_first_token_is_the_language_and_no_other_one_is():
     assert constraints.min_length == 3
 
 
-def test_without_a_language_the_model_chooses():
-    constraints = BeamSearch().in_tokens(JOINT)
-    assert (constraints.prefix, constraints.suppressed) == ((), (PAD, START))
-
-
 def test_a_model_of_several_languages_writes_the_first_by_default():
     model = small_model()
     languages = Vocabulary([*SPECIAL, "<en>", "<zh>", "dog", "狗", "跑", "a"], WordTokenizer(), ["en", "zh"])
@@ -53,11 +48,6 @@ def test_a_model_of_several_languages_writes_the_first_by_default():
 def test_an_unknown_language_is_reported(vocabulary: Vocabulary, message: str):
     with pytest.raises(UserError, match=message):
         BeamSearch(language="de").in_tokens(vocabulary)
-
-
-def test_a_result_names_the_language_only_if_one_is_chosen():
-    assert "language" not in BeamSearch().describe()
-    assert BeamSearch(language="zh").describe()["language"] == "zh"
 
 
 def test_a_prefix_may_have_several_tokens_a_word():

@@ -151,13 +151,6 @@ def test_other_lengths_than_those_of_the_references_and_repetitions_are_subtract
     assert plain.keys() == {"reward", "cider", "bleu4"}
 
 
-def test_the_captioner_is_in_training_again_afterwards():
-    captioner = tiny("soft")
-    critic()(captioner, REGIONS, BATCH)
-    assert captioner.training
-    assert captioner.decoder.mean_dropout.training
-
-
 def test_one_sample_has_no_others_to_be_compared_with():
     with pytest.raises(UserError, match=r"reward\.num_samples must be 2 or more, got 1"):
         critic(num_samples=1)

@@ -48,14 +48,6 @@ def test_two_regions_worked_by_hand():
     torch.testing.assert_close(glimpse.context, torch.tensor([[beta * alpha * 2.0]]))
 
 
-def test_without_a_gate_beta_is_one_and_the_context_is_the_plain_expectation():
-    attention = tiny_attention(gate="none")
-    regions, one = torch.tensor([[[0.0], [2.0]]]), torch.tensor([[1.0]])
-    glimpse = attention(attention.precompute(regions), DecoderState(one, one))
-    assert glimpse.gate.item() == 1
-    torch.testing.assert_close(glimpse.context, (glimpse.weights.unsqueeze(-1) * regions).sum(dim=1))
-
-
 def test_a_gate_per_channel_scales_each_channel_by_its_own_sigmoid():
     torch.manual_seed(0)
     open_gate, gated = (SoftAttention(D, N, gate=gate) for gate in ("none", "channel"))
@@ -81,29 +73,6 @@ def test_captions_that_share_an_image_get_what_they_would_get_alone(make: type[A
         alone = attention(attention.precompute(regions[row // 3 : row // 3 + 1]), now.select(rows))
         for name in ("context", "weights", "gate"):
             torch.testing.assert_close(getattr(shared, name)[row], getattr(alone, name)[0])
-
-
-@pytest.mark.parametrize("make", ATTENTIONS)
-@torch.no_grad()
-def test_weights_are_a_distribution_over_the_regions_and_beta_a_share(make: type[Attention]):
-    torch.manual_seed(0)
-    attention = make(D, N).eval()
-    glimpse = attention(attention.precompute(100 * torch.randn(3, L, D)), state(3))
-    assert (glimpse.weights >= 0).all()
-    torch.testing.assert_close(glimpse.weights.sum(dim=1), torch.ones(3))
-    assert ((glimpse.gate >= 0) & (glimpse.gate <= 1)).all()
-    assert glimpse.context.shape == (3, D)
-
-
-@pytest.mark.parametrize("make", ATTENTIONS[:-1])
-def test_the_order_of_the_regions_does_not_matter(make: type[Attention]):
-    torch.manual_seed(0)
-    attention = make(D, N).eval()
-    regions, now, order = torch.randn(2, L, D), state(2), torch.randperm(L)
-    there = attention(attention.precompute(regions), now)
-    shuffled = attention(attention.precompute(regions[:, order]), now)
-    torch.testing.assert_close(shuffled.weights, there.weights[:, order])
-    torch.testing.assert_close(shuffled.context, there.context)
 
 
 def test_each_head_reads_its_own_part_as_torchs_multi_head_attention_does():

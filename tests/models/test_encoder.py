@@ -64,16 +64,6 @@ def test_regions_stand_row_by_row_whatever_the_network_s_layout(network: str):
     torch.testing.assert_close(regions, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_settings_replace_what_the_network_was_published_with():
-    encoder = small(resize=64, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop_mode="squash")
-    assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic", "squash")
-
-
-def test_a_square_larger_than_what_it_is_cut_from_is_reported():
-    with pytest.raises(UserError, match=r"encoder\.resize=60 .* encoder\.size=64 .*; give encoder\.resize=64 or more"):
-        small(resize=60)
-
-
 def test_frozen_parameters_get_no_gradient_and_normalization_stays_as_it_was():
     encoder = small()
     before = state_hash(encoder.state_dict())
@@ -84,32 +74,23 @@ def test_frozen_parameters_get_no_gradient_and_normalization_stays_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("network", "hint"), [("vgg91", "; did you mean 'vgg19'?"), ("zzzz", "timm.list_models"), ("", "timm.list_models")]
+    ("network", "settings", "message"),
+    [
+        (LITE0, {"resize": 60}, r"encoder\.resize=60 .* encoder\.size=64 .*; give encoder\.resize=64 or more"),
+        ("vgg91", {}, "encoder.network=vgg91 is not a network of timm; did you mean 'vgg19'?"),
+        ("zzzz", {}, "encoder.network=zzzz is not a network of timm.*timm.list_models"),
+        (LITE0, {"stride": 1}, f"encoder.stride=1 is not a grid of {LITE0}; it has 2, 4, 8, 16, 32 and last"),
+        (LITE0, {"stride": 8, "pool": 3}, r"encoder\.pool=3 does not divide the grid of 8 x 8 regions"),
+        ("coat_tiny", {}, "coat_tiny.*no grid"),
+        ("efficientvim_m1", {}, "efficientvim_m1.*no grid"),
+        ("test_vit", {"size": 100}, "encoder.size=100"),
+        ("xcit_nano_12_p8_224", {"size": 100}, "encoder.size=100"),
+        ("inception_v3", {"size": 96, "trainable": True, "gradient_checkpointing": True}, "supports no gradient"),
+    ],
 )
-def test_an_unknown_network_is_reported(network: str, hint: str):
-    with pytest.raises(UserError, match=f"encoder.network={network} is not a network of timm") as error:
-        Encoder(network)
-    assert hint in str(error.value)
-
-
-@pytest.mark.parametrize("stride", [1, 64, -1])
-def test_an_unknown_stride_is_reported_with_the_known_ones(stride: int):
-    with pytest.raises(
-        UserError, match=f"encoder.stride={stride} is not a grid of {LITE0}; it has 2, 4, 8, 16, 32 and last"
-    ):
-        small(stride)
-
-
-@pytest.mark.parametrize(("network", "size"), [("coat_tiny", 64), ("efficientvim_m1", 64), ("pit_ti_224", 224)])
-def test_a_network_whose_last_layer_has_no_grid_is_reported(network: str, size: int):
-    with pytest.raises(UserError, match=f"{network}.*no grid"):
-        Encoder(network, "last", "random", size=size)
-
-
-@pytest.mark.parametrize("network", ["test_vit", "xcit_nano_12_p8_224"])
-def test_a_size_that_the_network_cannot_take_is_reported(network: str):
-    with pytest.raises(UserError, match="encoder.size=100"):
-        Encoder(network, "last", "random", size=100)
+def test_what_an_encoder_cannot_be_is_reported(network: str, settings: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        Encoder(network, **{"weights": "random", "size": 64, **settings})
 
 
 def test_the_description_changes_with_whatever_changes_the_regions():
@@ -143,18 +124,6 @@ def test_a_pooled_region_is_the_mean_of_its_square():
             square = [regions[:, 2 * row + y, 2 * column + x] for y in (0, 1) for x in (0, 1)]
             torch.testing.assert_close(means[:, row, column], sum(square) / 4)
     assert pooled.prepare_regions(means.flatten(1, 2)).shape == means.flatten(1, 2).shape
-
-
-def test_a_pooling_that_does_not_divide_the_grid_is_reported():
-    with pytest.raises(UserError, match=r"encoder.pool=3 does not divide the grid of 8 x 8 regions"):
-        small(stride=8, pool=3)
-
-
-def test_pixels_of_a_file_are_normalized_before_the_network_sees_them():
-    encoder = small(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-    seen = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))
-    torch.testing.assert_close(encoder(seen), encoder((seen / 255 - mean) / std), rtol=1e-3, atol=1e-4)
 
 
 def test_positions_add_each_regions_place_behind_its_channels():

@@ -50,17 +50,6 @@ def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
             torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
-def test_a_rebuilt_encoder_trains_the_same_layers():
-    encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8, gradient_checkpointing=True)
-    rebuilt = Encoder(**encoder.settings())
-    assert rebuilt.settings() == encoder.settings()
-    trained, retrained = (
-        {name for name, parameter in each.named_parameters() if parameter.requires_grad} for each in (encoder, rebuilt)
-    )
-    assert trained == retrained
-    assert 0 < len(trained) < len(list(encoder.parameters()))
-
-
 NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; choose a smaller stride, or leave it out"
 
 
@@ -135,18 +124,3 @@ def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: st
     assert len(gradients) > 10
     assert all(torch.equal(*pair) for pair in zip(gradients, same_gradients, strict=True))
     assert 0 < kept_less < share * kept
-
-
-def test_recomputation_asks_for_a_network_that_is_trained():
-    with pytest.raises(
-        UserError, match="gradient_checkpointing=true is for encoder.trainable=true; set that too, or leave it out"
-    ):
-        small(gradient_checkpointing=True)
-
-
-def test_a_network_that_cannot_recompute_is_reported():
-    with pytest.raises(
-        UserError,
-        match="gradient_checkpointing=true: timm supports no gradient checkpointing for inception_v3; leave it out, or",
-    ):
-        Encoder("inception_v3", "last", "random", size=96, trainable=True, gradient_checkpointing=True)

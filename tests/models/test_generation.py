@@ -15,7 +15,6 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder, lstm
 from showattendtell.models.generation import (
     IncrementalDecoder,
-    SoftIncrementalDecoder,
     lstm_in_place,
     transposed,
 )
@@ -99,23 +98,6 @@ def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: st
     torch.testing.assert_close(gates, trace.gates)
 
 
-def make_incremental(*model: str) -> IncrementalDecoder:
-    captioner = make_captioner(*model)
-    return captioner.decoder.incremental(captioner)(make_regions())
-
-
-def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
-    kinds = {model: type(make_incremental(*model)) for model in MODELS}
-    assert {model for model, kind in kinds.items() if kind is SoftIncrementalDecoder} == {
-        ("soft", "lstm"),
-        ("soft", "lstm as released"),
-        ("soft", "lstm that says what it heard"),
-        ("soft, a gate for each channel", "lstm"),
-        ("soft, no gate", "lstm"),
-        *cases("FUSED_DECODING"),
-    }
-
-
 @torch.no_grad()
 def test_both_decoders_give_the_same_probabilities():
     captioner, regions = make_captioner(), make_regions()
@@ -141,21 +123,6 @@ def test_finished_images_are_left_out_of_the_attention_cache():
         expected = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.weights, expected.weights[:, 0])
     assert seen[::2] == [4, 4, 2, 1]
-
-
-@pytest.mark.skipif("marginal" not in ATTENTIONS, reason="without the extension")
-@torch.no_grad()
-def test_finished_images_are_left_out_of_the_table_of_regions():
-    captioner, regions = make_captioner("marginal"), make_regions()
-    decoder, kept = captioner.decoder.incremental(captioner)(regions), []
-    state = decoder.initial_state
-    for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
-        rows = torch.tensor(images)
-        step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
-        trace = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
-        torch.testing.assert_close(step.scores, trace.logits)
-        kept.append(len(decoder.scorer._table.exp_scores))
-    assert kept == [4, 4, 2, 1]
 
 
 @torch.no_grad()

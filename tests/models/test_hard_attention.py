@@ -50,12 +50,6 @@ def test_the_context_is_the_region_that_was_drawn_and_its_log_probability_that_o
     assert len(chosen.unique()) > 1
 
 
-def test_the_entropy_is_that_of_alpha():
-    glimpse = look(hard().eval())
-    expected = -(glimpse.weights * glimpse.weights.log()).sum(dim=1)
-    torch.testing.assert_close(glimpse.sample.entropy, expected)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_given_locations_are_looked_at_and_the_others_drawn(training: bool):
     attention = hard(expectation_prob=0.0).train(training)
@@ -63,11 +57,6 @@ def test_given_locations_are_looked_at_and_the_others_drawn(training: bool):
     drawn = look(attention, captions=90, locations=given).sample.locations
     assert (drawn[given >= 0] == given[given >= 0]).all()
     assert len(drawn[given < 0].unique()) > 1
-
-
-def test_argmax_looks_at_the_likeliest_region():
-    glimpse = look(hard(inference_mode="argmax").eval(), captions=20)
-    torch.testing.assert_close(glimpse.context, REGIONS[0, glimpse.weights.argmax(dim=1)])
 
 
 def test_the_expectation_is_soft_attention():
@@ -96,10 +85,6 @@ def test_the_expectation_is_drawn_for_each_image_or_for_the_whole_batch():
     draws = [attention.precompute(images).use_expectation for _ in range(40)]
     assert all(draw.all() or not draw.any() for draw in draws)
     assert len({bool(draw[0]) for draw in draws}) == 2
-
-
-def test_outside_training_the_expectation_is_never_drawn():
-    assert hard(expectation_prob=1.0).eval().precompute(REGIONS).use_expectation is None
 
 
 def test_switched_images_see_the_expectation_and_the_others_one_region():

@@ -83,11 +83,6 @@ def test_layers_behind_the_first_are_tanh_of_linear_on_the_annotations_side():
     torch.testing.assert_close(score(score.precompute(region.view(1, 1, D)), hidden.view(1, 1, N)).flatten(), by_hand)
 
 
-def test_the_width_is_a_number_or_that_of_the_state_or_of_a_region():
-    widths = [AdditiveScore(D, N, width=width).query.out_features for width in (7, "state", "region")]
-    assert widths == [7, N, D]
-
-
 @pytest.mark.parametrize("heads", [4, 5])
 def test_heads_that_do_not_divide_the_width_are_refused(heads: int):
     with pytest.raises(ValueError, match=f"got num_heads={heads}"):

@@ -15,7 +15,6 @@ from small_training import small_config, small_run
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_times
 from showattendtell.training import callbacks
 from showattendtell.training.build import build_trainer
@@ -121,11 +120,6 @@ def test_the_moving_average_leaves_frozen_weights_as_they_are():
     for _ in range(20):
         averaged.update_parameters(frozen)
     assert torch.equal(averaged.module.weight, frozen.weight)
-
-
-def test_what_lightning_refuses_names_the_callback(tmp_path: Path):
-    with pytest.raises(UserError, match=r"callbacks\.early_stopping.*thresh"):
-        build_trainer(small_config("++callbacks.early_stopping.stopping_threshold=bad"), tmp_path)
 
 
 def test_an_epoch_that_was_interrupted_has_the_seconds_of_the_parts_that_count(

@@ -17,7 +17,7 @@ from test_exact_resume import assert_ends_as, read
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
-from showattendtell.training.interruption import NOT_FINITE, SignalHandler, report_lost_workers, requeue
+from showattendtell.training.interruption import NOT_FINITE, SignalHandler, report_lost_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -151,7 +151,10 @@ def test_slurm_is_requested_to_run_the_job_again_where_it_gave_signals(
 def test_a_job_of_an_array_is_named_by_its_place(slurm: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    requeue()
+    handler = SignalHandler()
+    handler.signal = signal.SIGUSR1
+    with pytest.raises(SystemExit):
+        handler.end_process()
     assert slurm.read_text() == "requeue 7_3\n"
 
 

@@ -23,10 +23,6 @@ def trained(tmp_path: Path) -> dict[float, CaptioningModule]:
     return {weight: small_run(small_config(*settings, given), tmp_path / given) for weight, given in weights.items()}
 
 
-def test_a_module_without_its_captioner_has_a_device():
-    assert CaptioningModule("soft").device == torch.device("cpu")
-
-
 def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be_reported_of(
     trained: dict[float, CaptioningModule],
 ):

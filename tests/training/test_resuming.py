@@ -68,11 +68,6 @@ def resumed(value: bool | str, *settings: str) -> DictConfig:
     return small_config(f"resume={value}".lower() if isinstance(value, bool) else f"resume={value}", *settings)
 
 
-def test_without_resume_a_run_is_new(trained: Path, root: Path, new: Path):
-    copied(trained, "killed", root / "killed")
-    assert find_start(resumed(False), new, root) == ResumePoint(new)
-
-
 def test_the_newest_unfinished_run_of_the_same_settings_continues(
     trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -113,9 +108,7 @@ def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained:
     assert find_start(resumed(True), killed, None).checkpoint == killed / LAST
 
 
-def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
-    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(trained: Path, root: Path, new: Path):
     killed = copied(trained, "killed", root / "killed")
     before, now = root / "first/best.ckpt", root / "moved/best.ckpt"
     for file in (before, now):
@@ -129,7 +122,6 @@ def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
     assert find_start(moved, new, None).folder == killed
     before.unlink()
     assert find_start(moved, new, None).folder == killed
-    assert f"began with {before}, which is now taken to be {now}" in capsys.readouterr().out
     before.write_text("others")
     with pytest.raises(UserError, match="init_from="):
         find_start(moved, new, None)
@@ -198,11 +190,6 @@ def test_a_run_may_have_more_epochs_than_it_had(
     assert f"after step {step}" in printed
 
 
-def test_a_longer_run_is_a_new_one_where_no_folder_is_named(trained: Path, root: Path, new: Path):
-    copied(trained, "finished", root / "finished")
-    assert find_start(resumed(True, "trainer.max_epochs=5"), new, root) == ResumePoint(new)
-
-
 def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new: Path):
     """More epochs would not have changed it."""
     settings = ["trainer.max_steps=5", "trainer.max_epochs=3"]
@@ -224,17 +211,11 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda folder: None, "is not a folder; give the folder that has its last.ckpt"),
-        (lambda folder: folder.write_text(""), "is not a folder"),
-        (lambda folder: folder.mkdir(), "has no last.ckpt to resume from"),
-    ],
-    ids=["missing", "file", "empty"],
+    "make", [lambda folder: None, lambda folder: folder.write_text(""), lambda folder: folder.mkdir()]
 )
-def test_a_named_run_that_is_none_is_reported(root: Path, new: Path, make: Any, message: str):
+def test_a_named_run_that_is_none_is_reported(root: Path, new: Path, make: Any):
     make(root / "run")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"has no last\.ckpt to resume from; give the folder of a run"):
         find_start(resumed(str(root / "run")), new, root)
 
 
@@ -306,12 +287,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert f"{killed} resumes after step 7, in epoch 2" in output.out
     small_run(resumed(False), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
-
-
-def test_a_damaged_run_is_found_by_what_is_whole(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    (killed / LAST).write_bytes(b"")
-    assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
 
 
 def test_a_run_that_was_killed_between_two_names_continues(

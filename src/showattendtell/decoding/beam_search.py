@@ -132,11 +132,10 @@ def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, wo
 
     def of_group(values: Tensor, fill: float) -> Tensor:
         # (b, n) of the open captions to their positions among all J * W beams, then those of the group
-        padded = values
         if len(values) < beams.scores.numel():
             padded = values.new_full((beams.scores.numel(), words.shape[1]), fill)
-            padded[next_words.positions] = values
-        return padded.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
+            values = padded.index_copy(0, next_words.positions, values)
+        return values.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
 
     log_p = (of_group(part, -torch.inf) for part in (scores, rank_scores))
     return Candidates(*log_p, *(of_group(part, 0) for part in (rows, words)))
@@ -304,13 +303,11 @@ class BeamHypotheses:
         if not scores.isfinite().any():
             return
         scores, parents, words = scores.flatten(2), parents.flatten(2), words.flatten(2)
-        ends = Hypotheses(
-            self._search.rank_score(scores, length), scores, torch.full_like(words, length), parents, words
-        )
+        rank_scores = self._search.rank_score(scores, length)
+        ends = Hypotheses(rank_scores, scores, torch.full_like(words, length), parents, words)
         best = self._ends.map(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
-        self._ends = Hypotheses(
-            *(stored.index_copy(0, images, part) for stored, part in zip(self._ends, best, strict=True))
-        )
+        pairs = zip(self._ends, best, strict=True)
+        self._ends = Hypotheses(*(stored.index_copy(0, images, part) for stored, part in pairs))
 
     def prune(self, beams: Beams) -> Beams:
         """Prune captions that cannot be returned, and images that have only such captions.
@@ -369,7 +366,6 @@ def choose(
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
         ended.append(candidates.best(num_beams, mask=ends & within))
-        allowed = within if search.shrink_beam else True
-        still_open.append(candidates.best(num_beams, mask=~ends & allowed))
+        still_open.append(candidates.best(num_beams, mask=~ends & within if search.shrink_beam else ~ends))
     stack = partial(torch.stack, dim=1)  # (J, C + 1, K) of each group to (J, G, C + 1, K)
     return Candidates(*map(stack, zip(*ended, strict=True))), Candidates(*map(stack, zip(*still_open, strict=True)))

@@ -238,12 +238,14 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files, which earlier versions wrote without a language and a
-        language model."""
+        """Return all settings as they are stored in result files: without a language and a language model if there is
+        none."""
         settings = {"method": type(self).__name__, **asdict(self)}
         if self.language_model is None:
             del settings["language_model"], settings["language_model_weight"]
-        return {name: value for name, value in settings.items() if name != "language" or value is not None}
+        if self.language is None:
+            del settings["language"]
+        return settings
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
         """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does.
@@ -267,20 +269,23 @@ class Decoding(ABC):
         ngrams = [tuple(prefix[end - size : end]) for end in range(size, len(prefix) + 1)]
         if size and len(set(ngrams)) < len(ngrams):
             raise UserError(f"the prefix '{self.prefix}' itself repeats {size} words; raise no_repeat_ngram_size")
-        suppressed = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
+        suppressed = [PAD, START, *forbidden]
+        if not self.allow_unk:
+            suppressed.append(UNK)
         if language:
-            suppressed = (*suppressed, *map(vocabulary.language_token, vocabulary.languages))
+            suppressed += map(vocabulary.language_token, vocabulary.languages)
         min_length = self.min_length + len(language)
-        return Constraints(tuple(prefix), tuple(remaining), suppressed, min_length, self.max_length, size)
+        return Constraints(tuple(prefix), tuple(remaining), tuple(suppressed), min_length, self.max_length, size)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
     """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
     tokens = vocabulary.tokenizer.tokenize(word)
-    if len(tokens) != 1 and len(word.split()) == 1 and tokens:
-        raise UserError(f"{setting}: '{word}' is {len(tokens)} tokens of the model, and only one can be {setting}")
     if len(tokens) != 1:
-        raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
+        reason = f"is {len(tokens)} tokens of the model, and only one can be {setting}"
+        if not tokens or len(word.split()) > 1:
+            reason = "is not one word; give words one by one, as [dog,ball]"
+        raise UserError(f"{setting}: '{word}' {reason}")
     return _known_token(tokens[0], setting, vocabulary)
 
 

@@ -30,14 +30,18 @@ class Sampling(Decoding):
 
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         """Sample `num_captions` captions per image, most likely first; log p is the model's, without temperature."""
-        parts = (part.cpu() for part in self.sample(ensemble, regions, self.in_tokens(vocabulary))[:4])
+        parts = [part.cpu() for part in self.sample(ensemble, regions, self.in_tokens(vocabulary))[:4]]
         sampled = []
         for row, *rest in zip(*parts, strict=True):
             tokens = row.tolist()
-            length = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
-            sampled.append(CaptionOutput(tokens[:length], *(part[:length].clone() for part in rest)))
-        by_image = (sampled[first : first + self.num_captions] for first in range(0, len(sampled), self.num_captions))
-        return [sorted(captions, key=lambda caption: caption.log_prob, reverse=True) for captions in by_image]
+            if EOS in tokens:
+                tokens = tokens[: tokens.index(EOS) + 1]
+            sampled.append(CaptionOutput(tokens, *(part[: len(tokens)].clone() for part in rest)))
+        captions = []
+        for first in range(0, len(sampled), self.num_captions):
+            of_image = sampled[first : first + self.num_captions]
+            captions.append(sorted(of_image, key=lambda caption: caption.log_prob, reverse=True))
+        return captions
 
     @torch.no_grad()
     def sample(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
@@ -57,13 +61,12 @@ class Sampling(Decoding):
             output, states = decoder.step(states, torch.arange(len(active), device=tokens.device), tokens[active, -1])
             log_probs = constraints.apply(output.scores, tokens[active, 1:]) - output.normalizers.unsqueeze(1)
             words = multinomial(self.warp(log_probs).exp())
-            parts = (words, log_probs.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
+            parts = [words, log_probs.gather(1, words).squeeze(1), output.weights, output.gate]
+            if output.locations is not None:
+                parts.append(output.locations)
             # the B open captions are decoded; each part (B, ...) is put at their rows among zeros (R, ...)
-            word, *step = (
-                part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, active, part)
-                for part in parts
-                if part is not None
-            )
+            zeros = [part.new_zeros(len(tokens), *part.shape[1:]) for part in parts]
+            word, *step = (empty.index_copy(0, active, part) for empty, part in zip(zeros, parts, strict=True))
             tokens = torch.cat([tokens, word], dim=1)
             steps.append(tuple(step))
             remaining = (words.squeeze(1) != EOS).nonzero().squeeze(1)

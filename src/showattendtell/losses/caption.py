@@ -72,16 +72,11 @@ class SoftLoss(nn.Module):
         supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
         super().__init__()
-        self.doubly_stochastic_weight, self.label_smoothing, self.penalty_reduction = (
-            doubly_stochastic_weight,
-            label_smoothing,
-            penalty_reduction,
-        )
-        self.scheduled_sampling = scheduled_sampling
+        self.doubly_stochastic_weight, self.label_smoothing = doubly_stochastic_weight, label_smoothing
+        self.penalty_reduction, self.scheduled_sampling = penalty_reduction, scheduled_sampling
         self.supervision_weight, self.supervision_schedule = supervision_weight, supervision_schedule
-        self.supervision_loss = (
-            attention_cross_entropy if supervision_loss == "cross_entropy" else negative_log_correctness
-        )
+        is_correctness = supervision_loss == "correctness"
+        self.supervision_loss = negative_log_correctness if is_correctness else attention_cross_entropy
         self.progress = 0.0
         """The fraction of training that is completed."""
         self.offset = 0

@@ -28,10 +28,8 @@ def mix_words(
         decoder = Ensemble([captioner]).make_decoder([regions])
         states = decoder.init_state().index_select(image_index[order])
         rows = torch.arange(len(image_index), device=image_index.device)
-        inputs, suppressed = (
-            [torch.full_like(image_index, START)],
-            torch.tensor([PAD, START], device=image_index.device),
-        )
+        inputs = [torch.full_like(image_index, START)]
+        suppressed = torch.tensor([PAD, START], device=image_index.device)
         for step, words in enumerate(tokens[order].T[:-1]):
             output, states = decoder.step(states, rows, inputs[-1])
             if step < offset:

@@ -26,6 +26,9 @@ from showattendtell.types import Batch
 SUPPRESSED = (PAD, START)
 """Tokens that no caption contains."""
 
+TERMS = ("cider", "bleu4", "length", "repetition")
+"""Terms of a reward."""
+
 
 class Reward(NamedTuple):
     """Reward of captions that are sampled from the model for the training images. Without a weight on any reward
@@ -128,30 +131,25 @@ class SelfCriticalLoss(nn.Module):
             positions: (I,) the images' positions among the training images.
         """
         images = positions.repeat_interleave(len(captions) // len(positions)).tolist()
-        counts = {
-            image: [count_ngrams((*words, *self._end)) for words in self._references[image]] for image in set(images)
-        }
-        weighted = {image: list(map(self._cider.weigh, ngrams)) for image, ngrams in counts.items()}
-        lengths = {image: mean(map(len, self._references[image])) for image in counts}
+        counts, weighted, lengths = {}, {}, {}
+        for image in set(images):
+            references = self._references[image]
+            counts[image] = [count_ngrams((*words, *self._end)) for words in references]
+            weighted[image] = [self._cider.weigh(ngrams) for ngrams in counts[image]]
+            lengths[image] = mean(map(len, references))
         scores = []
         for tokens, image in zip(captions, images, strict=True):
             ngrams = count_ngrams([self.vocabulary.words[token] for token in tokens])
-            scores.append(
-                (
-                    self._cider.score(self._cider.weigh(ngrams), weighted[image]),
-                    bleu4(ngrams, counts[image]),
-                    abs(len(tokens) - tokens.count(EOS) - lengths[image]),
-                    repeated_pairs(tokens),
-                )
-            )
-        cider, bleu, length, repetition = torch.tensor(scores).view(len(positions), -1, 4).unbind(dim=2)
-        reward = self.reward.cider * cider + self.reward.bleu4 * bleu
-        reward = reward - self.reward.length * length - self.reward.repetition * repetition
-        terms = {"cider": cider, "bleu4": bleu, "length": length, "repetition": repetition}
-        logged = {
-            name: term for name, term in terms.items() if name in ("cider", "bleu4") or getattr(self.reward, name)
-        }
-        return {"reward": reward, **logged}
+            cider = self._cider.score(self._cider.weigh(ngrams), weighted[image])
+            length = abs(len(tokens) - tokens.count(EOS) - lengths[image])
+            scores.append((cider, bleu4(ngrams, counts[image]), length, repeated_pairs(tokens)))
+        parts = dict(zip(TERMS, torch.tensor(scores).view(len(positions), -1, 4).unbind(dim=2), strict=True))
+        reward = self.reward.cider * parts["cider"] + self.reward.bleu4 * parts["bleu4"]
+        reward = reward - self.reward.length * parts["length"] - self.reward.repetition * parts["repetition"]
+        for name in ("length", "repetition"):  # not logged unless they count
+            if not getattr(self.reward, name):
+                del parts[name]
+        return {"reward": reward, **parts}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""

@@ -56,9 +56,6 @@ class ScoredAttention(StepAttention):
     def precompute(self, regions: Tensor) -> AttentionCache:
         return AttentionCache(regions, self.score.precompute(regions))
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
-        return AttentionCache(regions[parts], self.score.precompute_parts(regions, parts))
-
     def sampler(self) -> Sampler | None:
         """Return the function that samples the locations; None if the context is always the expectation."""
         return None

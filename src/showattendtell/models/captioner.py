@@ -44,16 +44,6 @@ class Captioner(nn.Module):
         factor = present.shape[1] / present.sum(dim=1).to(regions.dtype)
         return cache._replace(present=present), self.decoder.init_state(regions * factor[:, None, None])
 
-    def init_state_of_parts(self, regions: Tensor, parts: Tensor) -> tuple[AttentionCache, DecoderState]:
-        """Return `init_state(regions[parts])` in evaluation mode, with each region projected once.
-
-        Args:
-            regions: (L, D) of one image.
-            parts: (R, K) indices of the regions in each part.
-        """
-        cache = self.decoder.reader(self.attention).precompute_parts(regions, parts)
-        return cache, self.decoder.init_state(cache.regions)
-
     def forward(
         self,
         regions: Tensor,

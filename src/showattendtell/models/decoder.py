@@ -23,39 +23,33 @@ from showattendtell.models.recurrent import RecurrentDecoder
 from showattendtell.settings import Fraction, PositiveInt
 
 
-class SeparateStart(nn.Module):
-    """h_0 and c_0 from the mean region (I, D), by one perceptron each: ReLU layers of width n with dropout, then tanh.
-
-    Args:
-        depth: the number of layers of each perceptron, including the tanh layer.
-    """
-
-    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float):
-        super().__init__()
-        self.hidden, self.cell = (
-            nn.Sequential(
-                *_relu_layers(region_dim, hidden_dim, depth - 1, dropout),
-                _head(region_dim if depth == 1 else hidden_dim, hidden_dim, reads_regions=depth == 1),
-            )
-            for _ in range(2)
-        )
-
-    def forward(self, mean: Tensor) -> DecoderState:
-        return DecoderState(self.hidden(mean), self.cell(mean))
-
-
-class SharedStart(nn.Module):
-    """h_0 and c_0 from the mean region (I, D), by two tanh layers on shared ReLU layers of width D (released code).
+class FirstState(nn.Module):
+    """h_0 and c_0 from the mean region (I, D): ReLU layers with dropout, then a tanh layer each.
 
     Args:
         depth: the number of layers to h_0 or c_0, including the tanh layer.
+        is_shared: h_0 and c_0 share the ReLU layers, of width D (released code); else each has its own, of width n.
     """
 
-    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float):
+    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float, is_shared: bool):
         super().__init__()
-        self.shared = nn.Sequential(*_relu_layers(region_dim, region_dim, depth - 1, dropout))
-        self.hidden = _head(region_dim, hidden_dim, reads_regions=depth == 1)
-        self.cell = _head(region_dim, hidden_dim, reads_regions=depth == 1)
+        width = region_dim if is_shared else hidden_dim
+
+        def relu_layers() -> list[nn.Module]:
+            layers: list[nn.Module] = []
+            for i in range(depth - 1):
+                linear = Linear(width, width) if i else start_small(Linear(region_dim, width))
+                layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
+            return layers
+
+        def head() -> nn.Sequential:
+            layers = [] if is_shared else relu_layers()
+            linear = start_small(Linear(region_dim, hidden_dim)) if depth == 1 else Linear(width, hidden_dim)
+            last = nn.Sequential(linear, nn.Tanh())
+            return last if is_shared else nn.Sequential(*layers, last)
+
+        self.shared = nn.Sequential(*(relu_layers() if is_shared else []))
+        self.hidden, self.cell = head(), head()
 
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)
@@ -71,19 +65,6 @@ class LearnedStart(nn.Module):
 
     def forward(self, mean: Tensor) -> DecoderState:
         return DecoderState(*(torch.tanh(part).expand(len(mean), -1) for part in (self.hidden, self.cell)))
-
-
-def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for i in range(count):
-        linear = start_small(Linear(inputs, width)) if i == 0 else Linear(width, width)
-        layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
-    return layers
-
-
-def _head(inputs: int, outputs: int, reads_regions: bool) -> nn.Sequential:
-    linear = Linear(inputs, outputs)
-    return nn.Sequential(start_small(linear) if reads_regions else linear, nn.Tanh())
 
 
 OutputPart = Literal["word", "hidden", "context"]
@@ -146,11 +127,11 @@ class LSTMDecoder(RecurrentDecoder):
         if not output:
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
         self.zero_first = first_input == "zero"
-        make_start = SharedStart if start == "shared" else SeparateStart
+        start_dropout = dropout * ("start" in dropout_places)
         self.first_state: nn.Module = (
             LearnedStart(hidden_dim)
             if start == "learned"
-            else make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
+            else FirstState(region_dim, hidden_dim, start_depth, start_dropout, start == "shared")
         )
         self.read_word = Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))

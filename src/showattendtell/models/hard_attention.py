@@ -77,18 +77,12 @@ class HardAttention(ScoredAttention):
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Also choose the images whose captions use the expectation at all steps."""
-        return self._choose(super().precompute(regions))
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
-        return self._choose(super().precompute_parts(regions, parts))
-
-    def _choose(self, cache: AttentionCache) -> AttentionCache:
-        images, device = len(cache.regions), cache.regions.device
+        cache, images = super().precompute(regions), len(regions)
         if self.training:
-            draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
+            draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=regions.device)
             return cache._replace(use_expectation=(draws < self.expectation_prob).expand(images))
         if self.inference_mode == "expectation":
-            return cache._replace(use_expectation=torch.ones(images, dtype=torch.bool, device=device))
+            return cache._replace(use_expectation=torch.ones(images, dtype=torch.bool, device=regions.device))
         return cache
 
     def forward(self, cache: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:

@@ -226,10 +226,6 @@ class StepAttention(Attention, ABC):
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Compute everything that depends only on the regions (R, L, D) of the images."""
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
-        """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
-        return self.precompute(regions[parts])
-
     @abstractmethod
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         """Compute one step of B captions from their decoder states (B, n)."""

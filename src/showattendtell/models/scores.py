@@ -33,17 +33,6 @@ class ScoreFunction(nn.Module, ABC):
     def forward(self, keys: Any, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (R, K, n)."""
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Any:
-        """Return `precompute(regions[parts])` of R parts of one image.
-
-        A score whose keys are computed region by region can compute each once for all parts.
-
-        Args:
-            regions: (L, D) of the image.
-            parts: (R, K) indices of the regions in each part.
-        """
-        return self.precompute(regions[parts])
-
 
 Width = PositiveInt | Literal["state", "region"]
 
@@ -80,9 +69,6 @@ class AdditiveScore(ScoreFunction):
             keys = torch.tanh(layer(keys)).to(regions.dtype)
         return AdditiveKeys(keys)
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AdditiveKeys:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
-
     def forward(self, keys: AdditiveKeys, hidden: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # the plain equation; the exported graph has no custom kernels
             sums = keys.values.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
@@ -113,9 +99,6 @@ class DotScore(ScoreFunction):
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, A)
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
-
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         return (self.query(hidden) @ keys.mT).unsqueeze(2)
 
@@ -136,9 +119,6 @@ class GeneralScore(ScoreFunction):
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, n)
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0, parts]
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         return (hidden @ keys.mT).unsqueeze(2)
@@ -187,9 +167,6 @@ class MultiheadScore(DotScore):
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions).unflatten(2, (self.num_heads, -1)).movedim(1, 3)  # (R, H, A/H, L)
-
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> Tensor:
-        return self.precompute(regions.unsqueeze(0))[0][:, :, parts].movedim(2, 0)
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         queries = self.query(hidden).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # (R, H, K, A/H)

@@ -1,6 +1,8 @@
 """States of the random number generators of a process as plain data."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,3 +30,11 @@ def set_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Leave the random states as they were before the `with` block."""
+    states = random_states()
+    yield
+    set_random_states(states)

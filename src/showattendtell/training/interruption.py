@@ -76,7 +76,9 @@ class SignalHandler:
     def end_process(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
         if self.signal == REQUEUE and "SLURM_JOB_ID" in os.environ and rank() == 0:
-            requeue()
+            array = os.environ.get("SLURM_ARRAY_JOB_ID")
+            job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+            subprocess.run(["scontrol", "requeue", job], check=False)
         sys.exit(INTERRUPTED if self.signal == signal.SIGINT else TERMINATED)
 
 
@@ -85,13 +87,6 @@ def _leave_terminal() -> None:
     for stream in (1, 2):
         if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-
-
-def requeue() -> None:
-    """Ask SLURM to requeue this job."""
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
-    subprocess.run(["scontrol", "requeue", job], check=False)
 
 
 class FiniteLoss(Callback):
@@ -105,7 +100,8 @@ class FiniteLoss(Callback):
 
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
-        self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
+        self._loss: Tensor | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -113,36 +109,31 @@ class FiniteLoss(Callback):
         self._check(trainer)
         if isinstance(outputs, Mapping) and "loss" in outputs:
             self._position = {"epoch": trainer.current_epoch + 1, "batch": batch_idx + 1, "step": trainer.global_step}
-            self._pending = _send(outputs["loss"])
-            if self._pending[1] is None:
+            self._loss, self._copied = _send(outputs["loss"])
+            if self._copied is None:
                 self._check(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check(trainer)  # the next epoch has other batches
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_all(trainer, pl_module)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._check_all(trainer, pl_module)
-
-    def _check_all(self, trainer: Trainer, module: LightningModule) -> None:
         self._check(trainer)
-        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        trainable = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         if not torch.stack([parameter.isfinite().all() for parameter in trainable]).all():
             raise UserError(
                 f"step {trainer.global_step} has left weights that are not finite; lower optimizer.lr or set "
                 "trainer.gradient_clip_val=5, and train again"
             )
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.on_validation_start(trainer, pl_module)
+
     def _check(self, trainer: Trainer) -> None:
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        loss, copied = pending
-        if copied:
-            copied.synchronize()
-        if math.isfinite(loss):
+        """Raise a `UserError` if the last loss is not finite; a loss from a GPU is there once its event is set."""
+        if self._copied:
+            self._copied.synchronize()
+        loss, self._loss, self._copied = self._loss, None, None
+        if loss is None or math.isfinite(loss):
             return
         data = getattr(trainer, "datamodule", None)
         captions = data.name_batch(self._position["batch"] - 1) if isinstance(data, CaptionDataModule) else []
@@ -159,9 +150,9 @@ class FiniteLoss(Callback):
 
 def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Copy the loss to the CPU; a loss from a GPU is there once the returned event is set."""
+    host_loss = loss.to("cpu", non_blocking=True)
     if not loss.is_cuda:
-        return loss.cpu(), None
-    host_loss = torch.empty_like(loss, device="cpu", pin_memory=True).copy_(loss, non_blocking=True)
+        return host_loss, None
     copied = torch.cuda.Event()
     copied.record()
     return host_loss, copied
@@ -190,18 +181,14 @@ def report_lost_workers(num_workers: int) -> Iterator[None]:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:
         cause: BaseException | None = error
-        while cause and not (lost := _find_lost_worker(cause, num_workers)):
+        while cause:
+            found = LOST_WORKER.match(str(cause))
+            # before the worker's end is known, a batch from it fails to arrive
+            if found or (num_workers and isinstance(cause, ConnectionError | EOFError)):
+                lost = found[1].strip() if found else "its batch did not arrive"
+                raise UserError(
+                    f"a process that reads images has ended ({lost}), perhaps because memory ran out; {RESUME}, "
+                    "if necessary with a smaller data.num_workers"
+                ) from None
             cause = cause.__context__
-        if cause is None:
-            raise
-        raise UserError(
-            f"a process that reads images has ended ({lost}), perhaps because memory ran out; {RESUME}, "
-            "if necessary with a smaller data.num_workers"
-        ) from None
-
-
-def _find_lost_worker(error: BaseException, num_workers: int) -> str:
-    """Describe the lost worker that an error reports; before its end is known, a batch from it fails to arrive."""
-    if match := LOST_WORKER.match(str(error)):
-        return match[1].strip()
-    return "its batch did not arrive" if num_workers and isinstance(error, ConnectionError | EOFError) else ""
+        raise

@@ -63,9 +63,10 @@ def launch(train: Train, settings: Settings) -> float:
             raise UserError(
                 "a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out"
             )
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
         try:
-            devices = int(os.environ["LOCAL_WORLD_SIZE"])
-            return _run_process(train, _process_settings(settings, devices, int(os.environ["WORLD_SIZE"]) // devices))
+            return _run_process(train, _process_settings(settings, devices, nodes))
         except ReportedElsewhere:
             sys.exit(2)
     if trainer.get("num_nodes", 1) != 1:
@@ -74,11 +75,11 @@ def launch(train: Train, settings: Settings) -> float:
             "themselves; docs/training.md has the commands"
         )
     num_processes = _bare_trainer(settings).num_devices
-    if num_processes == 1:
-        if trainer.get("devices") == "auto":
-            print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
-        return train(settings)
-    return _start(train, _process_settings(settings, num_processes, 1), num_processes)
+    if num_processes > 1:
+        return _start(train, _process_settings(settings, num_processes, 1), num_processes)
+    if trainer.get("devices") == "auto":
+        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
+    return train(settings)
 
 
 def _bare_trainer(settings: Settings) -> lightning.Trainer:
@@ -92,11 +93,7 @@ def _bare_trainer(settings: Settings) -> lightning.Trainer:
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
     with report_refusals("trainer"):
         trainer: lightning.Trainer = build(
-            settings["trainer"],
-            plugins=cluster_environment(),
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
+            settings["trainer"], plugins=cluster_environment(), logger=False, enable_progress_bar=False
         )
     if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
         raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
@@ -182,7 +179,6 @@ def _report(error: ChildFailedError, num_processes: int) -> NoReturn:
     message = failure.error_file_data["message"]
     if isinstance(message, str):  # the process raised no error
         sys.exit(failure.exitcode)
-    error_class, _, reason = message["message"].partition(": ")
-    if error_class == UserError.__name__:
-        raise UserError(reason) from None
+    if message["message"].startswith("UserError: "):
+        raise UserError(message["message"].removeprefix("UserError: ")) from None
     raise RuntimeError(f"in process {index + 1} of {num_processes}:\n{message['extraInfo']['py_callstack']}") from None

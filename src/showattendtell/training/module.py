@@ -28,8 +28,7 @@ from showattendtell.metrics.means import RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
-from showattendtell.models.kernels import without_autocast
-from showattendtell.runtime.distributed import mean_over_processes, rank
+from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.extras import LossTerm
 from showattendtell.training.lightning_internals import let_lightning_unscale
@@ -40,7 +39,8 @@ from showattendtell.types import Batch, BatchShard, ShardedBatch
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
 
-LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
+LOGGED = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider", "unended", "dangling", "words")
+"""Scores of generated captions that are logged."""
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -96,14 +96,16 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
-        self.log_term_gradients = False  # set by the callback GradientNorm
+        self.step_terms: Mapping[str, Tensor] = {}
+        """The weighted loss terms of the last training step, for callbacks."""
         self.graphs: Callable[..., LossOutput] | None = None  # set by the callback CUDAGraphs
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
         if captioner is None:
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
-            widths |= {} if dropout is None else {"dropout": dropout}
+            if dropout is not None:
+                widths["dropout"] = dropout
             self._recipe = Recipe(attention, decoder, **widths)
             self.save_hyperparameters({**self._recipe.names, **widths, "lr": lr}, logger=False)
         if encoder is not None and vocabulary is not None:
@@ -139,25 +141,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError("the data module has another encoder than the model; pass it encoder=model.encoder")
         if vocabulary is not None and vocabulary.words != self.vocabulary.words:
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
-        if stage == "fit" and self.loss.supervision_weight:
-            self._request_targets(data)
-        for term in self.terms if stage == "fit" else ():
+        if stage != "fit":
+            return
+        if self.loss.supervision_weight:
+            if not self.selective or self.encoder.padded:
+                raise UserError(
+                    "loss.supervision_weight compares attention maps with boxes on a grid; the map of attention=none "
+                    "is constant, and regions of a detector are no grid; leave it out"
+                )
+            if isinstance(data, CaptionDataModule):
+                data.add_targets(self.encoder.grid)
+        for term in self.terms:
             term.check(self)
-
-    def _request_targets(self, data: Any) -> None:
-        """Have the data module add attention targets to its batches, for supervised attention."""
-        if not self.selective:
-            raise UserError(
-                "loss.supervision_weight supervises attention maps, and that of attention=none is constant; leave it "
-                "out, or choose another attention"
-            )
-        if self.encoder.padded:
-            raise UserError(
-                "loss.supervision_weight compares attention with boxes on a grid, and the regions of this model are "
-                "not a grid; leave it out"
-            )
-        if isinstance(data, CaptionDataModule):
-            data.add_targets(self.encoder.grid)
 
     @property
     def selective(self) -> bool:
@@ -170,15 +165,17 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.loss.progress = self.global_step / self._num_steps
         interval = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
         output = self._step(batch, shard, log_nll=batch_idx % interval == 0)
+        loss = total(output.terms)
         if shard.weight:
             captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
-            self._train_means.update({"loss": (total(output.terms), captions)})
+            means: dict[str, tuple[Tensor, Tensor | int]] = {"loss": (loss, captions)}
             if output.nll is not None:
-                self._train_means.update({"nll_per_word": (output.nll * captions / words, words)})
-            self._train_means.update({name: (value, captions) for name, value in output.metrics.items()})
-        if self.log_term_gradients and self.global_step % interval == 0:
-            self._watch_gradients(output, shard.weight)
-        return shard.weight * total(output.terms)
+                means["nll_per_word"] = (output.nll * captions / words, words)
+            for name, value in output.metrics.items():
+                means[name] = (value, captions)
+            self._train_means.update(means)
+        self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
+        return shard.weight * loss
 
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
@@ -188,36 +185,19 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
                 loss = self.graphs if self.graphs and weight else self.loss
-                references: LossOutput = loss(
-                    self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets
-                )
+                output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
                 for term in self.terms:
-                    references = term(references, batch)
-            terms = {name: weight * value for name, value in references.terms.items()} if weight else {}
-            output = LossOutput(references.nll, terms, dict(references.metrics))
-        if critic is not None:
-            rewards: LossOutput = critic(self.captioner, regions, batch)
-            output.terms.update(rewards.terms)
-            output.metrics.update(rewards.metrics)
-        return output
+                    output = term(output, batch)
+        terms = {name: weight * value for name, value in output.terms.items()} if weight else {}
+        if critic is None:
+            return LossOutput(output.nll, terms, output.metrics)
+        rewards = critic(self.captioner, regions, batch)
+        return LossOutput(output.nll, {**terms, **rewards.terms}, {**output.metrics, **rewards.metrics})
 
-    def _watch_gradients(self, output: LossOutput, weight: float) -> None:
-        """Log the gradient norm of each loss term, before any clipping."""
-        parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
-        for name, term in output.terms.items():
-            if term.requires_grad:
-                with without_autocast(self.device):  # as in the step's own backward pass
-                    shard_gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-                gradients = [mean_over_processes(weight * part) for part in shard_gradients if part is not None]
-                self._train_means.update({f"gradient_norm_{name}": (torch.nn.utils.get_total_norm(gradients), 1)})
-
-    def log_training(self) -> None:
+    def on_train_epoch_end(self) -> None:
         """Log the epoch's training metrics. Lightning's own aggregation is not stored in its checkpoints, so an epoch
         that resumes from one would lack the earlier steps."""
         self._log_means("train", self._train_means)
-
-    def on_train_epoch_end(self) -> None:
-        self.log_training()  # unless a callback already did, so that later callbacks can read them
 
     def validation_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):
@@ -226,10 +206,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         outputs = self(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
-        attention, betas = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)
         self._val_means.update({"nll_per_word": (nll, words)})
-        self._val_means.update({f"attention_{name}": value for name, value in attention.items()})
-        self._val_means.update({f"beta_{name}": value for name, value in betas.items()})
+        for name, value in attention_statistics(outputs, batch.tokens).items():
+            self._val_means.update({f"attention_{name}": value})
+        for name, value in self._word_classes.betas(outputs, batch.tokens).items():
+            self._val_means.update({f"beta_{name}": value})
 
     def _score_captions(self, batch: ImageBatch, dataloader_idx: int) -> None:
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
@@ -244,8 +225,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._endings.update(captions, [EOS in caption for caption in tokens])
         self._diversity.update(captions)
 
-    def test_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.validation_step(batch, batch_idx, dataloader_idx)
+    test_step = validation_step
 
     def predict_step(self, batch: ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, str]:
         """Return each image's caption by image name."""
@@ -260,10 +240,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def _log_evaluation(self, stage: str) -> None:
         self._log_means(stage, self._val_means)
-        bleu, endings, diversity = self._bleu.compute(), self._endings.compute(), self._diversity.compute()
-        scores = {name: bleu[name] for name in LOGGED_BLEU} | {"cider": self._cider.compute()} | endings
-        scores["distinct_captions"] = diversity["distinct_captions"]
-        self.log_dict({f"{stage}/{name}": score.item() for name, score in scores.items()})
+        scores = {"cider": self._cider.compute(), **self._bleu.compute()}
+        scores |= {**self._endings.compute(), **self._diversity.compute()}
+        self.log_dict({f"{stage}/{name}": scores[name].item() for name in (*LOGGED, "distinct_captions")})
         metrics: tuple[Metric, ...] = (self._bleu, self._cider, self._endings, self._diversity)
         for metric in metrics:
             metric.reset()

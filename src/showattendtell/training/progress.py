@@ -42,18 +42,15 @@ class StepMetrics(Callback):
     """Loss of the last step, in this process."""
     images_per_second: float | None = None
     """Over about the last second, in all processes; None before the first step."""
+    learning_rate = 0.0
+    """Learning rate of the decoder and the attention at the last step."""
 
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
-        self._rates: list[float] = []
+        self._rates: dict[str, float] = {}
         self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
         self._last_printed = self._last_batch = 0.0
-
-    @property
-    def learning_rate(self) -> float:
-        """Learning rate of the decoder and the attention at the last step."""
-        return self._rates[0] if self._rates else 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
@@ -65,7 +62,11 @@ class StepMetrics(Callback):
         self._images, self._last_rate = 0, time.monotonic()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        self._rates = [group["lr"] for group in optimizer.param_groups]
+        rates = [group["lr"] for group in optimizer.param_groups]  # of matrices, biases, and a trainable encoder
+        self.learning_rate = rates[0]
+        self._rates = {"train/learning_rate": rates[0]}
+        if len(rates) > 2:
+            self._rates["train/learning_rate_encoder"] = rates[2]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -100,8 +101,8 @@ class StepMetrics(Callback):
         """Return loss, learning rate and speed of the last step for people."""
         loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
         speed = self.images_per_second or 0.0
-        digits = 0 if speed >= 10 else 1
-        return {**loss, "learning rate": f"{self.learning_rate:.3g}", "images/s": f"{speed:.{digits}f}"}
+        images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+        return {**loss, "learning rate": f"{self.learning_rate:.3g}", "images/s": images}
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
@@ -109,26 +110,18 @@ class StepMetrics(Callback):
         is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
         if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
             return
-        metrics = self._metrics(trainer)
+        device = trainer.strategy.root_device
+        is_gpu = device.type == "cuda"
+        memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
+        metrics = {**self._rates, "train/memory_gb": memory / 1e9}
+        metrics["train/images_per_second"] = self.images_per_second or 0.0
+        if self.loss is not None:
+            metrics["train/loss_step"] = float(mean_over_processes(self.loss))
         for logger in loggers:
             logger.log_metrics(metrics, step)
         if rank() == 0:
             with suppress(OSError):  # if the disk is full, the checkpoint reports it
                 (Path(trainer.default_root_dir) / SENT).write_text(str(step))
-
-    def _metrics(self, trainer: Trainer) -> dict[str, float]:
-        device = trainer.strategy.root_device
-        is_gpu = device.type == "cuda"
-        memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
-        loss = {} if self.loss is None else {"train/loss_step": float(mean_over_processes(self.loss))}
-        names = ("train/learning_rate", "", "train/learning_rate_encoder")  # matrices, biases, a trainable encoder
-        rates = {name: rate for name, rate in zip(names, self._rates, strict=False) if name}
-        return {
-            **loss,
-            **rates,
-            "train/images_per_second": self.images_per_second or 0.0,
-            "train/memory_gb": memory / 1e9,
-        }
 
     def _is_due(self, now: float) -> bool:
         """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
@@ -158,9 +151,10 @@ class ProgressBar(RichProgressBar):
         """Return the figures, read at most once a second: to read a loss waits for the GPU."""
         if time.monotonic() - self._last_read >= 1:
             self._last_read = time.monotonic()
-            callbacks = (callback for callback in trainer.callbacks if isinstance(callback, StepMetrics))  # type: ignore[attr-defined]
-            self._values = next((dict(each.describe()) for each in callbacks), {})
-            self._values.pop("learning rate", None)
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, StepMetrics):
+                    self._values = {**callback.describe()}
+                    self._values.pop("learning rate")
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:

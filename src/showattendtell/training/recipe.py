@@ -95,20 +95,24 @@ class Recipe:
 
 def restore_vocabulary(checkpoint: Mapping[str, Any]) -> Vocabulary:
     """Return the vocabulary in a checkpoint of a named model."""
-    metadata = checkpoint[METADATA_KEY]
-    check_metadata(metadata, "the checkpoint")
-    check_targets(metadata["config"], "the checkpoint")
+    metadata = _checked_metadata(checkpoint)
     return read_vocabulary(metadata, build(literal(metadata["config"]["tokenizer"])), "the checkpoint")
 
 
 def restore_encoder(checkpoint: Mapping[str, Any]) -> Encoder:
     """Return the encoder in a checkpoint of a named model, whose weights are loaded later."""
+    settings = dict(_checked_metadata(checkpoint)["config"]["encoder"])
+    if "weights" in settings:
+        settings["weights"] = "random"
+    encoder: Encoder = build(literal(settings))
+    return encoder
+
+
+def _checked_metadata(checkpoint: Mapping[str, Any]) -> Any:
     metadata = checkpoint[METADATA_KEY]
     check_metadata(metadata, "the checkpoint")
-    settings = metadata["config"]["encoder"]
-    check_targets(settings, "the checkpoint")
-    encoder: Encoder = build(literal({**settings, **({"weights": "random"} if "weights" in settings else {})}))
-    return encoder
+    check_targets(metadata["config"], "the checkpoint")
+    return metadata
 
 
 def _name(part: Any) -> str:

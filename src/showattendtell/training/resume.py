@@ -165,36 +165,28 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     start, progress = _read(file)
     stored = start.metadata["config"]
     try:
-        stored_epochs, epoch, step = (
-            stored["trainer"].get("max_epochs"),
-            int(progress["epoch"]),
-            int(progress["global_step"]),
-        )
+        stored_epochs, stored_steps = stored["trainer"].get("max_epochs"), stored["trainer"].get("max_steps")
+        epoch, step = int(progress["epoch"]), int(progress["global_step"])
     except READING_ERRORS as error:
         raise _altered_error(file, error) from None
     max_epochs = settings["trainer"].get("max_epochs")
     is_extended = isinstance(max_epochs, int) and isinstance(stored_epochs, int) and max_epochs > stored_epochs > 0
     if is_extended:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
-    differences = find_differences(settings, stored)
-    init_from = stored.get("init_from")
-    if differences and init_from and settings["init_from"] and _is_moved(settings["init_from"], init_from):
-        differences = find_differences(settings, {**stored, "init_from": settings["init_from"]})
-        if not differences:
-            print(f"{folder} began with {init_from}, which is now taken to be {settings['init_from']}")
-    if differences:
+    init_from = settings["init_from"]
+    if init_from and stored.get("init_from") and _is_moved(init_from, stored["init_from"]):
+        stored = {**stored, "init_from": init_from}
+    if differences := find_differences(settings, stored):
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
             "or leave resume out for a new run"
         )
     if is_extended:
-        ended_early = epoch < stored_epochs or step == stored["trainer"].get("max_steps")
-        if start.finished and ended_early:  # it would stop again immediately
+        if start.finished and (epoch < stored_epochs or step == stored_steps):  # it would stop again immediately
             best = folder / (LAST if start.best is None else BEST)
             raise UserError(
                 f"{folder} ended after {epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
-                f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with "
-                f"init_from={best}"
+                f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with init_from={best}"
             )
         start = start._replace(finished=False)
         print(f"{folder} is extended by {max_epochs - stored_epochs} epochs, to {max_epochs}")
@@ -206,12 +198,10 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
 def _is_moved(current: str, stored: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
-    if {Path(current).name, Path(stored).name} != {BEST}:
+    now, before = Path(current).expanduser(), Path(stored).expanduser()
+    if not now.name == before.name == BEST or not now.is_file():
         return False
-    current_file, stored_file = Path(current).expanduser(), Path(stored).expanduser()
-    return current_file.is_file() and (
-        not stored_file.is_file() or filecmp.cmp(current_file, stored_file, shallow=False)
-    )
+    return not before.is_file() or filecmp.cmp(now, before, shallow=False)
 
 
 def discard(folder: Path) -> None:
@@ -245,11 +235,9 @@ def _intact_checkpoint(folder: Path) -> Path:
 
 
 def _existing(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise UserError(f"the run {folder} is not a folder; give the folder that has its {LAST}")
     files = checkpoints_in(folder)
     if not files:
-        raise UserError(f"{folder} has no {LAST} to resume from; train again without resume")
+        raise UserError(f"{folder} has no {LAST} to resume from; give the folder of a run, or leave resume out")
     return files
 
 

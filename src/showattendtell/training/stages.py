@@ -85,9 +85,8 @@ def plan_stages(
             raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
         stage_folder = folder / f"{i}-{name}"
         if isinstance(arguments, Mapping):
-            yield Stage(
-                name, stage_folder, "average", _average_arguments(name, arguments["average"], checkpoints, stage_folder)
-            )
+            average = _average_arguments(name, arguments["average"], checkpoints, stage_folder)
+            yield Stage(name, stage_folder, "average", average)
         else:
             init = [f"init_from={quoted(str(best))}" for best in list(checkpoints.values())[-1:]]
             fixed = ["stages=null", f"hydra.run.dir={quoted(str(stage_folder))}"]
@@ -114,29 +113,28 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
         if (folder / STAGES).is_file() and not _has_command(folder, given):
             raise UserError(f"{folder} has the stages of another command; give its own command, or set another folder")
         return folder
-    files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
     runs = []
-    for candidate in (file.parent for file in files):
+    for file in sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True):
         with suppress(UserError):  # damaged
-            if _has_command(candidate, given):
-                runs.append(candidate)
-    stages = settings["stages"]
-    unfinished = [
-        candidate for candidate in runs if not all(stage.is_finished for stage in plan_stages(stages, candidate, given))
-    ]
-    found = next(iter([*unfinished, *runs]), folder)
-    if found != folder:
-        discard(folder)
-    return found
+            if _has_command(file.parent, given):
+                runs.append(file.parent)
+    for run in runs:  # the newest unfinished one, or the newest
+        if not all(stage.is_finished for stage in plan_stages(settings["stages"], run, given)):
+            runs.insert(0, run)
+            break
+    if not runs:
+        return folder
+    discard(folder)
+    return runs[0]
 
 
 def _has_command(folder: Path, given: Sequence[str]) -> bool:
     """Return whether the stages in a folder have the same arguments, apart from those that do not affect the result."""
-    ours, stored_arguments = (
-        sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
-        for arguments in (given, command_of(folder)[1])
-    )
-    return ours == stored_arguments
+
+    def relevant(arguments: Sequence[str]) -> list[str]:
+        return sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
+
+    return relevant(given) == relevant(command_of(folder)[1])
 
 
 def run_stage(stage: Stage) -> None:

@@ -103,29 +103,11 @@ def test_regions_that_saturate_are_taken_by_the_loops_all_the_same(furthest_p: f
         torch.testing.assert_close(got, want.float(), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize(("furthest", "decayed"), [(32, True), (44, False)])
-def test_either_the_keys_are_kept_for_the_backward_pass_or_what_the_loops_take_of_them(furthest: float, decayed: bool):
-    kept = []
-    p, q, u = (part.float().requires_grad_() for part in sums((2, 5, 49, 64)))
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor), lambda tensor: tensor):
-        AdditiveScores.apply(
-            CaptionGroups(owners_of(2, 5), 2), AdditiveKeys(20 * p), 20 * p, furthest * q / q.abs().max(), u
-        )
-    [keys] = [tensor for tensor in kept if tensor.shape == p.shape]
-    torch.testing.assert_close(keys, decay(20 * p) if decayed else 20 * p)
-
-
 def test_keys_that_are_no_numbers_are_none_of_any_caption():
     p, q, u = (part.float() for part in sums((2, 3, 5, 4)))
     p[0, 2, 1] = torch.nan
     image_index = owners_of(2, 3)
     torch.testing.assert_close(scores(p, q, u, image_index), literally(p, q, u, image_index), equal_nan=True)
-
-
-def test_one_caption_far_away_does_not_change_the_others():
-    p, q, u = (part.float() for part in sums((2, 3, 5, 4)))
-    q[4] = 300 * q[4].sign()
-    torch.testing.assert_close(scores(p, q, u, owners_of(2, 3)), literally(p, q, u, owners_of(2, 3)))
 
 
 def test_no_step_stores_what_every_caption_makes_of_every_region():

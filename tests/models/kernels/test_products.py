@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import SoftLoss, total
@@ -14,7 +14,7 @@ from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.kernels import products
-from showattendtell.models.kernels.products import Linear, linear, matmul, replace_linear_layers
+from showattendtell.models.kernels.products import Linear, linear
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -53,35 +53,6 @@ def test_a_product_and_its_gradients_are_those_of_torch(onednn: list, shape: tup
     assert onednn == [(rows, 7), (rows, 5), (5, rows)]
 
 
-def test_matrices_may_be_views(onednn: list):
-    rows, matrix = numbers(7, 12).T, numbers(10, 7)[::2]
-    torch.testing.assert_close(linear(rows, matrix), rows @ matrix.T)
-    torch.testing.assert_close(matmul(rows, matrix.T), rows @ matrix.T)
-    assert len(onednn) == 2
-
-
-@pytest.mark.parametrize(
-    ("rows", "dtype"), [(9, torch.float64), (9, torch.bfloat16), (1, torch.float32), (0, torch.float32)], ids=str
-)
-def test_other_precisions_and_single_rows_are_left_to_torch(onednn: list, rows: int, dtype: torch.dtype):
-    inputs, matrix = numbers(rows, 7).to(dtype), numbers(5, 7).to(dtype)
-    assert torch.equal(linear(inputs, matrix), F.linear(inputs, matrix))
-    assert onednn == []
-
-
-def test_small_products_are_left_to_torch(onednn: list, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 4 * 5 * 7)
-    for rows in (3, 4):
-        linear(numbers(rows, 7), numbers(5, 7))
-    assert onednn == [(4, 7)]
-
-
-def test_an_autocast_is_respected(onednn: list):
-    with torch.autocast("cpu", torch.bfloat16):
-        assert linear(numbers(9, 7), numbers(5, 7)).dtype == torch.bfloat16
-    assert onednn == []
-
-
 def test_a_model_learns_the_same_with_both_libraries(onednn: list, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     captioner = Captioner(SoftAttention(6, 8), LSTMDecoder(11, 6, 7, 8, dropout=0.0))
@@ -98,16 +69,6 @@ def test_a_model_learns_the_same_with_both_libraries(onednn: list, monkeypatch: 
     assert len(onednn) > 20
     monkeypatch.setattr(products, "library", lambda: "torch")
     torch.testing.assert_close(found, run())
-
-
-def test_the_layers_of_a_network_keep_their_weights(onednn: list):
-    network = nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3))
-    inputs, names = numbers(9, 7), list(network.state_dict())
-    expected = network(inputs)
-    replace_linear_layers(network)
-    torch.testing.assert_close(network(inputs), expected)
-    assert list(network.state_dict()) == names
-    assert len(onednn) == 2
 
 
 def test_an_exported_layer_is_that_of_torch(onednn: list):

@@ -182,14 +182,6 @@ def test_half_the_precision_is_near_the_whole():
         assert (parameter.grad - expected[name]).norm() <= 0.05 * expected[name].norm() + 0.01, name
 
 
-def test_two_backward_passes_over_one_graph_are_alike():
-    learner = Learner(partial(HardAttention, expectation_prob=0.5), HardLoss, torch.float32)
-    total, parameters = learner.total(), list(learner.model.parameters())
-    first = torch.autograd.grad(total, parameters, retain_graph=True)
-    for again, before in zip(torch.autograd.grad(total, parameters), first, strict=True):
-        torch.testing.assert_close(again, before, rtol=0, atol=0)
-
-
 class Watched(SoftAttention):
     """Counts its steps."""
 

@@ -176,11 +176,6 @@ class TransformerDecoder(Decoder):
         projected = self.read_regions(regions)
         return AttentionCache(regions, torch.stack([layer.precompute(projected) for layer in self._layers()], dim=1))
 
-    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
-        """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
-        [keys] = self.precompute(regions.unsqueeze(0)).keys
-        return AttentionCache(regions[parts], keys[:, :, :, parts].movedim(3, 0))
-
     def unroll(self, attention: CrossAttention, captions: GivenCaptions) -> Steps:
         image_index, packing, present = captions.image_index, captions.packing, captions.cache.present
         present = None if present is None else present[image_index]

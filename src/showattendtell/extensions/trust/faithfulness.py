@@ -163,7 +163,7 @@ def log_probs_with(
     """
     prefix = tokens if word is None else tokens[: word + 1]
     captions = prefix.expand(len(parts), -1)
-    initial = captioner.init_state_of_parts(regions, parts)
+    initial = captioner.init_state(regions[parts])
     rows = torch.arange(len(parts), device=regions.device)
     output = captioner(initial[0].regions, rows, captions, initial=initial)
     features, indices = output.output_features, output.indices

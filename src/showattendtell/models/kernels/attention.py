@@ -44,7 +44,7 @@ class AdditiveKeys:
     values: Tensor
     decayed: bool = False
 
-    def __getitem__(self, rows: Tensor | tuple[int, Tensor]) -> "AdditiveKeys":
+    def __getitem__(self, rows: Tensor) -> "AdditiveKeys":
         return AdditiveKeys(self.values[rows], self.decayed)
 
     @cached_property

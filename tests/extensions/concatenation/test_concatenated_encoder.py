@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 
 from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
-from showattendtell.models.concatenated_encoder import ConcatenatedEncoder
+from showattendtell.extensions.concatenation.encoder import ConcatenatedEncoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.settings import describe_call
 
@@ -76,7 +76,9 @@ def test_encoders_that_do_not_go_together_are_reported(second: Any, sentence: st
 
 
 def test_the_option_has_three_encoders_of_equal_grids():
-    node: Any = OmegaConf.load(ROOT / "conf/encoder/efficientnet_lite0_lite1_lite2.yaml")
+    node: Any = OmegaConf.load(
+        ROOT / "src/showattendtell/extensions/concatenation/conf/encoder/efficientnet_lite0_lite1_lite2.yaml"
+    )
     encoder = build(DictConfig({**node, "weights": "random"}))
     assert (encoder.grid, encoder.dim) == ((10, 10), 3 * 1280)
     assert 2 * 100 * encoder.dim == 768_000  # bytes of a cached image in float16

@@ -28,7 +28,7 @@ QUICK += ["decoding.max_length=5"]
 
 KILL_ITS_SERVICE = """
 import signal, subprocess
-from showattendtell.training.loggers import WandbLogger
+from showattendtell.extensions.dashboards.loggers import WandbLogger
 log_figures = WandbLogger.log_metrics
 def log_and_die(board, figures, step):
     log_figures(board, figures, step)
@@ -118,7 +118,8 @@ def test_training_continues_where_wandb_s_service_ends_or_hangs(
 ):
     first = ITS_PLACE + KILL_ITS_SERVICE.replace("SIGNAL", end)
     if end == "SIGSTOP":
-        first += "\nfrom showattendtell.training import loggers\nloggers.LOG_TIMEOUT = loggers.FINISH_TIMEOUT = 5.0\n"
+        first += "\nfrom showattendtell.extensions.dashboards import loggers\n"
+        first += "loggers.LOG_TIMEOUT = loggers.FINISH_TIMEOUT = 5.0\n"
     done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path}", **{**OFFLINE, "first": first}))
     assert done.err.count("warning: wandb is switched off for the rest of this run") == 1
     assert "Traceback" not in done.err

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from repository import ROOT
 
-from showattendtell.training.loggers import COLUMNS
+from showattendtell.extensions.dashboards.loggers import COLUMNS
 
 pytest.importorskip("wandb_workspaces")
 

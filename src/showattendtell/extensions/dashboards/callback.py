@@ -1,0 +1,146 @@
+"""Callback that opens dashboards and shows captions, attention maps and the best checkpoint."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torch.optim import Optimizer
+
+from showattendtell.config.validation import with_defaults
+from showattendtell.data.images import open_image
+from showattendtell.data.vocabulary import PAD
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import CaptionDataset
+from showattendtell.errors import UserError
+from showattendtell.extensions.dashboards.loggers import Dashboard, Histogram, ImagePanel, logged_values
+from showattendtell.inference.checkpoints import METADATA_KEY
+from showattendtell.metrics.attention import entropies
+from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.files import BEST
+from showattendtell.runtime.random_states import kept_random_states
+from showattendtell.training.callbacks import CURVE, best_of, is_logged, metrics_file
+from showattendtell.training.lightning_internals import is_accumulating
+from showattendtell.training.loggers import METRICS
+from showattendtell.training.module import CaptioningModule
+from showattendtell.types import Example
+from showattendtell.visualization.heatmaps import draw_panel
+
+
+class DashboardCallback(Callback):
+    """Opens the dashboards, shows captions and attention maps of a few images after each validation, and the best
+    checkpoint at the end.
+
+    The images are the first of the validation split by name, so all runs on one data set show the same ones. Drawing
+    them does not change the run's random numbers. Only the first process has dashboards.
+    """
+
+    def __init__(self) -> None:
+        self._dashboards: Sequence[Dashboard] = ()
+        self._ids: dict[str, str] = {}
+        self._logged: set[tuple[int, str]] = set()
+        self._gradients: dict[str, Histogram] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Read the logged steps before `metrics.csv` is truncated to the checkpoint; dashboards keep theirs."""
+        self._logged = logged_values(metrics_file(trainer).path)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._ids = dict(state["ids"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ids": {**self._ids, **{board.kind: board.id for board in self._dashboards}}}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
+        settings = pl_module.metadata.get(METADATA_KEY, {}).get("config", {})
+        with kept_random_states():
+            for dashboard in self._dashboards:
+                dashboard.id = self._ids.get(dashboard.kind, "")
+                folder = Path(trainer.default_root_dir)
+                logged = self._logged if trainer.ckpt_path else set()  # of an earlier run in the folder
+                dashboard.open(folder, with_defaults(settings), logged)
+
+    def on_before_optimizer_step(  # type: ignore[override]
+        self, trainer: Trainer, pl_module: CaptioningModule, optimizer: Optimizer
+    ) -> None:
+        if rank() == 0 and is_logged(trainer) and any(dashboard.histograms for dashboard in self._dashboards):
+            for name, parameter in pl_module.captioner.named_parameters():
+                if parameter.grad is not None:
+                    self._gradients[f"gradients/{name}"] = histogram(parameter.grad)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        step = trainer.global_step - (not is_accumulating(trainer))  # the number that Lightning logs
+        awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
+        data = getattr(trainer, "datamodule", None)
+        if not awaiting or not isinstance(data, CaptionDataModule):
+            return
+        images, examples = data.val_images.images, data.val_images.examples
+        by_name = sorted(range(len(examples)), key=lambda index: examples[index].image)
+        with kept_random_states():
+            for dashboard in awaiting:
+                chosen = by_name[: dashboard.images]
+                if chosen:
+                    panels = caption_panels(pl_module, images(chosen), [examples[index] for index in chosen])
+                    dashboard.attempt(partial(dashboard.show_panels, panels, step))
+                if dashboard.histograms:
+                    shown = chosen or by_name[:1]
+                    entropy = entropy_histogram(pl_module, images(shown), [examples[index] for index in shown])
+                    histograms = {**self._gradients, "attention/entropy": entropy}
+                    dashboard.attempt(partial(dashboard.show_histograms, histograms, step))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        log, best = metrics_file(trainer), best_of(trainer)
+        files = [log.path.with_name(name) for name in (BEST, METRICS, CURVE)]
+        if rank() or best.best_model_score is None or not files[0].is_file():
+            return
+        monitor, choose = str(best.monitor), max if best.mode == "max" else min
+        figures = choose((row for row in log.rows if monitor in row), key=lambda row: row[monitor])
+        files = [file for file in files if file.is_file()]
+        for dashboard in self._dashboards:
+            dashboard.attempt(partial(dashboard.show_best, files, figures))
+
+
+@torch.no_grad()
+def caption_panels(module: CaptioningModule, images: Tensor, examples: Sequence[Example]) -> list[ImagePanel]:
+    """Caption validation images, with the attention map of each word."""
+    images = images.to(module.device)
+    panels = []
+    for example, image, (best, *_) in zip(examples, images, module.generate(images), strict=True):
+        picture = None
+        with suppress(UserError):  # the image file may be missing: training needs only the grid
+            photograph = open_image(Path(example.path))
+            width, height = photograph.size
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
+            words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
+            picture = draw_panel(photograph, words, maps, gates, boxes.scaled(width, height))
+        references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
+        panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
+    return panels
+
+
+@torch.no_grad()
+def entropy_histogram(module: CaptioningModule, images: Tensor, examples: Sequence[Example]) -> Histogram:
+    """Return the distribution of attention entropies over the words of validation images' reference captions."""
+    captions = CaptionDataset(examples, module.vocabulary, lambda positions, draw=(0, 0): images[list(positions)])
+    batch = captions[list(range(len(captions)))]
+    tokens = batch.tokens.to(module.device)
+    outputs = module(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
+    return histogram(entropies(outputs)[tokens != PAD])
+
+
+def histogram(values: Tensor) -> Histogram:
+    """Return the counts (64,) and the edges (65,) of equal bins from the smallest to the largest finite value."""
+    finite = values.detach()[values.isfinite()].float().cpu()
+    if not len(finite):
+        finite = torch.zeros(1)
+    counts, edges = torch.histogram(finite, 64)
+    return Histogram(counts.long().numpy(), edges.double().numpy())

@@ -1,0 +1,372 @@
+"""Dashboards that never abort or block a run."""
+
+import csv
+import json
+import netrc
+import os
+import shlex
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import indent
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlparse
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.utilities import rank_zero_only
+
+from showattendtell import __version__
+from showattendtell.config.entry_point import read_origin
+from showattendtell.config.validation import leaves
+from showattendtell.errors import UserError, first_line
+from showattendtell.settings import NonNegativeInt, Text
+
+Item = TypeVar("Item")
+
+START_TIMEOUT, LOG_TIMEOUT, FINISH_TIMEOUT = 90.0, 30.0, 360.0
+"""Time limits in seconds for a dashboard to open, to accept data, and to upload the rest at the end."""
+
+WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
+"""Folder of uploads that the user has set; by default they wait in the run's folder instead of the user's home."""
+
+INIT_TIMEOUT = 20.0
+"""Seconds that wandb's server has to answer when a run begins."""
+
+COMPARED = """bleu1 bleu2 bleu3 bleu4 bleu4_with_penalty cider nll_per_word distinct_captions words unended
+pointing_game attention_correctness attention_entropy attention_movement"""
+"""Validation metrics in TensorBoard's table of runs, which shows the last value of each."""
+
+COLUMNS = ("image", "caption", "references", "attention")
+
+
+def logged_values(file: Path) -> set[tuple[int, str]]:
+    """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
+
+    Raises `UserError` for another file.
+    """
+    if not file.is_file():
+        return set()
+    try:
+        with file.open(encoding="utf-8", newline="") as rows:
+            return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file} is damaged ({type(error).__name__}); remove it, and the run starts another") from None
+
+
+class ImagePanel(NamedTuple):
+    """An image, its generated caption, its reference captions, and a picture of the attention at each word if the image
+    file is there."""
+
+    image: str
+    caption: str
+    references: tuple[str, ...]
+    picture: Image.Image | None
+
+
+class Histogram(NamedTuple):
+    """Counts of values (N,) between edges (N + 1,)."""
+
+    counts: NDArray[np.int64]
+    edges: NDArray[np.float64]
+
+
+class Dashboard(Logger):
+    """One of Lightning's loggers, from which it protects the run: theirs raise or wait when a server or a disk fails.
+
+    A call that raises or does not return in time is reported in one sentence and disables the dashboard for the rest of
+    the run. A resumed run does not send data twice. The methods of a subclass may raise, or never return.
+
+    Args:
+        images: number of validation images that it shows.
+        histograms: whether it shows distributions.
+    """
+
+    name, version = "", ""
+    kind: str
+    """Name of the dashboard in messages and in checkpoints."""
+
+    def __init__(self, images: int = 0, histograms: bool = False):
+        super().__init__()
+        self.images, self.histograms = images, histograms
+        self.id = ""
+        self._logger: Any = None
+        self._logged: set[tuple[int, str]] = set()
+
+    @abstractmethod
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        """Return Lightning's logger of a new run, or of the run `id`, with the settings of training; set `id`."""
+
+    @abstractmethod
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None: ...
+
+    @abstractmethod
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None: ...
+
+    @abstractmethod
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        """Upload the best checkpoint with its files, and the metrics of its validation."""
+
+    @abstractmethod
+    def close(self, succeeded: bool) -> str:
+        """Wait for pending uploads; return a message for the user."""
+
+    def abandon(self) -> None:
+        """Drop everything that would delay the end of this process."""
+
+    @property
+    def experiment(self) -> Any:
+        """The run of the dashboard's own library; None while the dashboard is closed or disabled."""
+        return self._logger and self._logger.experiment
+
+    @rank_zero_only
+    def open(self, folder: Path, settings: Mapping[str, Any], logged: set[tuple[int, str]]) -> None:
+        """Open the dashboard, or reopen it for the run `id`; `logged` are steps and names of metrics it already has."""
+        self._logged = logged
+        self._logger = self._call(START_TIMEOUT, lambda: self.start(folder, settings))
+
+    def awaits(self, step: int) -> bool:
+        """Return whether the dashboard takes entries of this step and has not passed it yet."""
+        return self._logger is not None and all(logged_step < step for logged_step, _ in self._logged)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        new = {name: value for name, value in metrics.items() if (step, name) not in self._logged}
+        if new:
+            self.attempt(lambda: self._logger.log_metrics(new, step))
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the dashboard receives the configuration when it is opened."""
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        message = self.attempt(lambda: self.close(status == "success"), FINISH_TIMEOUT)
+        self._logger = None
+        if message:
+            print(message)
+
+    def attempt(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
+        """Call the dashboard, unless it is closed or disabled; return None if that fails."""
+        return self._call(seconds or LOG_TIMEOUT, call) if self._logger else None
+
+    def _call(self, seconds: float, call: Callable[[], Item]) -> Item | None:
+        try:
+            return call_with_timeout(seconds, call)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+            if isinstance(error, TimeoutError):
+                reason = f"no answer in {seconds:.0f} seconds"
+            print(
+                f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, "
+                "and metrics.csv has the figures of each epoch",
+                file=sys.stderr,
+            )
+            opened, self._logger = self._logger, None
+            if opened:
+                with suppress(Exception):
+                    call_with_timeout(LOG_TIMEOUT, self.abandon)
+            return None
+
+
+def call_with_timeout(seconds: float, call: Callable[[], Item]) -> Item:
+    """Return or raise the result of the call; a `TimeoutError`, with the call abandoned, after the time limit."""
+    outcome: Future[Item] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(seconds)
+
+
+class TensorBoardDashboard(Dashboard):
+    """Log the run to TensorBoard event files in its own folder; a resumed run gets a further file.
+
+    Args:
+        images: number of validation images that are shown with their captions, the first by name.
+        histograms: also show the distributions of gradients and attention entropies.
+    """
+
+    kind = "TensorBoard"
+
+    def __init__(self, images: NonNegativeInt = 8, histograms: bool = False):
+        super().__init__(images, histograms)
+        if find_spec("tensorboard") is None:
+            raise UserError(
+                "logger=tensorboard needs the package tensorboard; run pip install 'showattendtell[tensorboard]'"
+            )
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        from torch.utils.tensorboard.summary import hparams
+
+        logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
+        logger.experiment.add_text("config", _as_code(settings))
+        plain = {}
+        for name, value in leaves("", settings):
+            plain[name] = value if type(value) in (int, float, str) else str(value)
+        # `TensorBoardLogger.log_hyperparams` would also log a value for each of these metrics at step 0.
+        for summary in hparams(plain, {f"val/{metric}": 0.0 for metric in COMPARED.split()}):
+            logger.experiment.file_writer.add_summary(summary)
+        return logger
+
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        for panel in panels:
+            text = "\n".join([f"**{panel.caption}**", "", *(f"- {reference}" for reference in panel.references)])
+            name = f"val/captions/{panel.image}"
+            self.experiment.add_text(name, text, step)
+            if panel.picture:
+                self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
+
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        for name, (counts, edges) in histograms.items():
+            centers = (edges[:-1] + edges[1:]) / 2
+            self.experiment.add_histogram_raw(
+                name,
+                min=edges[0],
+                max=edges[-1],
+                num=counts.sum(),
+                sum=counts @ centers,
+                sum_squares=counts @ centers**2,
+                bucket_limits=edges[1:].tolist(),
+                bucket_counts=counts.tolist(),
+                global_step=step,
+            )
+
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        self.experiment.add_text("best", _as_code(figures))
+
+    def close(self, succeeded: bool) -> str:
+        self.experiment.close()
+        return f"TensorBoard shows the run with\n  {shlex.join(['tensorboard', '--logdir', self._logger.save_dir])}"
+
+
+def _as_code(content: Mapping[str, Any]) -> str:
+    """Format a mapping so that Markdown leaves it unchanged."""
+    return indent(json.dumps(dict(content), indent=1), "    ")
+
+
+class WandbDashboard(Dashboard):
+    """Log the run on wandb; without an account or a reachable server, it is kept in its own folder and the upload
+    command is printed.
+
+    Args:
+        project: the project on wandb.
+        name: the run's name; by default that of its folder.
+        group: the group of the run; by default the one of its sweep.
+        tags: words to find the run by, in addition to the chosen data, encoder, attention and decoder.
+        images: number of validation images that are shown with their captions, the first by name.
+        histograms: also show the distributions of gradients and attention entropies.
+    """
+
+    kind = "wandb"
+
+    def __init__(
+        self,
+        project: Text = "showattendtell",
+        name: Text | None = None,
+        group: Text | None = None,
+        tags: Sequence[Text] = (),
+        images: NonNegativeInt = 8,
+        histograms: bool = False,
+    ):
+        super().__init__(images, histograms)
+        self._project, self._name, self._group, self._tags = project, name, group, tags
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        from wandb.errors import CommError, UsageError
+
+        if "WANDB_MODE" in os.environ or has_account():
+            try:
+                return self._start(folder, settings, None)
+            except (CommError, UsageError, TimeoutError) as error:
+                print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
+        return self._start(folder, settings, "offline")
+
+    def _start(self, folder: Path, settings: Mapping[str, Any], mode: str | None) -> WandbLogger:
+        import wandb
+
+        group, tags = read_origin(folder)
+        place = Path(os.environ.get("WANDB_DIR", folder))
+        place.mkdir(parents=True, exist_ok=True)
+        os.environ["WANDB_DATA_DIR"] = WANDB_DATA or str(place / "wandb")
+        logger = WandbLogger(
+            name=self._name or "/".join(folder.absolute().parts[-2:]),
+            save_dir=place,
+            version=self.id or None,
+            project=self._project,
+            group=self._group or group,
+            tags=[*tags, *self._tags],
+            config={**settings, "version": __version__},
+            mode=mode,
+            reinit="create_new",
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_job_creation=True,
+                init_timeout=INIT_TIMEOUT,
+                finish_timeout=FINISH_TIMEOUT - 60,
+                finish_timeout_raises=True,
+            ),
+        )
+        self.id = logger.experiment.id
+        return logger
+
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        import wandb
+
+        rows = []
+        for image, caption, references, picture in panels:
+            picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
+            rows.append([image, caption, "\n".join(references), picture_entry])
+        self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
+
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        import wandb
+
+        shown = {
+            name: wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
+            for name, histogram in histograms.items()
+        }
+        self._logger.log_metrics(shown, step)
+
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(f"best-{self.id}", type="model", metadata=dict(figures))
+        for file in files:
+            artifact.add_file(str(file.absolute()), file.name, skip_cache=True, policy="immutable")
+        self.experiment.log_artifact(artifact, aliases=["best"])
+        self.experiment.summary.update({f"best/{name}": value for name, value in figures.items()})
+
+    def close(self, succeeded: bool) -> str:
+        run = self.experiment
+        address = None if run.offline else run.url
+        run.finish(exit_code=0 if succeeded else 1)
+        if address:
+            return f"the run is at {address}"
+        parts = sorted(Path(run.settings.sync_dir).parent.glob(f"offline-run-*-{self.id}"))
+        command = shlex.join(["wandb", "sync", *map(str, parts)])
+        return f"the wandb run is kept offline; upload it with\n  {command}" if parts else "wandb is disabled"
+
+    def abandon(self) -> None:
+        import wandb
+
+        wandb.teardown()
+
+
+def has_account() -> bool:
+    """Return whether a key for wandb's server is in the environment or in ~/.netrc (written by `wandb login`)."""
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    with suppress(FileNotFoundError, netrc.NetrcParseError):
+        return bool(os.environ.get("WANDB_API_KEY") or netrc.netrc().authenticators(host))
+    return False

@@ -1,0 +1,118 @@
+"""What a run logs to its dashboards."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger
+from slow_cases import slow_after
+from small_training import small_config, small_run
+from test_exact_resume import Kills
+
+from showattendtell.extensions.dashboards.callback import DashboardCallback
+from showattendtell.extensions.dashboards.loggers import Dashboard
+from showattendtell.runtime.files import LAST
+from showattendtell.training.progress import SENT
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Notes(Logger):
+    """Writes down all figures."""
+
+    name, version = "", ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        assert step is not None
+        self.lines.append((step, dict(metrics)))
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+
+class Board(Dashboard):
+    """A dashboard of such notes, which are `written`; those of a run are built from its configuration."""
+
+    kind = "the board"
+    written: Notes
+    settings: Mapping[str, Any]
+    shown: list[int]
+    """Steps of the histograms."""
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        Board.written, Board.settings, Board.shown = Notes(), settings, []
+        return self.written
+
+    def show_panels(self, *_: Any) -> None: ...
+
+    def show_histograms(self, histograms: Any, step: int) -> None:
+        Board.shown.append(step)
+
+    def show_best(self, *_: Any) -> None: ...
+
+    def close(self, succeeded: bool) -> str:
+        return ""
+
+
+def noted(*settings: str) -> DictConfig:
+    """A configuration with that dashboard."""
+    config = small_config(*settings)
+    config.logger = {"board": {"_target_": f"{Board.__module__}.{Board.__qualname__}"}}
+    config.callbacks.dashboards = {"_target_": f"{DashboardCallback.__module__}.{DashboardCallback.__qualname__}"}
+    return config
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOWATTENDTELL_TRUST", Board.__module__)
+
+
+@pytest.mark.parametrize("settings", [[], ["trainer.accumulate_grad_batches=2", "trainer.val_check_interval=1"]])
+def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, settings: list[str]):
+    """Also in the middle of a step of several batches."""
+    config = noted("callbacks.early_stopping=null", *settings)
+    config.logger.board.histograms = True
+    small_run(config, tmp_path)
+    assert Board.shown == [step for step, figures in Board.written.lines if "val/bleu4" in figures]
+    assert len(Board.shown) == (10 if settings else 2)
+
+
+def points() -> list[tuple[int, str]]:
+    return [(step, name) for step, figures in Board.written.lines for name in figures if name != "epoch"]
+
+
+@pytest.mark.parametrize("kept", slow_after(1, ["05-validation", "07"]))
+def test_a_resumed_run_logs_nothing_twice(tmp_path: Path, kept: str):
+    """It was killed after its eighth step, of which a checkpoint is a step or the half of an epoch behind."""
+    config, whole, copies = noted("++trainer.log_every_n_steps=1"), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    undisturbed, killed = points(), copies / "08"
+    before = {point for point in undisturbed if point[0] < 8}
+    for name in (LAST, "previous.ckpt"):
+        (killed / name).unlink(missing_ok=True)
+    (copies / kept / LAST).rename(killed / LAST)
+    assert (killed / SENT).read_text() == "7"
+    small_run(config, killed, killed / LAST)
+    assert set(points()) & before == set()
+    assert {*points(), *before} == set(undisturbed)
+    assert len(points()) == len(set(points()))
+
+
+def test_dashboards_get_all_settings_with_their_defaults(tmp_path: Path):
+    """Also those that no file of the configuration names."""
+    config = noted("trainer.max_epochs=1")
+    assert "betas" not in config.optimizer
+    small_run(config, tmp_path)
+    settings = Board.settings
+    assert settings["optimizer"]["lr"] == 0.01
+    assert settings["optimizer"]["betas"] == (0.9, 0.999)
+    assert "log_every_n_steps" in settings["trainer"]
+    assert settings["loss"].keys() > {"_target_", "doubly_stochastic_weight"}
+    assert settings["callbacks"]["early_stopping"]["min_delta"] == 0.0
+    assert "params" not in settings["optimizer"]
+    assert "source" not in settings["data"]

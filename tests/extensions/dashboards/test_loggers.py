@@ -1,0 +1,367 @@
+"""Dashboards that never end a run, and what TensorBoard's and wandb's own readers find."""
+
+import json
+import shlex
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from PIL import Image
+from pytorch_lightning.loggers import Logger
+from wandb_files import artifact_of, figures_of, read_wandb
+
+from showattendtell import __version__
+from showattendtell.config.entry_point import read_origin
+from showattendtell.extensions.dashboards import loggers
+from showattendtell.extensions.dashboards.loggers import (
+    COLUMNS,
+    Dashboard,
+    Histogram,
+    ImagePanel,
+    TensorBoardDashboard,
+    WandbDashboard,
+    has_account,
+    logged_values,
+)
+
+
+def test_the_figures_of_a_log_are_known_by_step_and_name(tmp_path: Path):
+    assert logged_values(tmp_path / "metrics.csv") == set()
+    (tmp_path / "metrics.csv").write_text("bleu,epoch,loss,step\n,0,2.5,3\n0.1,1,,6\n")
+    assert logged_values(tmp_path / "metrics.csv") == {
+        (3, "epoch"),
+        (3, "loss"),
+        (3, "step"),
+        (6, "bleu"),
+        (6, "epoch"),
+        (6, "step"),
+    }
+
+
+@pytest.mark.parametrize(("mode", "group"), [("RUN", None), ("MULTIRUN", "compare")])
+def test_a_run_of_a_sweep_is_grouped_by_the_sweep_s_folder(tmp_path: Path, mode: str, group: str | None):
+    folder = tmp_path / "compare" / "3"
+    assert read_origin(folder) == (None, ())
+    choices = {"dataset": "shapes", "attention": "hard", "decoder": "lstm", "variant": "paper", "encoder": None}
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save({"hydra": {"mode": mode, "runtime": {"choices": choices}}}, folder / ".hydra/hydra.yaml")
+    assert read_origin(folder) == (group, ("shapes", "hard", "lstm"))
+
+
+class Page(Logger):
+    """What the notebook writes to; from `breaks` on every call fails, and with `hangs` none returns."""
+
+    name, version = "", ""
+
+    def __init__(self, hangs: threading.Event | None = None):
+        super().__init__()
+        self.lines: list[object] = []
+        self.breaks, self.hangs = False, hangs
+
+    def write(self, *line: object) -> None:
+        if self.breaks:
+            raise ConnectionResetError("Connection lost")
+        if self.hangs:
+            self.hangs.wait()
+        self.lines.append(line)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.write(dict(metrics), step)
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+
+class Notebook(Dashboard):
+    """Writes down what it is shown."""
+
+    kind = "the notebook"
+
+    def __init__(self, page: Page, images: int = 0, histograms: bool = False):
+        super().__init__(images, histograms)
+        self.page = page
+        self.asked: list[str] = []
+        self.is_abandoned = False
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        self.asked.append(self.id)
+        self.id = "number 7"
+        return self.page
+
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        self.page.write([panel.image for panel in panels], step)
+
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        self.page.write(list(histograms), step)
+
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        self.page.write(list(files), dict(figures))
+
+    def close(self, succeeded: bool) -> str:
+        self.page.write("closed", succeeded)
+        return "it is written down"
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+@pytest.fixture
+def dashboard() -> Notebook:
+    opened = Notebook(Page(), images=1, histograms=True)
+    opened.open(Path(), {}, set())
+    return opened
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_what_is_shown_arrives(dashboard: Notebook):
+    dashboard.log_metrics({"loss": 2.0}, 3)
+    dashboard.finalize("success")
+    assert dashboard.page.lines == [({"loss": 2.0}, 3), ("closed", True)]
+    assert dashboard.id == "number 7"
+
+
+def test_a_board_that_breaks_is_reported_of_once_and_left_alone(
+    dashboard: Notebook, capsys: pytest.CaptureFixture[str]
+):
+    dashboard.log_metrics({"loss": 2.0}, 3)
+    dashboard.page.breaks = True
+    for step in (6, 9):
+        dashboard.log_metrics({"loss": 1.0}, step)
+    dashboard.finalize("success")
+    said = capsys.readouterr()
+    assert said.err == (
+        "warning: the notebook is switched off for the rest of this run (ConnectionResetError: Connection lost); the "
+        "run itself continues, and metrics.csv has the figures of each epoch\n"
+    )
+    assert said.out == ""
+    assert dashboard.is_abandoned
+    assert not dashboard.awaits(12)
+
+
+def test_a_board_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, never: threading.Event, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(loggers, "LOG_TIMEOUT", 0.01)
+    dashboard = Notebook(Page(hangs=never))
+    dashboard.open(Path(), {}, set())
+    for step in (1, 2, 3):
+        dashboard.log_metrics({"loss": 1.0}, step)
+    dashboard.finalize("success")
+    assert capsys.readouterr().err.count("warning: the notebook is switched off") == 1
+
+
+def test_a_board_that_cannot_be_opened_ends_no_run(capsys: pytest.CaptureFixture[str]):
+    class Refused(Notebook):
+        def start(self, *_: object) -> Logger:
+            raise PermissionError(13, "Permission denied", "wandb")
+
+    dashboard = Refused(Page())
+    dashboard.open(Path(), {}, set())
+    dashboard.log_metrics({"loss": 1.0}, 1)
+    dashboard.finalize("failed")
+    assert capsys.readouterr().err.count("PermissionError: [Errno 13] Permission denied: 'wandb'") == 1
+
+
+def test_a_resumed_run_shows_nothing_twice():
+    dashboard = Notebook(Page())
+    dashboard.open(Path(), {}, {(5, "val/bleu4"), (5, "epoch")})
+    assert [step for step in (4, 5, 6) if dashboard.awaits(step)] == [6]
+    dashboard.log_metrics({"val/bleu4": 1.0, "epoch": 0}, 5)
+    dashboard.log_metrics({"train/loss": 2.0, "epoch": 0}, 5)
+    dashboard.log_metrics({"val/bleu4": 3.0, "epoch": 1}, 10)
+    assert dashboard.page.lines == [({"train/loss": 2.0}, 5), ({"val/bleu4": 3.0, "epoch": 1}, 10)]
+
+
+def test_the_id_of_the_resumed_run_is_required():
+    dashboard = Notebook(Page())
+    dashboard.id = "number 6"
+    dashboard.open(Path(), {}, set())
+    assert dashboard.asked == ["number 6"]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """What TensorBoard itself reads of a run that was shown everything."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoardDashboard(images=2, histograms=True)
+    settings = {"seed": 7, "decoder": {"tie_embeddings": True}, "optimizer": {"betas": (0.9, 0.999)}}
+    board.open(tmp_path, settings, set())
+    board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
+    board.log_metrics({"val/bleu4": 14.0, "epoch": 1}, 20)
+    board.show_panels(
+        [ImagePanel("dog.jpg", "a dog runs", ("a dog", "it runs"), Image.new("RGB", (30, 20), "red"))], 10
+    )
+    board.show_panels([ImagePanel("gone.jpg", "a cat", (), None)], 10)
+    board.show_histograms({"entropy": Histogram(np.array([3, 1]), np.array([0.0, 1.0, 2.0]))}, 10)
+    board.show_best([], {"val/bleu4": 14.0})
+    assert board.close(True).endswith(f"tensorboard --logdir {tmp_path}")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    return events
+
+
+def test_tensorboard_reads_the_figures(read: Any):
+    assert [(event.step, event.value) for event in read.Scalars("val/bleu4")] == [(10, 12.5), (20, 14.0)]
+
+
+def test_tensorboard_reads_pictures_captions_and_configuration(read: Any):
+    [picture] = read.Images("val/captions/dog.jpg")
+    assert (picture.width, picture.height, picture.step) == (30, 20, 10)
+    assert read.Tags()["images"] == ["val/captions/dog.jpg"]
+    texts = {
+        tag.removesuffix("/text_summary"): read.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in read.Tags()["tensors"]
+    }
+    assert texts["val/captions/dog.jpg"] == "**a dog runs**\n\n- a dog\n- it runs"
+    assert '"seed": 7' in texts["config"]
+    assert "14.0" in texts["best"]
+
+
+def test_tensorboard_reads_the_settings_and_the_figures_that_its_table_of_runs_compares(read: Any):
+    """Its last value of each figure is the one of the chart: none is added."""
+    from tensorboard.plugins.hparams import metadata
+
+    content = read.summary_metadata
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG].plugin_data.content)
+    session = metadata.parse_session_start_info_plugin_data(
+        content[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    )
+    assert {name: value.WhichOneof("kind") for name, value in session.hparams.items()} == {
+        "seed": "number_value",
+        "decoder.tie_embeddings": "string_value",
+        "optimizer.betas": "string_value",
+    }
+    assert session.hparams["seed"].number_value == 7
+    compared = {info.name.tag for info in experiment.metric_infos}
+    assert {"val/bleu4", "val/cider", "val/nll_per_word", "val/pointing_game"} <= compared
+    assert len(read.Scalars("val/bleu4")) == 2
+
+
+def test_tensorboard_reads_the_histogram(read: Any):
+    [event] = read.Histograms("entropy")
+    value = event.histogram_value
+    assert (value.min, value.max, value.num, value.sum, value.sum_squares) == (0, 2, 4, 3, 3)
+    assert list(zip(value.bucket_limit, value.bucket, strict=True)) == [(1, 3), (2, 1)]
+
+
+@pytest.fixture
+def bare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("bare_home")
+def test_a_bare_machine_has_no_account():
+    assert not has_account()
+
+
+@pytest.mark.usefixtures("bare_home")
+def test_a_key_in_the_environment_is_an_account(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert has_account()
+
+
+def test_a_login_of_the_same_server_is_an_account(bare_home: Path, monkeypatch: pytest.MonkeyPatch):
+    netrc = bare_home / ".netrc"
+    netrc.write_text("machine wandb.example.org login user password secret\n")
+    netrc.chmod(0o600)
+    assert not has_account()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert has_account()
+
+
+@pytest.mark.usefixtures("bare_home")
+def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_shown(tmp_path: Path):
+    (tmp_path / "best.ckpt").write_bytes(b"weights")
+    board = WandbDashboard("captions", "soft/1", "soft or hard", ("flickr8k", "lstm"), histograms=True)
+    board.open(tmp_path, {"decoder": {"width": 512}}, set())
+    board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
+    picture = Image.new("RGB", (30, 20), "red")
+    board.show_panels(
+        [ImagePanel("dog.jpg", "a dog runs", ("a dog", "it runs"), picture), ImagePanel("x", "y", (), None)], 10
+    )
+    board.show_histograms({"entropy": Histogram(np.array([3, 1]), np.array([0.0, 1.0, 2.0]))}, 10)
+    board.show_best([tmp_path / "best.ckpt"], {"val/bleu4": 12.5})
+    message = board.close(True)
+
+    [part] = (tmp_path / "wandb").glob("offline-run-*")
+    assert message == f"the wandb run is kept offline; upload it with\n  wandb sync {part}"
+    records = read_wandb(part)
+    [run] = records["run"]
+    assert (run["project"], run["display_name"], run["run_group"]) == ("captions", "soft/1", "soft or hard")
+    assert (run["run_id"], run["tags"]) == (board.id, ["flickr8k", "lstm"])
+    assert run["config"]["update"]["decoder"] == {"width": 512}
+    assert run["config"]["update"]["version"] == __version__
+    figures, table, histogram = figures_of(records)
+    assert figures == {"val/bleu4": 12.5, "epoch": 0, "step": 10}
+    assert (table["val/captions.nrows"], table["step"]) == (2, 10)
+    assert (histogram["entropy.values"], histogram["entropy.bins"]) == ([3, 1], [0, 1, 2])
+
+    [files] = artifact_of(records, "run_table")
+    content = json.loads(files["val/captions.table.json"].read_text())
+    assert content["columns"] == list(COLUMNS)
+    [dog, other] = content["data"]
+    assert dog[:3] == ["dog.jpg", "a dog runs", "a dog\nit runs"]
+    assert other == ["x", "y", "", None]
+    with Image.open(files[dog[3]["path"]]) as image:
+        assert image.size == (30, 20)
+        assert np.allclose(np.asarray(image), (255, 0, 0), atol=4)
+    assert all(tmp_path in file.parents for file in files.values())
+
+    [best] = artifact_of(records, "model")
+    assert best["best.ckpt"].read_bytes() == b"weights"
+
+
+@pytest.mark.usefixtures("bare_home")
+@pytest.mark.parametrize("mode", ["disabled", "offline", "dryrun"])
+def test_only_files_that_are_there_are_to_be_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    board = WandbDashboard("captions", "a")
+    folder = tmp_path / "with a space"
+    board.abandon()  # wandb reads the environment once
+    board.open(folder, {}, set())
+    board.log_metrics({"val/bleu4": 12.5}, 10)
+    message = board.close(True)
+    board.abandon()
+    command = shlex.split(message.partition("wandb sync ")[2])
+    assert command == list(map(str, (folder / "wandb").glob("offline-run-*")))
+    assert len(command) == (mode != "disabled")
+
+
+@pytest.mark.usefixtures("bare_home")
+def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(tmp_path: Path):
+    first, second = WandbDashboard("captions", "a"), WandbDashboard("captions", "a")
+    first.open(tmp_path, {}, set())
+    first.close(False)
+    second.id = first.id
+    second.open(tmp_path, {}, set())
+    message = second.close(True)
+    parts = sorted(map(str, (tmp_path / "wandb").glob(f"offline-run-*-{first.id}")))
+    assert second.id == first.id
+    assert message.endswith(f"wandb sync {' '.join(parts)}")
+
+
+@pytest.mark.usefixtures("bare_home")
+def test_a_run_whose_server_does_not_answer_is_kept_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("showattendtell.extensions.dashboards.loggers.INIT_TIMEOUT", 2.0)
+    board = WandbDashboard("captions", "a")
+    board.open(tmp_path, {}, set())
+    assert "this run is offline" in capsys.readouterr().out
+    assert "wandb sync" in board.close(True)
