@@ -20,7 +20,7 @@ from showattendtell.data.assembly import (
     join_restval,
     split_by_hash,
 )
-from showattendtell.data.formats import CaptionFile
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
 

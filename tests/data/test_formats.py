@@ -5,18 +5,15 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.formats import (
-    PLAIN,
-    CaptionFile,
+from showattendtell.data.formats import PLAIN, read_plain_lines, read_table, read_token_file
+from showattendtell.data.json_formats import (
     read_coco_captions,
     read_coco_results,
     read_json_lines,
     read_karpathy,
-    read_plain_lines,
     read_results,
-    read_table,
-    read_token_file,
 )
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini" / "annotations"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.data.formats import read_list, read_text
+from showattendtell.data.parsing import read_list, read_text
 from showattendtell.errors import UserError
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from showattendtell.data.formats import CaptionFile
 from showattendtell.data.images import read_pixels
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
 from showattendtell.types import Caption, Dataset, Example

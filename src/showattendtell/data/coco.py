@@ -15,12 +15,8 @@ from showattendtell.data.assembly import (
     open_folder,
     split_by_hash,
 )
-from showattendtell.data.formats import (
-    CaptionFile,
-    read_coco_captions,
-    read_json,
-    read_karpathy,
-)
+from showattendtell.data.json_formats import read_coco_captions, read_karpathy
+from showattendtell.data.parsing import CaptionFile, read_json
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection

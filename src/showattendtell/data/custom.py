@@ -18,16 +18,9 @@ from showattendtell.data.assembly import (
     split_by_hash,
 )
 from showattendtell.data.flickr import image_number
-from showattendtell.data.formats import (
-    PLAIN,
-    SPLIT_OF_SPELLING,
-    SUFFIXES,
-    CaptionFile,
-    read_caption_folder,
-    read_captions,
-    read_list,
-)
+from showattendtell.data.formats import PLAIN, SUFFIXES, read_caption_folder, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
+from showattendtell.data.parsing import SPLIT_OF_SPELLING, CaptionFile, read_list
 from showattendtell.errors import UserError, listed
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text

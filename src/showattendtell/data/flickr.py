@@ -9,15 +9,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, find, look_in, map_captions, open_folder
-from showattendtell.data.formats import (
-    LINE_ALIGNED,
-    CaptionFile,
-    read_karpathy,
-    read_line_aligned,
-    read_list,
-    read_token_file,
-)
+from showattendtell.data.formats import LINE_ALIGNED, read_line_aligned, read_token_file
+from showattendtell.data.json_formats import read_karpathy
 from showattendtell.data.languages import CaptionFiles, read_languages
+from showattendtell.data.parsing import CaptionFile, read_list
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
