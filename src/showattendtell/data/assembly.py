@@ -139,9 +139,12 @@ def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
     for size, same in by_size.items():
         for example in same if len(same) > 1 else ():
             by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
-    groups = [same for same in by_content.values() if len(same) > 1]
-    leaks = [same for same in groups if len({split_of[example.image] for example in same}) > 1]
-    within = [same for same in groups if len({split_of[example.image] for example in same}) == 1]
+    leaks, within = [], []
+    for same in by_content.values():
+        if len({split_of[example.image] for example in same}) > 1:
+            leaks.append(same)
+        elif len(same) > 1:
+            within.append(same)
     if leaks:
         shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in same) for same in leaks]
         yield (
@@ -254,20 +257,20 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
         with suppress(OSError), os.scandir(folder) as entries:
             existing |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
-    # the listing may spell a name differently, for example in case
-    missing = [example for example in examples if example.path not in existing and not os.path.isfile(example.path)]
     # macOS stores é as two characters (NFD), caption files mostly have one (NFC)
-    by_normalized_path = (
-        {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()} if missing else {}
-    )
-    paths = {example.path: by_normalized_path.get(unicodedata.normalize("NFC", example.path)) for example in missing}
-    missing = [example for example in missing if not paths[example.path]]
-    if any(paths.values()):
-        splits = {
-            split: tuple(example._replace(path=paths.get(example.path) or example.path) for example in examples)
-            for split, examples in dataset.splits.items()
-        }
-        dataset = dataset._replace(splits=splits)
+    by_normalized_path = {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()}
+    missing = list[Example]()
+
+    def located(example: Example) -> Example:
+        # the listing may spell a name differently, for example in case
+        if example.path in existing or os.path.isfile(example.path):
+            return example
+        path = by_normalized_path.get(unicodedata.normalize("NFC", example.path))
+        if path is None:
+            missing.append(example)
+        return example._replace(path=path or example.path)
+
+    dataset = dataset._replace(splits={split: tuple(map(located, part)) for split, part in dataset.splits.items()})
     if not missing:
         return dataset
     if len(missing) == len(examples):

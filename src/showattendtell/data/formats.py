@@ -80,23 +80,23 @@ def read_line_aligned(path: Path) -> CaptionFile:
     """
     match = LINE_ALIGNED.fullmatch(path.name)
     assert match
-    number, language = ("[0-9]" if match[1] else "", match[2])
+    pattern = f".[0-9]{match[2]}" if match[1] else match[2]
     sentences: Sentences = {}
     splits: dict[str, list[str]] = {}
     for split, prefixes in ALIGNED_SPLITS.items():
-        pattern = f".{number}{language}" if number else language
-        candidates = ((prefix, sorted(path.parent.glob(f"{prefix}{pattern}"))) for prefix in prefixes)
-        prefix, files = next(((prefix, files) for prefix, files in candidates if files), ("", []))
-        if not files:
-            continue
-        images = splits[split] = _aligned_images(path.parent, prefix)
+        for prefix in prefixes:
+            files = sorted(path.parent.glob(f"{prefix}{pattern}"))
+            if files:
+                splits[split] = _aligned_images(path.parent, prefix)
+                break
         for file in files:
             lines = read_text(file).removesuffix("\n").split("\n")
-            if len(lines) != len(images):
+            if len(lines) != len(splits[split]):
                 raise UserError(
-                    f"{file} has {len(lines):,} lines, and its list {len(images):,} images; line i describes image i"
+                    f"{file} has {len(lines):,} lines, and its list {len(splits[split]):,} images; "
+                    "line i describes image i"
                 )
-            for image, line in zip(images, lines, strict=True):
+            for image, line in zip(splits[split], lines, strict=True):
                 sentences.setdefault(image, []).extend([line] if line.strip() else [])
     return CaptionFile("Multi30k's lines", sentences, splits=splits)
 
@@ -171,7 +171,6 @@ def read_table(path: Path) -> CaptionFile:
     image_column = next(name for name in IMAGE_FIELDS if name in names)
     caption_column = next(name for name in CAPTION_FIELDS if name in names)
     caption_columns = [name for name in names if re.fullmatch(rf"{caption_column}[ _-]?\d*", name)]
-    lines = text.split("\n")
 
     def entries() -> Iterator[CaptionEntry]:
         for number, cells in rows:
@@ -185,25 +184,24 @@ def read_table(path: Path) -> CaptionFile:
             image, captions = row.pop(image_column), [row.pop(name) for name in caption_columns]
             if not image:
                 raise UserError(f"{origin}: the column {image_column} is empty")
-            breaks = sum(caption.count("\n") for caption in captions)
-            if breaks:
-                _refuse_swallowed_rows(lines, number, breaks, names.index(image_column), delimiter, path)
+            for caption in captions:
+                _refuse_swallowed_rows(caption, PurePath(image).suffix, delimiter, path, number)
             yield origin, image, captions[:1] + list(filter(None, captions[1:])), row
 
     return collect("CSV", entries(), path)
 
 
-def _refuse_swallowed_rows(
-    lines: Sequence[str], number: int, breaks: int, image_column: int, delimiter: str, path: Path
-) -> None:
-    """Raise `UserError` if each line of a cell would be a row of its own: two lone quotes enclose them by accident."""
-    rows = [line.split(delimiter) for line in lines[number - 1 : number + breaks]]
-    suffixes = {PurePath(row[image_column].strip()).suffix for row in rows if len(row) == len(rows[0])}
-    if len({len(row) for row in rows}) == 1 and len(suffixes) == 1 and suffixes != {""}:
-        raise UserError(
-            f"{path}, line {number}: a caption begins with a quote and ends in line {number + breaks}, and the lines "
-            "between are rows; double the quote and put the caption into quotes, or remove it"
-        )
+def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
+    """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
+    rows by accident."""
+    if suffix and "\n" in caption:
+        cells = caption.replace("\n", delimiter).split(delimiter)
+        if any(re.fullmatch(rf"\s*\S+{re.escape(suffix)}\s*", cell) for cell in cells):
+            last = number + caption.count("\n")
+            raise UserError(
+                f"{path}, line {number}: a caption begins with a quote and ends in line {last}, "
+                "and the lines between are rows; double the quote and put the caption into quotes, or remove it"
+            )
 
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -243,10 +241,12 @@ def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: b
 def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
     if not images:
         raise UserError(f"{folder} holds no images; set dataset.images to the folder of the images")
-    duplicates = next((names for names in images.values() if len(names) > 1), None)
-    if duplicates:
-        raise UserError(f"{' and '.join(duplicates)} in {folder} share the captions of one text; rename one of them")
-    without_text = [names[0] for base, names in images.items() if base not in texts]
+    without_text = []
+    for base, names in images.items():
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
+        if base not in texts:
+            without_text += names
     if without_text:
         raise UserError(
             f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "

@@ -85,21 +85,24 @@ def read_coco_captions(path: Path) -> CaptionFile:
     names = {image.id: image.file_name or image.id for image in content.images}
     _refuse_duplicates((image.id for image in content.images), path)
     _refuse_duplicates(names.values(), path)
-    unknown = next(
-        (annotation.image_id for annotation in content.annotations if annotation.image_id not in names), None
-    )
-    if unknown is not None:
-        raise UserError(f"{path} has a caption for image {unknown}, which it does not list; add it to its images")
-    records = [
-        *((image.id, "", image.split) for image in content.images),
-        *((annotation.image_id, annotation.caption, annotation.split) for annotation in content.annotations),
-    ]
-    split_of = {number: split for number, _, split in records if split is not None}
+    split_of = {image.id: image.split for image in content.images}
+    for annotation in content.annotations:
+        if annotation.image_id not in names:
+            raise UserError(
+                f"{path} has a caption for image {annotation.image_id}, which it does not list; add it to its images"
+            )
+        if annotation.split is not None:
+            split_of[annotation.image_id] = annotation.split
 
     def entries() -> Iterator[CaptionEntry]:
-        for number, caption, split in records:
-            fields = {"split": split_of.get(number) if split is None else split}
-            yield f"{path}, image {number}", names[number], [caption] if caption else [], fields
+        for image in content.images:
+            split = split_of[image.id] if image.split is None else image.split
+            yield f"{path}, image {image.id}", names[image.id], [], {"split": split}
+        for annotation in content.annotations:
+            number = annotation.image_id
+            split = split_of[number] if annotation.split is None else annotation.split
+            captions = [annotation.caption] if annotation.caption else []
+            yield f"{path}, image {number}", names[number], captions, {"split": split}
 
     return collect("COCO captions", entries(), path)._replace(aliases=_aliases(names))
 
