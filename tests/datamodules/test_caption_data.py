@@ -158,7 +158,7 @@ def test_pixels_are_not_held():
     captions = CaptionDataset(
         examples_of(), vocabulary(), lambda positions, draw=(0, 0): torch.zeros(len(positions), 3, 4, 4)
     )
-    with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
+    with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps grids"):
         captions.cache_on(torch.device("cpu"))
 
 

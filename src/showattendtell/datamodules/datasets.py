@@ -73,11 +73,8 @@ class GridSource:
         seed: int = 0,
     ):
         self._store, self._examples, self._preprocessing = store, examples, preprocessing
-        self._draws_views, self._fixed_view, self._seed = (
-            view == "drawn" and store.views > 1,
-            int(view == "mirrored"),
-            seed,
-        )
+        self._draws_views = view == "drawn" and store.views > 1
+        self._fixed_view, self._seed = MIRRORED if view == "mirrored" else 0, seed
         self._rows = store.rows([example.image for example in examples])
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self._draws_views else [])
 
@@ -96,7 +93,7 @@ class GridSource:
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
         if self._draws_views:
             return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
-        return torch.full((len(positions),), MIRRORED * self._fixed_view)
+        return torch.full((len(positions),), self._fixed_view)
 
 
 class ConstantSource:
@@ -133,7 +130,7 @@ class PixelSource:
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
-        frames = (self._files.preprocessing.frame(self._files.paths[position]) for position in positions)
+        frames = [self._files.preprocessing.frame(self._files.paths[position]) for position in positions]
         return [frame._replace(mirrored=self._mirrored) for frame in frames]
 
 
@@ -337,10 +334,7 @@ class CaptionDataset(TorchDataset[Batch]):
             return
         first, num_images = self.images([0]), len(self._names)
         if first.ndim != 3:
-            raise UserError(
-                "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is "
-                "trained"
-            )
+            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         size = num_images * first.nbytes
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
         if size > free:
@@ -408,7 +402,8 @@ class ImageDataset(TorchDataset[ImageBatch]):
     def __getitem__(self, index: int) -> ImageBatch:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        positions = range(index * self.batch_size, min((index + 1) * self.batch_size, len(self.examples)))
-        examples = [self.examples[position] for position in positions]
+        start = index * self.batch_size
+        examples = self.examples[start : start + self.batch_size]
         references = [[caption.words for caption in example.captions] for example in examples]
-        return ImageBatch(self.images(list(positions)), [example.image for example in examples], references)
+        images = self.images(range(start, start + len(examples)))
+        return ImageBatch(images, [example.image for example in examples], references)
