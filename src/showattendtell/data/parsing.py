@@ -163,11 +163,11 @@ def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
     for *_, fields in entries:
         for name, value in fields.items():
             values[name].add(str(value).strip().lower())
-    return [
-        name
-        for name, spellings in values.items()
-        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys())
-    ]
+    names = []
+    for name, spellings in values.items():
+        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys()):
+            names.append(name)
+    return names
 
 
 def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
