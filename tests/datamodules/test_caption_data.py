@@ -16,8 +16,9 @@ from three_images import (
     vocabulary,
 )
 
-from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule, read_ahead
+from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, View
+from showattendtell.datamodules.loader import read_ahead
 from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
