@@ -12,7 +12,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.errors import UserError, listed, printable
+from showattendtell.config.folders import find_options, read_option
+from showattendtell.errors import UserError, did_you_mean, listed, printable
 from showattendtell.runtime.files import new_folder, new_path
 from showattendtell.settings import is_url
 
@@ -23,8 +24,6 @@ XMP = "xmp"
 PARQUET = "parquet"
 ROWS = ("jsonl", "csv")
 DEFAULT_FORMATS = (*ROWS, PAGE)
-SHOWN = 3
-"""Number of unreadable photographs that are named if there may be thousands."""
 FOLDER, INDEX, JOURNAL = "captions", "index.html", "captions.jsonl"
 
 
@@ -52,7 +51,9 @@ def main(config: DictConfig) -> None:
     # the process that draws starts before torch is imported
     with place as folder, drawing() if draws else nullcontext(print) as draw:
         if config.workers:
-            return _caption_with_ray(config, images, folder / f"captions.{PARQUET}")
+            from showattendtell.config.instantiate import build
+
+            return build(read_option("format", PARQUET))(config, images, folder / f"captions.{PARQUET}")
         return _caption_photographs(config, images, formats, folder, draw)
 
 
@@ -64,6 +65,10 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     """
     default = (PARQUET,) if config.workers else ROWS if config.resume else DEFAULT_FORMATS
     formats = list(dict.fromkeys(config.formats or default))
+    known = [*ROWS, PAGE, *PICTURES, *find_options("caption", "format")]
+    for name in formats:
+        if name not in known:
+            raise UserError(f"formats={name}: there is no format '{name}'{did_you_mean(name, known)}")
     is_parquet = formats == [PARQUET]
     if is_parquet != bool(config.workers) or (PARQUET in formats and not is_parquet):
         raise UserError("workers=N and formats=[parquet] only work together; give both or neither")
@@ -79,6 +84,7 @@ def _caption_photographs(
     config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
 ) -> None:
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
+    from showattendtell.config.instantiate import build
     from showattendtell.data.images import find_images
     from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import (
@@ -91,10 +97,11 @@ def _caption_photographs(
     )
     from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_writer
     from showattendtell.visualization.pages import make_entry, picture_names
-    from showattendtell.visualization.photo_metadata import DescriptionWriter
 
     images_found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
-    describe = DescriptionWriter(images_found.sources, config.overwrite, errors) if XMP in formats else None
+    describe = None
+    if XMP in formats:
+        describe = build(read_option("format", XMP))(images_found.sources, config.overwrite, errors)
     is_single, skipped = len(images_found.sources) == 1, images_found.others
     if describe and list(formats) == [XMP]:
         images_found = images_found.select(describe.pending(images_found.sources))
@@ -147,28 +154,6 @@ def _note_unsure(photographs: Sequence[str]) -> None:
     if photographs and not sys.stdout.isatty():
         those = photographs[0] if len(photographs) == 1 else f"{len(photographs):,} photographs ({listed(photographs)})"
         _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
-
-
-def _caption_with_ray(config: DictConfig, images: Sequence[str], output: Path) -> None:
-    """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
-    from showattendtell.config.compose import with_overrides
-    from showattendtell.data.images import find_images
-    from showattendtell.extensions.ray.actors import require_ray
-    from showattendtell.extensions.ray.captioning import caption_with_ray, read_outcome
-    from showattendtell.inference.loading import note_about
-    from showattendtell.inference.pipeline import checkpoint_groups, load_captioners, settings_checksum
-
-    require_ray()
-    images_found = find_images(images)
-    captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
-    note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    _print_notes([note, f"skipped files that are not images: {images_found.others:,}" if images_found.others else ""])
-    caption_with_ray(config, images_found.sources, settings_checksum(captioners, config), output)
-    captions, errors = read_outcome(output)
-    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
-    if errors:
-        more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
-        raise UserError("; ".join(errors[:SHOWN]) + more)
 
 
 @contextmanager

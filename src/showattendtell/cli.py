@@ -13,7 +13,6 @@ COMMANDS = {
     "features": "show, verify and merge the feature cache",
     "train": "train a captioner",
     "average": "average the weights of checkpoints",
-    "calibrate": "calibrate the confidence of a checkpoint",
     "evaluate": "score a checkpoint",
     "score": "score and compare captions of any model",
     "report": "tables of results",

@@ -11,7 +11,7 @@ from showattendtell.config.entry_point import entry_point, exit_process
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from showattendtell.inference.evaluator import EvaluationRun
+    from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric
     from showattendtell.metrics.clip_score import Clip
 
 
@@ -36,9 +36,7 @@ def main(config: DictConfig) -> float:
 def _evaluate(config: DictConfig) -> float:
     """Evaluate in one language, and return what `main` does."""
     from showattendtell.config.instantiate import build
-    from showattendtell.inference.confidence import check_calibrated
-    from showattendtell.inference.evaluator import open_evaluation, score_attention_maps
-    from showattendtell.inference.faithfulness import check_faithfulness
+    from showattendtell.inference.evaluator import open_evaluation, run_metrics, score_attention_maps
     from showattendtell.inference.predictions import generate_captions
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
@@ -46,12 +44,12 @@ def _evaluate(config: DictConfig) -> float:
     from showattendtell.visualization.result_files import write_json
 
     clip = load_clip(config.clip) if config.clip else None
+    metrics = run_metrics(config.metrics)
     without_captions = list(config.metrics) == ["attention"]
     with process_group():
         run = open_evaluation(config, build(config.decoding))
-        for name, check in (("calibration", check_calibrated), ("faithfulness", check_faithfulness)):
-            if name in config.metrics:
-                check(run)
+        for metric in metrics:
+            metric.check(run)
         if config.baselines and not without_captions:
             run.dataset.split("train")  # raises before captions are generated
         kind = "attention" if without_captions else "results"
@@ -63,7 +61,7 @@ def _evaluate(config: DictConfig) -> float:
         if rank():
             return 0.0
     if not without_captions:
-        return _score_captions(run, written, config, clip, path)
+        return _score_captions(run, written, config, metrics, clip, path)
     figures = score_attention_maps(run)
     print(f"written to {write_json({**figures, **run.origin()}, path)}")
     return float(figures["attention_correctness"])
@@ -71,8 +69,9 @@ def _evaluate(config: DictConfig) -> float:
 
 def _score_captions(
     run: "EvaluationRun",
-    written: Mapping[str, Sequence[Sequence[str]]],
+    written: "Captions",
     config: DictConfig,
+    metrics: Sequence["RunMetric"],
     clip: "Clip | None",
     path: "Path",
 ) -> float:
@@ -82,11 +81,8 @@ def _score_captions(
         written: captions of each image in words, best first.
     """
     from showattendtell.inference.baselines import score_baselines
-    from showattendtell.inference.confidence import evaluate_confidence
     from showattendtell.inference.evaluator import evaluate_attention, score
-    from showattendtell.inference.faithfulness import evaluate_faithfulness
     from showattendtell.inference.loading import find_model
-    from showattendtell.inference.objects import score_objects
     from showattendtell.inference.predictions import reference_sentences
     from showattendtell.visualization.comparison import BASELINES, find_unbeaten
     from showattendtell.visualization.result_files import time_figures, write_json
@@ -94,25 +90,23 @@ def _score_captions(
 
     references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
-    objects = score_objects(run, written, config.metrics)
+    measured = [metric.measure(run, written, config.seed) for metric in metrics]
+    others = {name: value for result in measured for name, value in result.figures.items()}
+    missing = scores.missing | {name: reason for result in measured for name, reason in result.missing.items()}
+    labels = {name: label for result in measured for name, label in result.labels.items()}
     baselines = score_baselines(run, written, list(references.values()), config) if config.baselines else {}
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
     title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
-    print_scores([scores.figures | objects.figures, *baselines.values()], scores.missing | objects.missing, title)
+    print_scores([scores.figures | others, *baselines.values()], missing, title, labels)
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
-    if "calibration" in config.metrics:
-        attention |= evaluate_confidence(run, written)
-    if "faithfulness" in config.metrics:
-        attention |= evaluate_faithfulness(run, written, config.seed)
-
     path = write_json(
         {
             **scores.figures,
             **attention,
-            **objects.figures,
-            "missing": scores.missing | objects.missing,
+            **others,
+            "missing": missing,
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **run.origin(),

@@ -113,7 +113,7 @@ def pairs(metrics: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, metric in metrics.items():
         with metric.sync_context():
-            found[name] = metric._items()
+            found[name] = metric.items()
     return found
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
+
 from showattendtell.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -45,6 +47,16 @@ def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]
     return sorted(
         str(path.relative_to(folder).with_suffix("")) for folder in folders for path in folder.rglob("*.yaml")
     )
+
+
+def read_option(group: str, option: str) -> DictConfig:
+    """Return the settings of an option of the core or of an extension.
+
+    Raises:
+        StopIteration: there is no such option.
+    """
+    files = (Path(folder, group, f"{option}.yaml") for folder in (config_folder(), *extension_folders()))
+    return DictConfig(OmegaConf.load(next(file for file in files if file.is_file())))
 
 
 def _folders(command: str, own: Iterable[str]) -> list[Path]:

@@ -119,10 +119,6 @@ class ModelConfig:
     language: Text | None
 
 
-CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
-OtherMetric = Literal["attention", "chair", "grounding", "faithfulness", "calibration"]
-
-
 @dataclass
 class EvaluateConfig(ModelConfig):
     """Settings of `evaluate`.
@@ -145,7 +141,7 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    metrics: Sequence[Literal[CaptionMetric, OtherMetric] | ImportPath]
+    metrics: Sequence[Text]
     clip: Text | None
     output: Text | None
     cache: Text | None
@@ -165,9 +161,6 @@ class CaptioningConfig(ModelConfig):
 
     compare: Text | Sequence[Text]
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
-
-
-CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp", "parquet"]
 
 
 @dataclass
@@ -195,7 +188,7 @@ class CaptionConfig(CaptioningConfig):
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[CaptionFormat], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Text], Field(min_length=1)] | None
     overwrite: bool
     output: Text | None
     resume: bool
@@ -214,24 +207,6 @@ class AverageConfig:
 
     checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
     output: Text
-
-
-@dataclass
-class CalibrateConfig:
-    """Settings of `calibrate`.
-
-    Attributes:
-        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
-            on the hub, as owner/name.
-        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
-        cache: the folder of the feature cache; by default that of training.
-        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
-    """
-
-    checkpoint: Text
-    output: Text | None
-    cache: Text | None
-    device: Text
 
 
 @dataclass

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from showattendtell.config.compose import to_plain
+from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.decoding.decoding import Decoding
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.loading import (
     CACHE,
     LoadedModel,
@@ -31,6 +33,7 @@ from showattendtell.runtime.files import cache_folder, sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
 from showattendtell.visualization.tables import (
+    Labels,
     attention_score_figures,
     print_attention_scores,
     print_maps,
@@ -116,6 +119,45 @@ class EvaluationRun(NamedTuple):
         language = f"-{self.language}" if self.vocabulary.languages else ""
         ensemble = "" if len(self.checkpoints) == 1 else "-ensemble"
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{language}{ensemble}.json")
+
+
+Captions = Mapping[str, Sequence[Sequence[str]]]
+"""Captions of each image in words, best first."""
+
+
+class RunScores(NamedTuple):
+    """Scores by their names in result files, the reason for each missing metric, and the labels and number formats of
+    the scores that are rows of the table."""
+
+    figures: dict[str, Any]
+    missing: Mapping[str, str] = MappingProxyType({})
+    labels: Labels = MappingProxyType({})
+
+
+class RunMetric(Protocol):
+    """A metric of generated captions that needs the model or its images; an option of the group `metric`."""
+
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` if the run cannot be measured, before captions are generated."""
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Return the scores; tables of its own are printed."""
+
+
+def run_metrics(names: Sequence[str]) -> list[RunMetric]:
+    """Return those of the metrics that are options of the group `metric`.
+
+    Raises:
+        UserError: there is no metric of such a name.
+    """
+    from showattendtell.metrics.modular import METRICS, is_caption_metric  # torchmetrics takes seconds to import
+
+    options = find_options("evaluate", "metric")
+    for name in names:
+        if not is_caption_metric(name) and name not in (ATTENTION, *options):
+            others = did_you_mean(name, [*METRICS, ATTENTION, *options])
+            raise UserError(f"metrics={name}: there is no metric '{name}'{others}")
+    return [build(read_option("metric", name)) for name in names if name in options]
 
 
 def draw_into_user_cache(settings: Config, cache: str | None) -> None:

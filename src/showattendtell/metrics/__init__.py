@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from showattendtell.metrics.means import Means
     from showattendtell.metrics.modular import (
-        CHAIR,
         METEOR,
         ROUGEL,
         SPICE,
@@ -17,14 +16,11 @@ if TYPE_CHECKING:
         CorpusBLEU,
         Diversity,
         Endings,
-        Faithfulness,
-        Grounding,
         PointingGame,
         RelationAccuracy,
     )
 
 __all__ = [
-    "CHAIR",
     "METEOR",
     "ROUGEL",
     "SPICE",
@@ -35,8 +31,6 @@ __all__ = [
     "CorpusBLEU",
     "Diversity",
     "Endings",
-    "Faithfulness",
-    "Grounding",
     "Means",
     "PointingGame",
     "RelationAccuracy",

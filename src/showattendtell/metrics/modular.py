@@ -33,19 +33,10 @@ from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, c
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
-from showattendtell.metrics.faithfulness import (
-    FaithfulnessScores,
-    MapFaithfulness,
-    WordFaithfulness,
-    score_faithfulness,
-)
-from showattendtell.metrics.grounding import IOU, GroundedCaption, GroundedObject, GroundingScores, score_grounding
-from showattendtell.metrics.hallucination import HallucinationCounts, coco_names, measure_hallucination
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
-from showattendtell.types import Box
 
 ENGLISH = "en"
 ENGLISH_ONLY = {
@@ -55,7 +46,7 @@ ENGLISH_ONLY = {
 """Metrics of English captions, and why they are."""
 
 
-class _Gathered(Metric):
+class GatheredMetric(Metric):
     """A score that needs all items at once.
 
     torchmetrics exchanges tensors between processes, and no texts. The items are therefore stored as JSON lines, whose
@@ -74,20 +65,20 @@ class _Gathered(Metric):
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Gather the lines of all processes."""
         if not len(self.lines):  # torchmetrics would send an empty tensor of floats, and the others bytes
-            self._append([])
+            self.append([])
         super().sync(*args, **kwargs)
 
-    def _append(self, items: Iterable[Any]) -> None:
+    def append(self, items: Iterable[Any]) -> None:
         text = "".join(json.dumps(item) + "\n" for item in items).encode()
         content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
         self.lines.append(content.to(self.device))
 
-    def _items(self) -> list[Any]:
+    def items(self) -> list[Any]:
         text = bytes(dim_zero_cat(self.lines).cpu().numpy()) if len(self.lines) else b""
         return [json.loads(line) for line in text.splitlines()]
 
 
-class CaptionScore(_Gathered):
+class CaptionScore(GatheredMetric):
     """Base class of scores of captions against reference captions. Subclasses implement `measure`."""
 
     @abstractmethod
@@ -104,11 +95,11 @@ class CaptionScore(_Gathered):
         Raises:
             ValueError: the numbers of images differ, an image has no reference, or a list of captions is a string.
         """
-        self._append(pair_up(hypotheses, references))
+        self.append(pair_up(hypotheses, references))
 
     def statistics(self) -> SufficientStatistics:
         """Return the statistics of all captions so far, for `bootstrap.resample`."""
-        return self.measure([CaptionPair(*pair) for pair in self._items()])
+        return self.measure([CaptionPair(*pair) for pair in self.items()])
 
     def per_caption(self) -> dict[str, Tensor]:
         """Return the scores (N,) of each caption so far, by name and in the order of `update`; empty without captions.
@@ -116,12 +107,12 @@ class CaptionScore(_Gathered):
         In distributed training these are the captions of all processes.
         """
         with self.sync_context():
-            scores = self.statistics().per_image() if self._items() else {}
+            scores = self.statistics().per_image() if self.items() else {}
         return {name: torch.from_numpy(values) for name, values in scores.items()}
 
     def compute(self) -> Any:
         """Return the score of all captions so far; nan without captions."""
-        return _single_score(corpus_scores([self.statistics()])) if self._items() else torch.tensor(torch.nan)
+        return _single_score(corpus_scores([self.statistics()])) if self.items() else torch.tensor(torch.nan)
 
 
 class CorpusBLEU(CaptionScore):
@@ -135,7 +126,7 @@ class CorpusBLEU(CaptionScore):
     measure = staticmethod(measure_bleu)
 
     def compute(self) -> dict[str, Tensor]:
-        return _scalars(corpus_scores([self.statistics()]))
+        return scalars(corpus_scores([self.statistics()]))
 
 
 class METEOR(CaptionScore):
@@ -257,7 +248,7 @@ def _find_metric(name: str) -> type[CaptionScore]:
     return metric
 
 
-class CLIPScore(_Gathered):
+class CLIPScore(GatheredMetric):
     """CLIPScore (Hessel et al. 2021) without its weight: 100 max(cos(image, caption), 0), the mean over images.
 
     Args:
@@ -273,16 +264,16 @@ class CLIPScore(_Gathered):
 
     def update(self, captions: Sequence[Caption], paths: Sequence[str]) -> None:
         """Add the captions of a batch and the files of their images."""
-        self._append(measure_clip_score(captions, paths, self._clip, self.device).tolist())
+        self.append(measure_clip_score(captions, paths, self._clip, self.device).tolist())
 
     def compute(self) -> Tensor:
         """Return the mean over all images so far; nan without images."""
-        if not (scores := self._items()):
+        if not (scores := self.items()):
             return torch.tensor(torch.nan)
         return _single_score(corpus_scores([ImageMeans("clip_score", np.array(scores))]))
 
 
-class Diversity(_Gathered):
+class Diversity(GatheredMetric):
     """Diversity of captions, relative to each other and to the training captions.
 
     `compute` returns what the function `diversity.diversity` returns.
@@ -300,117 +291,11 @@ class Diversity(_Gathered):
 
     def update(self, hypotheses: Sequence[Caption]) -> None:
         """Add the captions of a batch."""
-        self._append(map(list, split_captions(hypotheses)))
+        self.append(map(list, split_captions(hypotheses)))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return _scalars(diversity(self._items(), self._training))
-
-
-class CHAIR(_Gathered):
-    """Rates of hallucinated objects in captions (Rohrbach et al. 2018).
-
-    `compute` returns in percent `chair_i`, the hallucinated ones among all mentions of objects, and `chair_s`, the
-    captions with a hallucinated object; and `chair_mentions`, the number of mentions.
-
-    Args:
-        names: the object of each name; by default names of COCO's 80 categories (`hallucination.coco_names`).
-    """
-
-    higher_is_better = False
-
-    def __init__(self, names: Mapping[tuple[str, ...], str] | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
-        self._names = coco_names() if names is None else dict(names)
-
-    def update(
-        self,
-        hypotheses: Sequence[Caption],
-        references: Sequence[Sequence[Caption]],
-        objects: Sequence[Iterable[str]] | None = None,
-    ) -> None:
-        """Add the captions of a batch, in lower case without punctuation.
-
-        Args:
-            hypotheses: one caption per image.
-            references: reference captions of each image; the objects that they mention are in the image.
-            objects: annotated objects of each image; none by default.
-
-        Raises:
-            ValueError: the numbers of images differ, or a list of captions is a string.
-        """
-        captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
-        reference_captions = [
-            [list(words) for words in split_captions(each, "the references of an image")] for each in references
-        ]
-        annotated = [list(each) for each in objects] if objects is not None else [[] for _ in captions]
-        self._append(zip(captions, reference_captions, annotated, strict=True))
-
-    def statistics(self) -> HallucinationCounts:
-        """Return the counts of all captions so far, for `bootstrap.resample`."""
-        captions, references, objects = zip(*self._items(), strict=True) if self._items() else ((), (), ())
-        return measure_hallucination(captions, references, objects, self._names)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the rates so far; 0 without captions."""
-        return _scalars(corpus_scores([self.statistics()]))
-
-
-class Grounding(_Gathered):
-    """Grounding of generated captions in images (Zhou et al. 2019), in percent.
-
-    `compute` returns `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc`, `recall_loc`, and the number
-    of classes in the references, `classes`; see `metrics.grounding`.
-
-    Args:
-        iou: intersection over union above which a box is correct.
-    """
-
-    def __init__(self, iou: float = IOU, **kwargs: Any):
-        super().__init__(**kwargs)
-        self._iou = iou
-
-    def update(
-        self, generated: Sequence[Sequence[GroundedObject]], references: Sequence[Sequence[GroundedCaption]]
-    ) -> None:
-        """Add the images of a batch.
-
-        Args:
-            generated: the objects of each image's generated caption, with one box each.
-            references: the reference captions of each image.
-
-        Raises:
-            ValueError: the numbers of images differ.
-        """
-        reference_captions = [
-            [(caption.objects, sorted(caption.others)) for caption in captions] for captions in references
-        ]
-        self._append(zip([list(objects) for objects in generated], reference_captions, strict=True))
-
-    def scores(self) -> GroundingScores:
-        """Return the scores of all images so far as fractions."""
-        with self.sync_context():
-            return self._score()
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the scores of all images so far; 0 without images."""
-        *rates, classes = self._score()
-        names = [name for name in GroundingScores._fields if name != "num_classes"]
-        return _scalars({**{name: 100 * x for name, x in zip(names, rates, strict=True)}, "classes": classes})
-
-    def _score(self) -> GroundingScores:
-        images = [
-            (
-                _objects(generated),
-                [GroundedCaption(tuple(_objects(objects)), frozenset(others)) for objects, others in references],
-            )
-            for generated, references in self._items()
-        ]
-        return score_grounding(images, self._iou)
-
-
-def _objects(items: Iterable[Any]) -> list[GroundedObject]:
-    return [GroundedObject(name, tuple(Box(*box) for box in boxes)) for name, boxes in items]
+        return scalars(diversity(self.items(), self._training))
 
 
 class Endings(Metric):
@@ -435,10 +320,10 @@ class Endings(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return _scalars(ending_rates(*self.sums.tolist())._asdict())
+        return scalars(ending_rates(*self.sums.tolist())._asdict())
 
 
-class _AttentionScore(_Gathered):
+class _AttentionScore(GatheredMetric):
     """Mean score of attention maps at words whose objects have ground-truth boxes, in percent.
 
     `compute` returns the score of the `model`, and of two baselines that ignore the image: `uniform` weights, and a
@@ -449,7 +334,7 @@ class _AttentionScore(_Gathered):
 
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""
-        self._append(map(compare_maps, words))
+        self.append(map(compare_maps, words))
 
     def scores(self) -> AttentionScores:
         """Return the means over all words so far, also by kind of object, as fractions."""
@@ -460,10 +345,10 @@ class _AttentionScore(_Gathered):
         """Return the means over all words so far; 0 without words."""
         scores = self._score()
         baselines = ("model", "uniform", "center")
-        return _scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
+        return scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
 
     def _score(self) -> AttentionScores:
-        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self._items()])
+        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self.items()])
 
 
 class PointingGame(_AttentionScore):
@@ -481,7 +366,7 @@ class AttentionCorrectness(_AttentionScore):
     _rate = "correctness"
 
 
-class RelationAccuracy(_Gathered):
+class RelationAccuracy(GatheredMetric):
     """Rate of spatial relation words (left, above, ...) of the reference captions that the model predicts.
 
     `compute` returns the `accuracy`, and that of always predicting the `majority` word, in percent.
@@ -489,57 +374,23 @@ class RelationAccuracy(_Gathered):
 
     def update(self, choices: Iterable[tuple[str, str]]) -> None:
         """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
-        self._append(choices)
+        self.append(choices)
 
     def scores(self) -> Relations:
         """Return the scores so far as fractions, and the number of words."""
         with self.sync_context():
-            return score_relations(self._items())
+            return score_relations(self.items())
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without words."""
-        relations = score_relations(self._items())
-        return _scalars({"accuracy": 100 * relations.accuracy, "majority": 100 * relations.majority})
+        relations = score_relations(self.items())
+        return scalars({"accuracy": 100 * relations.accuracy, "majority": 100 * relations.majority})
 
 
-class Faithfulness(_Gathered):
-    """Faithfulness of attention maps: whether large weights are on the regions that the words depend on.
-
-    `compute` returns the mean over words of each field of `MapFaithfulness` for each map, as `attention_deletion`, and
-    `largest_effect`, the median of the largest effect of any region on a word, in nats.
-    """
-
-    def update(self, words: Iterable[WordFaithfulness]) -> None:
-        """Add words."""
-        self._append((dict(word.maps), *word[1:]) for word in words)
-
-    def scores(self) -> FaithfulnessScores:
-        """Return the means over all words so far, and the differences to random maps."""
-        with self.sync_context():
-            return score_faithfulness(self._words())
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the means over all words so far; nan without words."""
-        scores = score_faithfulness(self._words(), resamples=1)
-        fields = {
-            f"{name}_{field}": value
-            for name, map_scores in scores.maps.items()
-            for field, value in map_scores._asdict().items()
-        }
-        present = {name: value for name, value in fields.items() if value is not None}
-        return _scalars({**present, "largest_effect": scores.largest_effect})
-
-    def _words(self) -> list[WordFaithfulness]:
-        return [
-            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, *others)
-            for maps, *others in self._items()
-        ]
-
-
-def _scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
+def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
 def _single_score(values: Mapping[str, float]) -> Tensor:
-    [score] = _scalars(values).values()
+    [score] = scalars(values).values()
     return score

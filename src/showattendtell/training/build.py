@@ -33,7 +33,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.cuda_graphs import CUDAGraphs
 from showattendtell.training.extras import TrainingExtra
 from showattendtell.training.interruption import SignalHandler
 from showattendtell.training.loggers import MetricsFile
@@ -187,6 +186,6 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             num_sanity_val_steps=0,
         )
     for callback in callbacks:
-        if isinstance(callback, CUDAGraphs):
-            callback.check_device(trainer)
+        if hasattr(callback, "check_trainer"):  # before data and model are built
+            callback.check_trainer(trainer)
     return trainer, best

@@ -3,18 +3,18 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
-from showattendtell.metrics.calibration import Reliability
-from showattendtell.metrics.faithfulness import FaithfulnessScores, MapFaithfulness
 from showattendtell.types import Dataset
+
+Labels = Mapping[str, tuple[str, str]]
 
 METRICS = {
     "meteor": ("METEOR", ".1f"),
@@ -23,14 +23,6 @@ METRICS = {
     "spice": ("SPICE", ".1f"),
     "clip_score": ("CLIPScore", ".1f"),
 }
-OBJECTS = {
-    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
-    "chair_s": ("CHAIR-s, % of captions", ".1f"),
-    "chair_mentions": ("mentioned objects", ",.0f"),
-    "grounding_f1_all": ("F1-all of attended objects", ".1f"),
-    "grounding_f1_loc": ("F1-loc", ".1f"),
-}
-"""Labels and number formats of scores of objects in captions."""
 SCORES = (
     {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
     {
@@ -84,16 +76,24 @@ def print_notes(notes: Iterable[str]) -> None:
         Terminal(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
 
 
-def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
+def print_scores(
+    columns: Sequence[Mapping[str, float]],
+    missing: Mapping[str, str],
+    title: str,
+    others: Labels = MappingProxyType({}),
+) -> None:
     """Print the scores of sets of captions by their names in result files, and the reasons for missing metrics.
 
     Several sets are side by side, in numbered columns.
+
+    Args:
+        others: labels and number formats of scores that this module does not know.
     """
     table = Table("", show_header=len(columns) > 1)
     for i in range(1, len(columns) + 1):
         table.add_column(f"({i})", justify="right")
     numbers = (name for figures in columns for name, score in figures.items() if isinstance(score, float))
-    for group in (*SCORES, _other_scores(numbers), OBJECTS, COUNTS):
+    for group in (*SCORES, _other_scores(numbers, others), others, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -101,10 +101,10 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     print_titled(table, title, missing)
 
 
-def _other_scores(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _other_scores(names: Iterable[str], others: Labels) -> dict[str, tuple[str, str]]:
     """Return labels and number formats of the scores of a user's own metrics."""
-    table_scores = {name for group in (*SCORES, OBJECTS, COUNTS) for name in group}
-    return {name: (name, ".1f") for name in names if name not in table_scores}
+    known = {name for group in (*SCORES, others, COUNTS) for name in group}
+    return {name: (name, ".1f") for name in names if name not in known}
 
 
 def print_comparison(comparison: Comparison, title: str) -> None:
@@ -112,7 +112,7 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in (*SCORES, _other_scores(comparison.differences)):
+    for group in (*SCORES, _other_scores(comparison.differences, {})):
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -167,96 +167,6 @@ def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "center prior")
     Terminal(highlight=False).print(table)
-
-
-def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
-    """Print the reliability of the predicted words before and after calibration."""
-    table = Table("predicted words", title=title, title_justify="left")
-    for column in ("before", "after"):
-        table.add_column(column, justify="right")
-    table.add_row(
-        "expected calibration error", *(f"{100 * reliability.error:.1f} %" for reliability in (before, after))
-    )
-    for name in ("confidence", "accuracy"):
-        means = (
-            (reliability.counts * np.nan_to_num(getattr(reliability, name))).sum() / max(reliability.counts.sum(), 1)
-            for reliability in (before, after)
-        )
-        table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
-    Terminal(highlight=False).print(table)
-
-
-def print_confidence(confident_half: float, all_captions: float, unsure: float) -> None:
-    """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
-    Terminal(highlight=False).print(
-        f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {all_captions:.1f}; "
-        f"{unsure:.1f} % are marked as not sure\n",
-        soft_wrap=True,
-    )
-
-
-FAITHFULNESS = {
-    "attention": "attention",
-    "random": "random maps",
-    "center": "center prior",
-    "gradient_input": "gradient x input",
-    "integrated_gradients": "integrated gradients",
-    "leave_one_out": "the effects themselves",
-    "box": "ground-truth boxes",
-}
-"""Labels of the maps whose faithfulness is measured."""
-
-
-def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
-    """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
-    table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
-    for column in ("rank\ncorr.", "|effect|", "top\ntenth", "deletion", "insertion", "|top\ntenth|"):
-        table.add_column(column, justify="right")
-    for name, label in FAITHFULNESS.items():
-        if name in scores.maps:
-            map_scores = scores.maps[name]
-            forms = zip(map_scores, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
-            table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
-    console = Terminal(highlight=False, soft_wrap=True)
-    console.print(table)
-    for field, (low, high) in scores.intervals.get("attention", {}).items():
-        console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
-    for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
-        console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
-    console.print(
-        f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
-        f"{scores.largest_effect:.3f} nats in the median\n"
-    )
-
-
-def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
-    """Return the faithfulness of the maps by their names in result files; rates in percent."""
-    against = {
-        other: {
-            name: {field: value._asdict() for field, value in map_scores_by_name.items()}
-            for name, map_scores_by_name in maps.items()
-        }
-        for other, maps in scores.against.items()
-    }
-    attention = scores.maps.get("attention", MapFaithfulness())
-    return {
-        "attention_rank_correlation": attention.rank_correlation,
-        "attention_magnitude_correlation": attention.magnitude_correlation,
-        "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
-        "attention_deletion": attention.deletion,
-        "attention_insertion": attention.insertion,
-        "attention_magnitude_top_tenth": (
-            None if attention.magnitude_top_tenth is None else 100 * attention.magnitude_top_tenth
-        ),
-        "faithfulness": {
-            "maps": {name: value._asdict() for name, value in scores.maps.items()},
-            "intervals": scores.intervals,
-            "against": against,
-            "largest_effect": scores.largest_effect,
-            "words": scores.num_words,
-            "curves": scores.num_curves,
-        },
-    }
 
 
 def relation_figures(relations: Relations) -> dict[str, Any]:

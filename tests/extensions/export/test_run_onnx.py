@@ -23,7 +23,7 @@ from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs
 from showattendtell.extensions.export.loading import ExportModel, describe_calibration, metadata_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess
-from showattendtell.inference.confidence import principal_directions
+from showattendtell.extensions.trust.confidence import principal_directions
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.calibration import Calibration, unit_mean
 from showattendtell.models.captioner import Captioner

@@ -2,23 +2,30 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 
-from showattendtell.config.compose import to_plain
+from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config
-from showattendtell.errors import UserError
+from showattendtell.data.images import find_images
+from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.actors import actor_options, require_ray
-from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
+from showattendtell.inference.loading import note_about
+from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
 BATCH_SIZE = 64
 """Photographs that a worker gets at a time. It captions fewer together, see `caption_all`."""
+
+SHOWN = 3
+"""Number of unreadable photographs that are named: there may be thousands."""
 
 BLOCK = 1024
 """Largest number of photographs in a file of the output."""
@@ -72,6 +79,22 @@ def schema() -> Any:
 def as_utf8(name: str) -> str:
     """Return a file name with bytes that are not UTF-8 as `\\udcff`."""
     return name.encode(errors="backslashreplace").decode()
+
+
+def caption_in_processes(config: Config, images: Sequence[str], output: Path) -> None:
+    """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
+    require_ray()
+    found = find_images(images)
+    captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
+    skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
+    for note in filter(None, (note_about(chain.from_iterable(checkpoint_groups(config))), skipped)):
+        print(f"note: {printable(note)}", file=sys.stderr)
+    caption_with_ray(config, found.sources, settings_checksum(captioners, config), output)
+    captions, errors = read_outcome(output)
+    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
+    if errors:
+        more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
+        raise UserError("; ".join(errors[:SHOWN]) + more)
 
 
 def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:

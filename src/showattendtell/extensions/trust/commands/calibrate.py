@@ -18,10 +18,9 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.errors import UserError
-    from showattendtell.inference.confidence import fit_on_data_set
+    from showattendtell.extensions.trust.confidence import fit_on_data_set, print_calibration
     from showattendtell.inference.loading import find_model, load_model, write_calibration
     from showattendtell.runtime.files import WEIGHTS, expand_home, new_file, new_folder, new_path, write_errors
-    from showattendtell.visualization.tables import print_calibration
 
     model = find_model(config.checkpoint)
     if config.output is None and not expand_home(config.checkpoint).exists():

@@ -3,13 +3,14 @@
 Sizes are those of `showattendtell.types`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 from torch import Tensor
 
 from showattendtell.config.instantiate import Config, build, find_source
@@ -19,13 +20,13 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
-from showattendtell.inference.evaluator import EvaluationRun, draw_into_user_cache
+from showattendtell.extensions.trust.reliability import Reliability, reliability, risk_coverage
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
-from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 from showattendtell.types import CaptionOutput, Example
-from showattendtell.visualization.tables import print_calibration, print_confidence
+from showattendtell.visualization.tables import Terminal
 
 DIRECTIONS = 64
 """Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
@@ -165,11 +166,20 @@ def check_calibrated(run: EvaluationRun) -> Calibration:
     return calibration
 
 
-def evaluate_confidence(run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Any]:
-    """Print and return how well probabilities and confidence are calibrated, by their names in result files.
+class CalibrationMetric:
+    """How well the probabilities of words and the confidence in captions are calibrated."""
 
-    Args:
-        captions_by_image: captions of each image in words, best first.
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` as `check_calibrated`."""
+        check_calibrated(run)
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Print and return the scores."""
+        return RunScores(evaluate_confidence(run, captions))
+
+
+def evaluate_confidence(run: EvaluationRun, captions_by_image: Captions) -> dict[str, Any]:
+    """Print and return how well probabilities and confidence are calibrated, by their names in result files.
 
     Raises:
         UserError: as `check_calibrated`.
@@ -218,3 +228,29 @@ def evaluate_confidence(run: EvaluationRun, captions_by_image: Mapping[str, Sequ
 def _plain(diagram: Reliability) -> Reliability:
     """Return a diagram as lists for JSON, null for empty bins."""
     return Reliability(*([None if np.isnan(value) else float(value) for value in part] for part in diagram))  # type: ignore[arg-type]
+
+
+def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
+    """Print the reliability of the predicted words before and after calibration."""
+    table = Table("predicted words", title=title, title_justify="left")
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        "expected calibration error", *(f"{100 * reliability.error:.1f} %" for reliability in (before, after))
+    )
+    for name in ("confidence", "accuracy"):
+        means = (
+            (reliability.counts * np.nan_to_num(getattr(reliability, name))).sum() / max(reliability.counts.sum(), 1)
+            for reliability in (before, after)
+        )
+        table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
+    Terminal(highlight=False).print(table)
+
+
+def print_confidence(confident_half: float, all_captions: float, unsure: float) -> None:
+    """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
+    Terminal(highlight=False).print(
+        f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {all_captions:.1f}; "
+        f"{unsure:.1f} % are marked as not sure\n",
+        soft_wrap=True,
+    )

@@ -12,27 +12,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.table import Column, Table
 from torch import Tensor
 
 from showattendtell.data.tokenizers import word_class
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.evaluator import EvaluationRun
-from showattendtell.inference.predictions import Predictor, read_grids
-from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
-from showattendtell.metrics.faithfulness import (
+from showattendtell.extensions.trust.map_faithfulness import (
     ATTENTION,
     RANDOM,
     Array,
     FaithfulnessScores,
+    MapFaithfulness,
     WordFaithfulness,
     area,
     num_deleted,
     rank_agreement,
 )
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.predictions import Predictor, read_grids
+from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
 from showattendtell.models.captioner import Captioner
 from showattendtell.types import Example, RegionBoxes
-from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
+from showattendtell.visualization.tables import Terminal
 
 CENTER, BOX = "center", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
@@ -42,22 +44,19 @@ themselves."""
 INTEGRATION_STEPS = 8
 
 
-def evaluate_faithfulness(
-    run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]], seed: int
-) -> dict[str, Any]:
-    """Print and return the faithfulness of the attention maps of captions, by their names in result files.
+class FaithfulnessMetric:
+    """Whether attention maps show the regions that words depend on."""
 
-    Args:
-        captions_by_image: captions of each image in words, best first.
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` as `check_faithfulness`."""
+        check_faithfulness(run)
 
-    Raises:
-        UserError: as `check_faithfulness`.
-    """
-    check_faithfulness(run)
-    captions = {image: image_captions[0] for image, image_captions in captions_by_image.items()}
-    scores = measure_faithfulness(run.predictors[0], run.examples, captions, seed)
-    print_faithfulness(scores, "faithfulness of the maps at the generated words")
-    return faithfulness_figures(scores)
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Print and return the scores."""
+        best = {image: image_captions[0] for image, image_captions in captions.items()}
+        scores = measure_faithfulness(run.predictors[0], run.examples, best, seed)
+        print_faithfulness(scores, "faithfulness of the maps at the generated words")
+        return RunScores(faithfulness_figures(scores))
 
 
 def check_faithfulness(run: EvaluationRun) -> None:
@@ -84,7 +83,7 @@ def measure_faithfulness(
     Raises:
         UserError: attention samples its regions, or images have a single region.
     """
-    from showattendtell.metrics import Faithfulness  # torchmetrics takes seconds to import
+    from showattendtell.extensions.trust.metrics import Faithfulness  # torchmetrics takes seconds to import
 
     check_intervention(predictor.module)
     faithfulness, generator = Faithfulness(), np.random.default_rng(seed)
@@ -263,3 +262,67 @@ def box_maps(
                 grounded = GroundedWord(no_weights, seen, by_noun[word])  # type: ignore[arg-type]
                 maps[i] = box_coverage(grounded).flatten()
     return {i: covered for i, covered in maps.items() if covered.any()}
+
+
+FAITHFULNESS = {
+    "attention": "attention",
+    "random": "random maps",
+    "center": "center prior",
+    "gradient_input": "gradient x input",
+    "integrated_gradients": "integrated gradients",
+    "leave_one_out": "the effects themselves",
+    "box": "ground-truth boxes",
+}
+"""Labels of the maps whose faithfulness is measured."""
+
+
+def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
+    """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
+    table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
+    for column in ("rank\ncorr.", "|effect|", "top\ntenth", "deletion", "insertion", "|top\ntenth|"):
+        table.add_column(column, justify="right")
+    for name, label in FAITHFULNESS.items():
+        if name in scores.maps:
+            map_scores = scores.maps[name]
+            forms = zip(map_scores, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
+            table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(table)
+    for field, (low, high) in scores.intervals.get("attention", {}).items():
+        console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
+    for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
+        console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
+    console.print(
+        f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
+        f"{scores.largest_effect:.3f} nats in the median\n"
+    )
+
+
+def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
+    """Return the faithfulness of the maps by their names in result files; rates in percent."""
+    against = {
+        other: {
+            name: {field: value._asdict() for field, value in map_scores_by_name.items()}
+            for name, map_scores_by_name in maps.items()
+        }
+        for other, maps in scores.against.items()
+    }
+    attention = scores.maps.get("attention", MapFaithfulness())
+    return {
+        "attention_rank_correlation": attention.rank_correlation,
+        "attention_magnitude_correlation": attention.magnitude_correlation,
+        "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
+        "attention_deletion": attention.deletion,
+        "attention_insertion": attention.insertion,
+        "attention_magnitude_top_tenth": (
+            None if attention.magnitude_top_tenth is None else 100 * attention.magnitude_top_tenth
+        ),
+        "faithfulness": {
+            "maps": {name: value._asdict() for name, value in scores.maps.items()},
+            "intervals": scores.intervals,
+            "against": against,
+            "largest_effect": scores.largest_effect,
+            "words": scores.num_words,
+            "curves": scores.num_curves,
+        },
+    }

@@ -15,13 +15,13 @@ from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.confidence import (
+from showattendtell.extensions.trust.confidence import (
     UNSURE,
     fit_temperature,
     principal_directions,
     score_calibration,
 )
+from showattendtell.inference.checkpoints import CALIBRATION
 from showattendtell.inference.loading import bundled_models, load_model, save_model_folder, write_calibration
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.inference.weight_averaging import average
@@ -141,7 +141,7 @@ def test_an_altered_calibration_is_reported(changes: dict[str, Any], sentence: s
 
 def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
     captioner = load()
-    skater = captioner(Path(__file__).parents[2] / "docs/figures/skater.jpg")
+    skater = captioner(Path(__file__).parents[3] / "docs/figures/skater.jpg")
     assert not skater.unsure
     assert 0.3 < skater.confidence < 1
     assert (skater.best.best_log_probs < 0).all()
@@ -154,7 +154,7 @@ def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
 def test_a_calibration_changes_no_caption():
     model = load_model("flickr8k_soft", "cpu", BeamSearch(beam_size=3))
     with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(calibration=None)])
-    photograph = Path(__file__).parents[2] / "docs/figures/bird.jpg"
+    photograph = Path(__file__).parents[3] / "docs/figures/bird.jpg"
     own, plain = with_doubt(photograph), without(photograph)
     assert (own.caption, own.tokens) == (plain.caption, plain.tokens)
     np.testing.assert_allclose(own.log_probs, plain.log_probs, atol=1e-5)
@@ -164,5 +164,5 @@ def test_a_calibration_changes_no_caption():
 
 
 def test_constants_are_what_the_documentation_says():
-    text = (Path(__file__).parents[2] / "conf/calibrate.yaml").read_text()
+    text = (Path(__file__).parents[3] / "src/showattendtell/extensions/trust/conf/calibrate.yaml").read_text()
     assert f"{100 * UNSURE:.0f} % of the validation images do" in text

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import binary_calibration_error
 
-from showattendtell.metrics.calibration import reliability, risk_coverage
+from showattendtell.extensions.trust.reliability import reliability, risk_coverage
 
 
 @pytest.mark.parametrize("bins", [5, 15])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.faithfulness import (
+from showattendtell.extensions.trust.faithfulness import (
     EFFECT,
     GRADIENT,
     INTEGRATED,

@@ -1,49 +1,52 @@
 """Objects in generated captions: hallucination (CHAIR), and grounding in ground-truth boxes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from showattendtell.data.coco import Name
 from showattendtell.data.tokenizers import PlainTokenizer
-from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.extensions.trust.grounding import GroundedCaption, GroundedObject, attended_box
+from showattendtell.extensions.trust.hallucination import coco_names, find_hallucinations, find_nouns, merge_synonyms
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import maps_of_captions
-from showattendtell.metrics.grounding import GroundedCaption, GroundedObject, attended_box
-from showattendtell.metrics.hallucination import coco_names, find_hallucinations, find_nouns, merge_synonyms
 from showattendtell.types import Caption, Example
 
-CHAIR, GROUNDING = "chair", "grounding"
-"""Names of the metrics in the settings."""
+LABELS = {
+    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+    "chair_s": ("CHAIR-s, % of captions", ".1f"),
+    "chair_mentions": ("mentioned objects", ",.0f"),
+    "grounding_f1_all": ("F1-all of attended objects", ".1f"),
+    "grounding_f1_loc": ("F1-loc", ".1f"),
+}
+"""Labels and number formats of scores of objects in captions."""
 
 
-class ObjectScores(NamedTuple):
-    """Scores of objects by their names in result files, and the reason for each missing metric."""
-
-    figures: dict[str, Any]
-    missing: dict[str, str]
+NO_ENGLISH_WORDS = "objects are found by their English names, among the words of a model with tokenizer=plain"
 
 
-def score_objects(
-    run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]], metrics: Sequence[str]
-) -> ObjectScores:
+class ObjectMetric:
     """Score the objects that the best caption of each image names.
 
     Args:
-        captions_by_image: captions of each image in words, best first.
-        metrics: `chair` and `grounding`, or one of them; other names are ignored.
+        kind: `chair`, the hallucinated ones (Rohrbach et al. 2018), or `grounding`, whether attention is on them (Zhou
+            et al. 2019).
     """
-    scores = ObjectScores({}, {})
-    if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
-        reason = "objects are found by their English names, among the words of a model with tokenizer=plain"
-        return ObjectScores({}, {name: reason for name in (CHAIR, GROUNDING) if name in metrics})
-    captions = [image_captions[0] for image_captions in captions_by_image.values()]
-    for name, measure in ((CHAIR, _hallucination), (GROUNDING, _grounding)):
-        if name in metrics:
-            result = measure(run, captions)
-            if isinstance(result, str):
-                scores.missing[name] = result
-            else:
-                scores.figures.update(result)
-    return scores
+
+    def __init__(self, kind: Literal["chair", "grounding"]):
+        self._kind = kind
+
+    def check(self, run: EvaluationRun) -> None:
+        """Every model can be scored, or has a reason why not in the results."""
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Return the scores, or the reason why there are none."""
+        result: dict[str, Any] | str = NO_ENGLISH_WORDS
+        if isinstance(run.vocabulary.tokenizer, PlainTokenizer) and run.language in ("", "en"):
+            best = [image_captions[0] for image_captions in captions.values()]
+            result = _hallucination(run, best) if self._kind == "chair" else _grounding(run, best)
+        if isinstance(result, str):
+            return RunScores({}, {self._kind: result}, LABELS)
+        return RunScores(result, {}, LABELS)
 
 
 def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
@@ -51,7 +54,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
 
     With COCO's instances the objects are its categories, else the nouns of phrases with boxes.
     """
-    from showattendtell import metrics  # torchmetrics takes seconds to import
+    from showattendtell.extensions.trust.metrics import CHAIR  # torchmetrics takes seconds to import
 
     names: Mapping[Name, str]
     if any(example.objects is not None for example in run.examples):
@@ -64,7 +67,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
     examples, hypotheses = [run.examples[i] for i in indices], [captions[i] for i in indices]
     references = [[caption.words for caption in example.captions] for example in examples]
     objects = [example.objects or () for example in examples]
-    metric = metrics.CHAIR(names)
+    metric = CHAIR(names)
     metric.update(hypotheses, references, objects)
     hallucinations = {}
     for example, caption, words, annotated in zip(examples, hypotheses, references, objects, strict=True):
@@ -76,7 +79,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
 
 def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
     """Return F1-all and F1-loc with precision and recall, or the reason why there are none."""
-    from showattendtell.metrics import Grounding
+    from showattendtell.extensions.trust.metrics import Grounding
 
     if len(run.predictors) > 1:
         return "grounding is scored for one model; give a single checkpoint, or leave grounding out of metrics"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from showattendtell.metrics import Faithfulness
-from showattendtell.metrics.faithfulness import (
+from showattendtell.extensions.trust.map_faithfulness import (
     MapFaithfulness,
     WordFaithfulness,
     area,
@@ -15,6 +14,7 @@ from showattendtell.metrics.faithfulness import (
     rank_agreement,
     score_faithfulness,
 )
+from showattendtell.extensions.trust.metrics import Faithfulness
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -28,7 +28,7 @@ class CUDAGraphs(Callback):
             `loss.scheduled_sampling`, `loss.supervision_weight` or a `LossTerm` of an extension.
     """
 
-    def check_device(self, trainer: Trainer) -> None:
+    def check_trainer(self, trainer: Trainer) -> None:
         """Raise `UserError` if training is not on one GPU."""
         device = trainer.strategy.root_device.type
         if device != "cuda" or trainer.world_size > 1:
@@ -39,7 +39,7 @@ class CUDAGraphs(Callback):
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
-        self.check_device(trainer)
+        self.check_trainer(trainer)
         loss = pl_module.loss
         refused = {
             "loss.scheduled_sampling": loss.scheduled_sampling,

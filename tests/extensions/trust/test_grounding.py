@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from showattendtell.metrics import Grounding
-from showattendtell.metrics.grounding import (
+from showattendtell.extensions.trust.grounding import (
     GroundedCaption,
     GroundedObject,
     attended_box,
     intersection_over_union,
     score_grounding,
 )
+from showattendtell.extensions.trust.metrics import Grounding
 from showattendtell.types import Box, RegionBoxes
 
 LEFT, RIGHT, WHOLE = Box(0, 0, 0.5, 1), Box(0.5, 0, 1, 1), Box(0, 0, 1, 1)

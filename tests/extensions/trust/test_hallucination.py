@@ -5,9 +5,7 @@ import pytest
 
 from showattendtell.data.coco import CATEGORIES
 from showattendtell.data.tokenizers import tokenize
-from showattendtell.metrics import CHAIR
-from showattendtell.metrics.bootstrap import corpus_scores, draw_copies
-from showattendtell.metrics.hallucination import (
+from showattendtell.extensions.trust.hallucination import (
     coco_names,
     find_hallucinations,
     find_mentions,
@@ -16,6 +14,8 @@ from showattendtell.metrics.hallucination import (
     merge_synonyms,
     singular,
 )
+from showattendtell.extensions.trust.metrics import CHAIR
+from showattendtell.metrics.bootstrap import corpus_scores, draw_copies
 from showattendtell.types import WHOLE, Caption, Phrase
 
 NAMES = coco_names()

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, ImageCms, ImageSequence
 from system_packages import installed
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.photo_metadata import DescriptionWriter, has_description, write_description
+from showattendtell.extensions.photo_metadata.descriptions import DescriptionWriter, has_description, write_description
 
 exiv2 = pytest.importorskip("exiv2", reason="needs the extra xmp")
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()

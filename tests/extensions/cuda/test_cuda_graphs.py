@@ -13,13 +13,13 @@ from torch import Tensor
 from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.errors import UserError
+from showattendtell.extensions.cuda.graphs import CUDAGraphs, LossGraphs, fill_up
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.training.cuda_graphs import CUDAGraphs, LossGraphs, fill_up
 from showattendtell.types import BatchShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
