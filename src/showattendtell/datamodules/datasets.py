@@ -3,8 +3,9 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -202,24 +203,33 @@ def open_source(
     return source, readable
 
 
-class PackedTokens:
-    """Tokens of N captions, concatenated into one array; caption i is flat[ends[i] : ends[i + 1]].
+class PackedRows:
+    """Rows of numbers in one array, which worker processes share: row i is flat[ends[i] : ends[i + 1]].
 
-    They take 4 bytes per token and 8 per caption, and worker processes share them.
+    Args:
+        code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
     """
 
-    def __init__(self, captions: Iterable[Sequence[int]]):
-        flat, ends = array("i"), array("q", [0])
-        for tokens in captions:
-            flat.extend(tokens)
+    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
+        flat: Any = array(code)
+        ends = array("q", [0])
+        for row in rows:
+            flat.extend(row)
             ends.append(len(flat))
-        self._flat, self._ends = np.frombuffer(flat, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.frombuffer(ends, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self.ends) - 1
 
-    def __getitem__(self, caption: int) -> NDArray[np.int32]:
-        return self._flat[self._ends[caption] : self._ends[caption + 1]]
+    def __getitem__(self, row: int) -> NDArray:
+        return self.flat[self.ends[row] : self.ends[row + 1]]
+
+
+class PackedTokens(PackedRows):
+    """Tokens of N captions, in 4 bytes per token and 8 per caption."""
+
+    def __init__(self, captions: Iterable[Sequence[int]]):
+        super().__init__(captions, "i")
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return map(self.__getitem__, range(len(self)))
@@ -227,7 +237,7 @@ class PackedTokens:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Return the length T of every caption (N,), `<eos>` included."""
-        return np.diff(self._ends)
+        return np.diff(self.ends)
 
     def pad(self, captions: Sequence[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
@@ -236,34 +246,25 @@ class PackedTokens:
 
 
 class PackedBoxes:
-    """Ground-truth boxes of the words of N captions, in a few arrays.
-
-    They take 16 bytes per box, 12 per word with boxes and 8 per caption, and worker processes share them.
+    """Ground-truth boxes of the words of N captions, in 16 bytes per box, 12 per word with boxes and 8 per caption.
 
     Args:
         offset: the number of tokens before the words of a caption.
     """
 
     def __init__(self, captions: Iterable[Caption], offset: int = 0):
-        words, flat, box_ends, word_ends = array("i"), array("f"), array("q", [0]), array("q", [0])
-        for caption in captions:
-            for phrase in caption.phrases:
-                words.append(phrase.noun + offset)
-                for box in phrase.boxes:
-                    flat.extend(box)
-                box_ends.append(len(flat) // 4)
-            word_ends.append(len(words))
-        self._words, self._boxes = np.frombuffer(words, dtype=np.int32), np.frombuffer(flat, np.float32).reshape(-1, 4)
-        self._box_ends, self._word_ends = np.frombuffer(box_ends, np.int64), np.frombuffer(word_ends, np.int64)
+        phrases = [caption.phrases for caption in captions]
+        self._words = PackedRows(([phrase.noun + offset for phrase in row] for row in phrases), "i")
+        self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __len__(self) -> int:
         """Return the number of words with boxes."""
-        return len(self._words)
+        return len(self._boxes)
 
     def of_caption(self, caption: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield the index of each word of a caption that has boxes, and the boxes (K, 4)."""
-        for word in range(self._word_ends[caption], self._word_ends[caption + 1]):
-            yield int(self._words[word]), self._boxes[self._box_ends[word] : self._box_ends[word + 1]]
+        for number, word in enumerate(self._words[caption], start=self._words.ends[caption]):
+            yield int(word), self._boxes[number].reshape(-1, 4)
 
 
 class TargetMaker(NamedTuple):
