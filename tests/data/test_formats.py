@@ -119,9 +119,17 @@ def test_a_table_may_have_its_columns_in_any_order_and_others_too(tmp_path: Path
     assert file.captions == {"a.jpg": ["A dog .", "A dog , and a cat ."], "b.jpg": [""]}
 
 
-def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
-    path = write(tmp_path / "captions.csv", 'image,caption\na.jpg,"A ""stop""\nsign ."\n')
-    assert read_table(path).captions == {"a.jpg": ['A "stop"\nsign .']}
+@pytest.mark.parametrize(
+    "text", ['image,caption\na.jpg,"A ""stop""\nsign ."\n', 'caption,image\n"A ""stop""\nsign .",a.jpg\n']
+)
+def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path, text: str):
+    assert read_table(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ['A "stop"\nsign .']}
+
+
+@pytest.mark.parametrize("text", ['"image" ,"caption" \na.jpg, "A dog ." \n', 'image\tcaption\na.jpg\t"A" dog .\n'])
+def test_quotes_may_have_spaces_around_them_and_in_tabs_be_characters(tmp_path: Path, text: str):
+    [captions] = read_table(write(tmp_path / "captions.csv", text)).captions.values()
+    assert captions in (["A dog ."], ['"A" dog .'])
 
 
 def test_json_lines_have_a_caption_or_several(tmp_path: Path):

@@ -1,14 +1,11 @@
 """Caption file formats: their detection, and the readers of text and tables."""
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from glob import glob
-from io import StringIO
 from pathlib import Path, PurePath
-from typing import Literal
 
 from showattendtell.data.json_formats import (
     read_coco_captions,
@@ -111,34 +108,33 @@ def _aligned_images(folder: Path, prefix: str) -> list[str]:
     return [image.partition("#")[0] for image in read_list(list_file)]
 
 
-def parse_rows(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """Return the rows of a table with the number of their first line, without blank lines.
+def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table with the number of their first line; blank lines are skipped.
 
-    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180). In a
-    table with tabs whose quotes do not close, all of them are characters.
+    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180).
 
     Raises:
-        ValueError: a cell begins with a quote and is not in quotes.
+        ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
     """
-    try:
-        return _rows(text, delimiter, csv.QUOTE_MINIMAL)
-    except ValueError:
-        if delimiter != "\t":
-            raise
-        return _rows(text, delimiter, csv.QUOTE_NONE)
-
-
-def _rows(text: str, delimiter: str, quoting: Literal[0, 3]) -> list[tuple[int, list[str]]]:
-    rows, first = [], 1
-    reader = csv.reader(StringIO(text), delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
-    try:
-        for cells in reader:
-            if cells and cells != [""]:
-                rows.append((first, [cell.strip() for cell in cells]))
-            first = reader.line_num + 1
-    except csv.Error:
-        raise ValueError(f"line {first}: a quote does not close; put the cell into double quotes") from None
-    return rows
+    quoted = rf'[ ]*"((?:[^"]+|"")*+)"[ ]*(?={re.escape(delimiter)}|\r?\n|\Z)'
+    pattern = re.compile(rf"{quoted}|([^{re.escape(delimiter)}\n]*)")
+    position, line, first, cells = 0, 1, 1, list[str]()
+    while position <= len(text):
+        cell = pattern.match(text, position)
+        assert cell
+        if delimiter != "\t" and cell[1] is None and cell[2].lstrip().startswith('"'):
+            raise ValueError(f"line {line}: a quote does not close; put the cell into double quotes")
+        cells.append(cell[2].strip() if cell[1] is None else cell[1].replace('""', '"'))
+        line += cell[0].count("\n")
+        position = cell.end() + 1
+        if text[cell.end() : position] == delimiter:
+            continue
+        if text[cell.end() : position] == "\r":
+            position += 1
+        if cells != [""]:
+            yield first, cells
+        line, cells = line + 1, []
+        first = line
 
 
 def find_delimiter(header: str) -> str | None:
@@ -194,13 +190,15 @@ def read_table(path: Path) -> CaptionFile:
 def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
     """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
     rows by accident."""
-    if suffix and "\n" in caption:
-        cells = caption.replace("\n", delimiter).split(delimiter)
-        if any(re.fullmatch(rf"\s*\S+{re.escape(suffix)}\s*", cell) for cell in cells):
+    if not suffix or "\n" not in caption:
+        return
+    for line in caption.split("\n"):
+        cells = line.split(delimiter)
+        if len(cells) > 1 and any(re.fullmatch(rf"\s*\S+{re.escape(suffix)}\s*", cell) for cell in cells):
             last = number + caption.count("\n")
             raise UserError(
-                f"{path}, line {number}: a caption begins with a quote and ends in line {last}, "
-                "and the lines between are rows; double the quote and put the caption into quotes, or remove it"
+                f"{path}, line {number}: a caption begins with a quote and ends in line {last}, and the lines between "
+                "are rows; double the quote and put the caption into quotes, or remove it"
             )
 
 
