@@ -20,7 +20,7 @@ from showattendtell.data.assembly import (
     join_restval,
     split_by_hash,
 )
-from showattendtell.data.formats import CaptionFile
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
 
@@ -36,11 +36,6 @@ def test_examples_hold_tokenized_captions_and_the_path_of_the_image():
     assert assemble("dogs", file, Path("folder"), 5) == Dataset("dogs", examples)
 
 
-def test_an_image_may_be_in_a_folder_of_its_own():
-    file = said({"a.jpg": ["A dog ."]}, folders={"a.jpg": "val2014"})
-    assert assemble("dogs", file, Path("folder"), 5).split("train")[0].path == str(Path("folder", "val2014", "a.jpg"))
-
-
 def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
     dataset = assemble("letters", said({"a.jpg": ["a", "...", *"bcdefg", ""]}), Path(), captions_per_image=5)
     assert [caption.words for caption in dataset.split("train")[0].captions] == [(letter,) for letter in "abcde"]
@@ -48,14 +43,6 @@ def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
         "dropped captions without a word: 2",
         "dropped captions beyond 5 of an image: 2",
     )
-
-
-@pytest.mark.parametrize("sentences", [{}, {"a.jpg": []}, {"a.jpg": ["..."]}, {"b.jpg": ["A dog ."]}])
-def test_an_image_without_a_caption_is_reported(sentences: dict[str, list[str]]):
-    with pytest.raises(
-        UserError, match=r"images without a caption: 1 of 1 \(a.jpg\); add captions, or remove them from the splits"
-    ):
-        assemble("dogs", said(sentences), Path(), 5)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +109,6 @@ def test_a_larger_share_takes_all_that_a_smaller_one_has():
     assert set(split_by_hash(NAMES, {"val": 0.1})["val"]) <= set(split_by_hash(NAMES, {"val": 0.3})["val"])
 
 
-def test_a_share_of_nothing_is_no_split():
-    assert split_by_hash(NAMES[:3], {"val": 0, "test": 0}) == {"train": NAMES[:3]}
-
-
-def test_shares_that_leave_nothing_to_train_on_are_reported():
-    with pytest.raises(UserError, match=r"dataset.val=0.5 and dataset.test=0.5 leave no images to train on"):
-        split_by_hash(NAMES, {"val": 0.5, "test": 0.5})
-
-
-def test_too_few_images_are_reported():
-    with pytest.raises(
-        UserError, match=r"of 1 images none is assigned to (train|val) by its name; add images, or list"
-    ):
-        split_by_hash(["a.jpg"], {"val": 0.1})
-
-
 def drawn_example(folder: Path, name: str, shade: int, *sentences: str) -> Example:
     """An image of one shade, and its captions."""
     Image.fromarray(np.full((8, 8, 3), shade, dtype=np.uint8)).save(folder / name)
@@ -177,11 +148,6 @@ def test_captions_that_are_doubled_short_or_long_are_reported(tmp_path: Path):
     ]
 
 
-def test_an_image_that_is_not_on_disk_is_passed_over(tmp_path: Path):
-    gone = Example("gone.png", str(tmp_path / "gone.png"), (Caption(("a", "dog", "runs")),))
-    assert checked(train=(gone, drawn_example(tmp_path, "a.png", 1))) == []
-
-
 def photograph(path: Path) -> Example:
     return Example(path.name, str(path), (Caption(("a", "scene")),))
 
@@ -210,14 +176,6 @@ def test_images_that_break_off_are_left_out_of_the_splits_requested(dataset: Dat
     }
 
 
-def test_a_note_reports_what_was_left_out_and_why(dataset: Dataset):
-    first, note = drop_unreadable(dataset, ["train"]).notes
-    assert first == "read"
-    assert "1 image" in note
-    assert "train-bad.jpg" in note
-    assert "truncated" in note
-
-
 def test_images_that_take_too_long_to_decode_are_left_out(dataset: Dataset):
     bad = Path(dataset.splits["train"][1].path)
     bad.write_bytes(jpeg_with_scans(4_000))
@@ -233,11 +191,6 @@ def test_of_many_only_the_first_are_reported_one_by_one(dataset: Dataset, tmp_pa
     note = readable.notes[-1]
     assert note.count("does not exist") == SHOWN
     assert note.endswith("and 3 more")
-
-
-def test_a_data_set_whose_images_can_all_be_read_is_left_as_it_is(dataset: Dataset):
-    good = dataset.without(["train-bad.jpg"])
-    assert drop_unreadable(good, ["train"]) == good
 
 
 @pytest.mark.parametrize(("listed", "stored"), [("NFC", "NFD"), ("NFD", "NFC")])

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from showattendtell.data.augmentation import ASPECTS, Augmentation, AugmentedFiles, mentions_sides
 from showattendtell.data.images import Preprocessing
-from showattendtell.errors import UserError
 from showattendtell.types import Caption, Example
 
 PREPROCESSING = Preprocessing(40, 32, (0.5,) * 3, (0.5,) * 3)
@@ -143,15 +140,3 @@ def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]
 def test_a_photograph_that_a_batch_has_twice_is_seen_in_two_views(examples: list[Example]):
     one, other = files(examples, crop=0.3)([0, 2])
     assert not torch.equal(one, other)
-
-
-def test_a_sided_photograph_is_not_mirrored_in_training_either(examples: list[Example]):
-    mirrored, sided = files(examples, flip=1.0)([0, 1])
-    assert torch.equal(mirrored.flip(2), sided)
-    assert torch.equal(sided, PREPROCESSING(PIXELS))
-
-
-def test_a_broken_photograph_is_reported(examples: list[Example], tmp_path: Path):
-    broken = [examples[0]._replace(path=str(tmp_path / "nowhere.jpg"))]
-    with pytest.raises(UserError, match="nowhere.jpg does not exist"):
-        files(broken, flip=1.0)([0])

@@ -204,21 +204,6 @@ def test_a_file_that_one_may_not_read_is_reported(tmp_path: Path):
         os.seteuid(user)
 
 
-@pytest.mark.parametrize("kind", ["empty", "an error page", "a gigantic JPEG", "a folder", "a pipe"])
-def test_the_size_of_a_file_that_cannot_be_read_is_reported_alike(tmp_path: Path, kind: str):
-    write, reason = BROKEN[kind]
-    write(tmp_path / "broken.jpg")
-    with pytest.raises(UserError, match=rf"broken.jpg cannot be read \(.*{reason}"):
-        image_size(str(tmp_path / "broken.jpg"))
-
-
-@pytest.mark.parametrize("name", ["nowhere.jpg", "no/folder.jpg", "dangling.jpg"])
-def test_an_image_that_does_not_exist_is_reported(tmp_path: Path, name: str):
-    (tmp_path / "dangling.jpg").symlink_to("nowhere.jpg")
-    with pytest.raises(UserError, match=rf"image .*{name} does not exist$"):
-        read_pixels(tmp_path / name)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"), [("a\0b.jpg", "null"), ("file.txt/a.jpg", "Not a dir"), ("a" * 300, "long")]
 )

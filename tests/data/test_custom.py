@@ -199,14 +199,6 @@ def test_captions_and_images_may_be_anywhere(root: Path, tmp_path: Path, monkeyp
     assert dataset.split("val")[0].path == str(tmp_path / "photographs" / "c.png")
 
 
-def test_images_may_stand_in_the_root_itself(root: Path):
-    write_csv(root, SAID, SPLITS)
-    for place in (root / "images").iterdir():
-        place.rename(root / place.name)
-    (root / "images").rmdir()
-    assert read_custom(str(root)).split("val")[0].path == str(root / "c.png")
-
-
 def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
     write_csv(root, SAID, SPLITS)
     shutil.copytree(root, tmp_path / "other" / "own")
@@ -214,25 +206,6 @@ def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
     assert first != other
     assert re.fullmatch(r"own-[0-9a-f]{6}", first)
     assert re.fullmatch(r"own-[0-9a-f]{6}", other)
-
-
-def test_broken_images_of_a_folder_with_texts_are_still_named(root: Path):
-    """Images are recognized by their suffix; hidden files are ignored."""
-    write_texts(root, SAID, SPLITS)
-    (root / "images" / ".c.png").touch()
-    (root / "images" / "notes.md").touch()
-    (root / "images" / "sub" / "Thumbs.db").touch()
-    assert names(read(root, "texts")) == SPLITS
-
-
-def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
-    write_csv(root, SAID, SPLITS)
-    (root / "images" / "b.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, .*images/b.jpg; "):
-        read_custom(str(root))
-    dataset = read_custom(str(root), skip_unreadable=True)
-    assert names(dataset)["train"] == ["sub/a.jpg"]
-    assert dataset.notes == ("1 image is captioned but not on disk and skipped: b.jpg",)
 
 
 def documented() -> dict[str, str]:
@@ -285,12 +258,3 @@ def test_images_without_captions_and_captions_without_images_are_counted_and_may
     else:  # the lists name d.jpg, whose image is gone with its text
         dataset = read(root, form, skip_missing=True)
         assert names(dataset) == {"train": ["sub/a.jpg"], "val": ["c.png"], "test": []}
-
-
-def test_images_that_the_captions_do_not_name_are_counted(root: Path):
-    write_csv(root, SAID, SPLITS)
-    for name in ("x.jpg", "sub/y.png", ".hidden.jpg"):
-        (root / "images" / name).touch()
-    dataset = read(root, "csv")
-    assert names(dataset) == SPLITS
-    assert dataset.notes == ("images without captions, which are not used: 2 (sub/y.png, x.jpg)",)

@@ -5,7 +5,6 @@ import pytest
 from repository import SHARED
 
 from showattendtell.data.flickr import (
-    SPLIT_LISTS,
     Entities,
     image_number,
     mark_entities,
@@ -162,19 +161,6 @@ def test_a_damaged_annotation_is_reported_by_name(tmp_path: Path, xml: str, pack
         mark_entities(dataset("There they go"), zipped(folder) if packed else folder)
 
 
-def test_an_annotation_without_its_sentences_is_reported(folder: Path):
-    (folder / "Sentences" / "12.txt").unlink()
-    for place in (folder, zipped(folder)):
-        with pytest.raises(UserError, match=r"entities.* has no file Sentences/12.txt"):
-            mark_entities(dataset("There they go"), place)
-
-
-def test_sentences_that_are_not_utf_8_are_reported(folder: Path):
-    (folder / "Sentences" / "12.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    with pytest.raises(UserError, match=r"entities: Sentences/12.txt cannot be read"):
-        mark_entities(dataset("There they go"), folder)
-
-
 def test_a_damaged_member_of_a_zip_is_reported(folder: Path):
     place = zipped(folder)
     with zipfile.ZipFile(place) as archive:
@@ -198,27 +184,6 @@ def test_a_place_that_holds_no_entities_is_reported(folder: Path, tmp_path: Path
         Entities(tmp_path / "other")
     with pytest.raises(UserError, match=r"zip has no folder Annotations"):
         Entities(zipped(tmp_path))
-
-
-def test_flickr8k_looks_for_entities_in_its_root_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root = tmp_path / "flickr8k"
-    (root / "images").mkdir(parents=True)
-    (root / "images" / "12_ab.jpg").touch()
-    (root / "Flickr8k.token.txt").write_text("12_ab.jpg#0\tThere they go !\n")
-    for split, file in SPLIT_LISTS.items():
-        (root / file).write_text("12_ab.jpg\n" if split == "test" else "")
-    monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "entities")
-    caption = Caption(("there", "they", "go"), written="There they go !")
-
-    def captions(entities: str | None) -> tuple[Caption, ...]:
-        return read_flickr8k(str(root), entities=entities).split("test")[0].captions
-
-    assert captions(None) == (caption,)
-    for name in ("entities", str(tmp_path / "entities")):
-        assert captions(name) == (caption._replace(phrases=(people(1),)),)
-    write_folder(root / "entities", sentences="[/EN#2/other There] they go")
-    assert captions("entities") == (caption._replace(phrases=(Phrase(0, (ON_THE_RIGHT,), "other"),)),)
 
 
 @pytest.mark.skipif(not (FOLDER / "entities.zip").is_file(), reason="needs SHOWATTENDTELL_SHARED")

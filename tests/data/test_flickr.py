@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -96,50 +95,6 @@ def test_the_fingerprint_changes_with_a_word_a_name_and_the_order(root: Path):
     assert len({before, *map(fingerprint, changed)}) == 4
 
 
-def test_a_root_that_does_not_exist_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"nowhere does not exist; set dataset.root"):
-        read_flickr8k(str(tmp_path / "nowhere"))
-
-
-def test_a_root_that_is_a_file_is_reported_as_one(root: Path):
-    with pytest.raises(UserError, match=r"Flickr8k.token.txt is a file, not a folder"):
-        read_flickr8k(str(root / "Flickr8k.token.txt"))
-
-
-def test_a_root_without_images_is_reported_with_the_names_looked_for(root: Path):
-    shutil.rmtree(root / "images")
-    with pytest.raises(UserError, match=r"the image folder was not found in .*; looked for images, Images, Flicker8k"):
-        read_flickr8k(str(root))
-
-
-def test_a_root_without_the_caption_file_is_reported(root: Path):
-    with pytest.raises(UserError, match=r"the caption file was not found in .*; looked for .*/other.txt"):
-        read_flickr8k(str(root), captions="other.txt")
-
-
-def test_a_missing_split_list_is_reported(root: Path):
-    (root / "Flickr_8k.devImages.txt").unlink()
-    with pytest.raises(UserError, match=r"Flickr_8k.devImages.txt does not exist"):
-        read_flickr8k(str(root))
-
-
-def test_a_listed_image_that_is_not_on_disk_is_reported(root: Path):
-    (root / "images" / "2_b.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, the first is .*2_b.jpg"):
-        read_flickr8k(str(root))
-
-
-def test_several_images_that_are_not_on_disk_are_counted(root: Path):
-    (root / "images" / "2_b.jpg").unlink()
-    (root / "images" / "5_e.jpg").unlink()
-    with pytest.raises(
-        UserError, match=r"2 images are captioned but not on disk, the first is .*2_b.jpg.*skip_unreadable=true"
-    ):
-        read_flickr8k(str(root))
-    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, the first is .*5_e.jpg"):
-        read_flickr8k(str(root), absent=["2_b.jpg"])
-
-
 @pytest.mark.parametrize("allowed", [{"absent": ["2_b.jpg"]}, {"skip_unreadable": True}])
 def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: Path, allowed: dict):
     (root / "images" / "2_b.jpg").unlink()
@@ -147,18 +102,6 @@ def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: 
     assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
     [note] = dataset.notes
     assert note == "1 image is captioned but not on disk and skipped: 2_b.jpg"
-
-
-def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
-    assert names(read_flickr8k(str(root), absent=["2_b.jpg"])) == SPLITS
-
-
-@pytest.mark.parametrize(("split", "image"), [("train", "1_a.jpg"), ("val", "1_a.jpg")])
-def test_an_image_that_is_listed_twice_is_reported(root: Path, split: str, image: str):
-    with open(root / SPLIT_LISTS[split], "a") as file:
-        file.write(f"{image}\n")
-    with pytest.raises(UserError, match="1_a.jpg"):
-        read_flickr8k(str(root))
 
 
 def test_an_empty_split_is_reported_when_it_is_required(root: Path):
@@ -208,16 +151,6 @@ def test_flickr30k_has_numbers_in_its_lists_and_files_of_their_name(tmp_path: Pa
     example = dataset.split("val")[0]
     assert (example.path, len(example.captions)) == (str(tmp_path / images / "12.jpg"), 5)
     assert example.captions[4].words == ("sentence", "4", "of", "12")
-
-
-def test_flickr30k_without_its_lists_is_reported_of_karpathy_s_splits(tmp_path: Path):
-    root = write_flickr30k(tmp_path)
-    (root / "val.txt").unlink()
-    with pytest.raises(UserError, match=r"val.txt does not exist; add the lists, or give Karpathy's JSON as"):
-        read_flickr30k(str(root))
-    entries = [{"filename": "12.jpg", "split": "val", "sentences": [{"raw": "A dog ."}]}]
-    (root / "dataset_flickr30k.json").write_text(json.dumps({"images": entries}))
-    assert names(read_flickr30k(str(root), captions="dataset_flickr30k.json")) == {"val": ["12.jpg"]}
 
 
 SHARED_30K = FOLDER.with_name("flickr30k")

@@ -5,18 +5,15 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.formats import (
-    PLAIN,
-    CaptionFile,
+from showattendtell.data.formats import PLAIN, read_plain_lines, read_table, read_token_file
+from showattendtell.data.json_formats import (
     read_coco_captions,
     read_coco_results,
     read_json_lines,
     read_karpathy,
-    read_plain_lines,
     read_results,
-    read_table,
-    read_token_file,
 )
+from showattendtell.data.parsing import CaptionFile, read_list
 from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini" / "annotations"
@@ -53,19 +50,12 @@ def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     assert read_token_file(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
 
 
+def test_a_split_list_is_a_name_a_line(tmp_path: Path):
+    assert read_list(write(tmp_path / "list.txt", "a.jpg\r\n\r\n b.jpg\nc d.jpg")) == ["a.jpg", "b.jpg", "c d.jpg"]
+
+
 def test_an_image_name_may_contain_the_mark_before_the_number(tmp_path: Path):
     assert read_token_file(write(tmp_path / "tokens.txt", "a#1.jpg#0\tA dog .\n")).captions == {"a#1.jpg": ["A dog ."]}
-
-
-@pytest.mark.parametrize(
-    "line", ["b.jpg#0 Two cats .", "b.jpg\tTwo cats .", "b.jpg#x\tTwo cats .", "#0\tTwo cats .", "b.jpg#0\t ", "\tcats"]
-)
-def test_a_malformed_caption_line_is_reported_with_its_number(tmp_path: Path, line: str):
-    path = write(tmp_path / "tokens.txt", f"a.jpg#0\tA dog .\n\n{line}\n")
-    with pytest.raises(UserError, match=r"tokens.txt, line 3: expected 'name.jpg#0<TAB>caption', got '") as error:
-        read_token_file(path)
-    shown = line.replace("\t", "\\t")  # a control character may be a command to the terminal
-    assert str(error.value).endswith(f"'{shown}'")
 
 
 def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: Path):
@@ -80,19 +70,6 @@ def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: 
 def test_a_file_that_is_not_json_is_reported_with_the_line(tmp_path: Path, text: str):
     with pytest.raises(UserError, match=r"dataset.json is not JSON \(.+ at line 2 column \d+\); export it again"):
         read_karpathy(write(tmp_path / "dataset.json", f"\n{text}"))
-
-
-@pytest.mark.parametrize("field", ["filename", "split", "sentences"])
-def test_an_image_of_karpathy_s_json_that_lacks_a_field_is_reported(tmp_path: Path, field: str):
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**{field: None})]}))
-    with pytest.raises(UserError, match=rf"dataset.json is not in Karpathy's layout: images\.0\.{field}: "):
-        read_karpathy(path)
-
-
-def test_a_sentence_of_karpathy_s_json_without_its_text_is_reported(tmp_path: Path):
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(sentences=[{"tokens": ["a"]}])]}))
-    with pytest.raises(UserError, match=r"is not in Karpathy's layout: images\.0\.sentences\.0\.raw: field required"):
-        read_karpathy(path)
 
 
 @pytest.mark.parametrize(
@@ -142,59 +119,23 @@ def test_a_table_may_have_its_columns_in_any_order_and_others_too(tmp_path: Path
     assert file.captions == {"a.jpg": ["A dog .", "A dog , and a cat ."], "b.jpg": [""]}
 
 
-def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
-    path = write(tmp_path / "captions.csv", 'image,caption\na.jpg,"A ""stop""\nsign ."\n')
-    assert read_table(path).captions == {"a.jpg": ['A "stop"\nsign .']}
+@pytest.mark.parametrize(
+    "text", ['image,caption\na.jpg,"A ""stop""\nsign ."\n', 'caption,image\n"A ""stop""\nsign .",a.jpg\n']
+)
+def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path, text: str):
+    assert read_table(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ['A "stop"\nsign .']}
 
 
-@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,words", "photo,caption", "image caption", ""])
-def test_a_table_without_its_columns_is_reported(tmp_path: Path, header: str):
-    path = write(tmp_path / "captions.csv", f"{header}\nb.jpg,Two cats .\n")
-    with pytest.raises(UserError, match=rf"captions.csv, line 1: expected .* image and caption, got '{header}'"):
-        read_table(path)
-
-
-@pytest.mark.parametrize("row", ["a.jpg", "a.jpg,A dog , and a cat .", ",A dog ."])
-def test_a_row_that_does_not_fit_the_header_is_reported_with_its_line(tmp_path: Path, row: str):
-    path = write(tmp_path / "captions.csv", f'image,caption\nb.jpg,"Two\ncats ."\n{row}\n')
-    with pytest.raises(UserError, match=r"captions.csv, line 4: (\d cells in 2 columns|the column image is empty)"):
-        read_table(path)
-
-
-@pytest.mark.parametrize("row", ['a.jpg,"A dog', 'a.jpg,"A dog" runs'])
-def test_quotes_that_do_not_close_are_reported_with_their_line(tmp_path: Path, row: str):
-    path = write(tmp_path / "captions.csv", f"image,caption\n{row}\n")
-    with pytest.raises(UserError, match=r"captions.csv, line 2: a quote does not close"):
-        read_table(path)
+@pytest.mark.parametrize("text", ['"image" ,"caption" \na.jpg, "A dog ." \n', 'image\tcaption\na.jpg\t"A" dog .\n'])
+def test_quotes_may_have_spaces_around_them_and_in_tabs_be_characters(tmp_path: Path, text: str):
+    [captions] = read_table(write(tmp_path / "captions.csv", text)).captions.values()
+    assert captions in (["A dog ."], ['"A" dog .'])
 
 
 def test_json_lines_have_a_caption_or_several(tmp_path: Path):
     lines = ['{"image": "a.jpg", "caption": "A dog ."}', "", '{"image_id": 7, "captions": ["Two cats .", "Cats ."]}']
     path = write(tmp_path / "captions.jsonl", "\n".join([*lines, '{"image": "a.jpg", "caption": "It barks !"}']))
     assert read_json_lines(path).captions == {"a.jpg": ["A dog .", "It barks !"], "7": ["Two cats .", "Cats ."]}
-
-
-def test_json_lines_of_the_caption_command_name_files(tmp_path: Path):
-    path = write(tmp_path / "captions.jsonl", '{"file": "holiday/a.jpg", "caption": "a dog", "confidence": 0.5}\n')
-    assert read_json_lines(path).captions == {"holiday/a.jpg": ["a dog"]}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('{"image": "a.jpg"}', "line 2: caption: field required"),
-        ('{"caption": "A dog ."}', "line 2: image: field required"),
-        ('{"image": "", "caption": "A dog ."}', "line 2: image: string should have at least 1 character"),
-        ('{"image": "a.jpg", "caption": null}', "line 2: caption: input should be a valid list"),
-        ('{"image": "a.jpg", "captions": [1]}', r"line 2: captions\.0: input should be a valid string"),
-        ("[1]", "line 2: the file: input should be a valid dictionary"),
-        ('{"image": ', r"line 2 is not JSON \(EOF while parsing a value at column \d+\)"),
-    ],
-)
-def test_a_line_that_is_no_captioned_image_is_reported(tmp_path: Path, line: str, words: str):
-    path = write(tmp_path / "captions.jsonl", f'{{"image": "b.jpg", "caption": "Cats ."}}\n{line}\n')
-    with pytest.raises(UserError, match=f"captions.jsonl, {words}"):
-        read_json_lines(path)
 
 
 COCO = {
@@ -219,31 +160,10 @@ def test_a_number_that_is_another_image_s_name_is_no_alias(tmp_path: Path):
     assert read_coco_captions(path).aliases == {"3": "c.jpg"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"images": [*COCO["images"], {"id": 7, "file_name": "c.jpg"}]}, "image 7 is listed more than once"),
-        ({"images": [*COCO["images"], {"id": 8, "file_name": "b.jpg"}]}, r"image b\.jpg is listed more than once"),
-        ({"annotations": [{"image_id": 6, "caption": ""}]}, "has a caption for image 6, which it does not list"),
-        ({"annotations": [{"image_id": 5}]}, r"is not in COCO's layout: annotations\.0\.caption: field required"),
-        ({"images": [{"file_name": "a.jpg"}]}, r"is not in COCO's layout: images\.0\.id: field required"),
-    ],
-)
-def test_captions_that_are_not_as_coco_s_are_reported(tmp_path: Path, changes: dict[str, Any], words: str):
-    with pytest.raises(UserError, match=f"captions.json:? {words}"):
-        read_coco_captions(write(tmp_path / "captions.json", json.dumps({**COCO, **changes})))
-
-
 def test_coco_s_results_are_captions_by_number(tmp_path: Path):
     entries = [{"image_id": 7, "caption": "two cats"}, {"image_id": 5, "caption": "a dog"}]
     file = read_coco_results(write(tmp_path / "results.json", json.dumps(entries)))
     assert list(file.captions.items()) == [("7", ["two cats"]), ("5", ["a dog"])]
-
-
-def test_a_result_without_its_caption_is_reported(tmp_path: Path):
-    path = write(tmp_path / "results.json", json.dumps([{"image_id": 7, "caption": "cats"}, {"image_id": 5}]))
-    with pytest.raises(UserError, match=r"results.json is not in COCO's results layout: 1\.caption: field required"):
-        read_coco_results(path)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +174,6 @@ def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
 ):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**numbers)]}))
     assert read_karpathy(path).aliases == aliases
-
-
-def test_an_image_that_karpathy_s_json_lists_twice_is_reported(tmp_path: Path):
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(), entry(split="val")]}))
-    with pytest.raises(UserError, match=r"dataset.json: image a.jpg is listed more than once"):
-        read_karpathy(path)
 
 
 def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):

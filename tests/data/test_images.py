@@ -200,12 +200,6 @@ def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
     assert find_images([str(tmp_path)]).sources == [str(tmp_path / "a.png")]
 
 
-def test_a_folder_without_images_is_reported(tmp_path: Path):
-    (tmp_path / "notes.txt").write_text("no image")
-    with pytest.raises(UserError, match=r"holds no image files"):
-        find_images([str(tmp_path)])
-
-
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (20, 90), (24, 24)])
 def test_preprocessing_is_resize_central_crop_and_normalization(width: int, height: int, interpolation: str):

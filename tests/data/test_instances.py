@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.coco import SYNONYMS, find_names, mark_instances, names_of, plural
+from showattendtell.data.coco import SYNONYMS, mark_instances, names_of, plural
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
@@ -84,13 +84,6 @@ def test_the_longest_name_counts(file: Path):
     ]
 
 
-def test_names_are_found_wherever_they_stand_and_never_overlap():
-    names = {("a",): 1, ("a", "b"): 2, ("b", "c", "d"): 3}
-    assert list(find_names(("a", "b", "c", "d", "a"), names)) == [(1, 2), (4, 1)]
-    assert list(find_names(("b", "c", "b", "c", "d"), names)) == [(4, 3)]
-    assert list(find_names((), names)) == list(find_names(("a",), {})) == []
-
-
 @pytest.mark.parametrize(
     ("nouns", "expected"),
     [
@@ -121,13 +114,6 @@ def test_images_of_another_file_keep_their_phrases(file: Path, tmp_path: Path):
 def test_a_file_of_other_images_is_reported(file: Path):
     with pytest.raises(UserError, match="instances.json has none of the images of coco; it is for other images"):
         mark(file, example("A man", image="9.jpg"))
-
-
-@pytest.mark.parametrize("left_out", ["images", "categories", "annotations"])
-def test_a_file_of_another_layout_is_reported(tmp_path: Path, left_out: str):
-    path = write(tmp_path / "captions.json", **{left_out: None})
-    with pytest.raises(UserError, match=rf"captions.json is not in COCO's layout: {left_out}: "):
-        mark(path)
 
 
 def test_a_thing_of_no_category_is_reported(tmp_path: Path):

@@ -91,11 +91,6 @@ def test_an_image_in_different_splits_of_two_languages_is_refused(tmp_path: Path
         read_custom(str(tmp_path), files)
 
 
-def test_a_language_that_a_data_set_does_not_have_is_reported(read: Read):
-    with pytest.raises(UserError, match="has no captions in the language 'fr'; available: en"):
-        in_language(read("en"), "fr")
-
-
 def test_captions_that_name_a_side_are_wrong_in_a_mirror(read: Read):
     for language in ("en", "de", "zh"):
         train = read(language, skip_missing=True).split("train")
@@ -137,12 +132,6 @@ def test_a_caption_begins_with_its_language_if_there_are_several(read: Read):
     assert vocabulary.text([5, vocabulary.ids["一"], vocabulary.ids["狗"], EOS]) == "一狗"
     with pytest.raises(UserError, match="does not write 'de'; available: en, zh"):
         vocabulary.encode(["dog"], "de")
-
-
-def test_a_vocabulary_of_one_language_has_no_token_for_it(read: Read):
-    vocabulary = vocabulary_of(read("zh"))
-    assert vocabulary.languages == ()
-    assert vocabulary.encode(["狗"], "zh") == [vocabulary.ids["狗"], EOS]
 
 
 def test_a_tokenizer_that_decides_on_its_tokens_gives_the_vocabulary():

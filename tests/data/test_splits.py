@@ -113,29 +113,6 @@ def test_splits_are_read_in_every_spelling(tmp_path: Path, write: Callable[..., 
 
 
 @writers
-@pytest.mark.parametrize("value", ["holdout", "3", 3, "trian"])
-def test_an_unknown_split_is_an_error_that_names_it(tmp_path: Path, write: Callable[..., Path], value: Any):
-    with pytest.raises(UserError, match=rf"captions\.\w+.*split={value} is not a split"):
-        read_captions(write(tmp_path, "split", rows_of({**ROWS, "d.jpg": value})))
-
-
-@pytest.mark.parametrize("write", [w for name, w in WRITERS.items() if name != "Karpathy"])
-@pytest.mark.parametrize("value", ["", None])
-def test_a_split_of_some_images_only_is_an_error_that_names_one(
-    tmp_path: Path, write: Callable[..., Path], value: str | None
-):
-    with pytest.raises(UserError, match=r"image c\.jpg is in no split, others are"):
-        read_captions(write(tmp_path, "split", rows_of({**ROWS, "c.jpg": value})))
-
-
-@pytest.mark.parametrize("write", [w for name, w in WRITERS.items() if name not in ("Karpathy", "COCO images")])
-def test_an_image_in_two_splits_is_an_error(tmp_path: Path, write: Callable[..., Path]):
-    rows = [*rows_of(ROWS), ("a.jpg", "another", "test")]
-    with pytest.raises(UserError, match=r"a\.jpg"):
-        read_captions(write(tmp_path, "split", rows))
-
-
-@writers
 def test_a_field_of_other_values_is_no_split(tmp_path: Path, write: Callable[..., Path]):
     """In COCO a train is a category."""
     if write is write_karpathy:
@@ -181,18 +158,6 @@ def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, del
     text = lines_of(said).replace("\t", delimiter)
     with pytest.raises(UserError, match=r"line 3: a caption begins with a quote and ends in line 5, and the lines"):
         captions_in(tmp_path, text)
-
-
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_line_endings_and_blank_lines_are_no_rows(tmp_path: Path, ending: str, end: str):
-    text = ('\ufeffimage,caption\na.jpg,a dog\n\nb.jpg,"a, cat"' + end).replace("\n", ending)
-    assert captions_in(tmp_path, text, "captions.csv") == ["a dog", "a, cat"]
-
-
-def test_a_row_of_too_many_cells_is_an_error_with_its_line(tmp_path: Path):
-    with pytest.raises(UserError, match=r"line 3: 3 cells in 2 columns; put a caption"):
-        captions_in(tmp_path, "image,caption\na.jpg,a dog\nb.jpg,a cat, a bird\n", "captions.csv")
 
 
 def test_columns_of_one_name_are_an_error(tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 from repository import SHARED
 
 from showattendtell.data.custom import read_text
-from showattendtell.data.formats import read_list
+from showattendtell.data.parsing import read_list
 from showattendtell.datamodules.datasets import open_source
 from showattendtell.errors import UserError
 from showattendtell.extensions.language_model.encoder import NoEncoder

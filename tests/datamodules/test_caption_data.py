@@ -11,14 +11,14 @@ from three_images import (
     caption_data,
     examples_of,
     numbered,
-    source_of,
     trained_by_lightning,
     trainer_of,
     vocabulary,
 )
 
-from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule, read_ahead
+from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, View
+from showattendtell.datamodules.loader import read_ahead
 from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
@@ -69,13 +69,6 @@ def test_only_of_the_images_to_train_on_are_views_drawn():
     splits = {"train": tuple(examples_of()), "val": tuple(examples_of()[:2])}
     CaptionDataModule(Dataset("three", splits), vocabulary(), source, batch_size=2, seed=0)
     assert sorted(set(asked)) == [(2, "plain"), (3, "drawn")]
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_an_empty_split_is_reported(split: str):
-    splits = {"train": tuple(examples_of()), "val": tuple(examples_of()), split: ()}
-    with pytest.raises(UserError, match=f"the split '{split}' of dataset three is empty"):
-        CaptionDataModule(Dataset("three", splits), vocabulary(), source_of, batch_size=2, seed=0)
 
 
 class Report(Callback):
@@ -152,14 +145,6 @@ def test_grids_that_are_held_are_read_once_and_are_the_same():
 
 def test_training_holds_its_grids_when_it_is_reported_to(tmp_path: Path):
     assert trained_by_lightning(tmp_path, 2, cache_on_device=True).trained == trained_by_lightning(tmp_path, 2).trained
-
-
-def test_pixels_are_not_held():
-    captions = CaptionDataset(
-        examples_of(), vocabulary(), lambda positions, draw=(0, 0): torch.zeros(len(positions), 3, 4, 4)
-    )
-    with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
-        captions.cache_on(torch.device("cpu"))
 
 
 def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_path: Path):

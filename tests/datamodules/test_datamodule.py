@@ -26,15 +26,6 @@ def test_captions_of_one_image_share_its_row():
     assert decoded == ["old man", "a dog", "a man", "two cats", "he sits"]
 
 
-def test_images_without_a_caption_in_the_batch_are_not_read():
-    read = []
-    captions = CaptionDataset(
-        examples_of(), vocabulary(), lambda positions, draw: read.append(positions) or numbered(positions)
-    )
-    assert captions[[3, 5]].image_index.tolist() == [0, 0]
-    assert read == [[2]]
-
-
 def test_tokens_end_with_eos_and_padding_stands_behind_it():
     words = vocabulary()
     batch = CaptionDataset(examples_of(), words, numbered)[[1, 2]]
@@ -57,12 +48,6 @@ def test_images_come_in_order_with_all_that_was_said_of_them():
     assert [scene.names for scene in scenes] == [["0.png", "1.png"], ["2.png"]]
     assert torch.cat([scene.images for scene in scenes]).flatten().tolist() == [0, 1, 2]
     assert [references for scene in scenes for references in scene.references] == [list(said) for said in CAPTIONS]
-
-
-@pytest.mark.parametrize("index", [2, -1])
-def test_image_batches_end(index: int):
-    with pytest.raises(IndexError):
-        ImageDataset(examples_of(), numbered, batch_size=2)[index]
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +124,6 @@ def test_a_source_of_images_that_the_store_lacks_is_refused(
     store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
     with pytest.raises(UserError, match=r"lacks 1 of the data set's images, the first is 2.png"):
         GridSource(store, photographs, encoder.preprocessing)
-
-
-def test_a_broken_image_is_reported_when_its_pixels_are_read(photographs: list[Example], encoder: Encoder):
-    missing = photographs[0]._replace(path="nowhere.png")
-    read = PixelSource(encoder.preprocessing, [missing, *photographs[1:]])
-    assert len(read([1, 2])) == 2
-    with pytest.raises(UserError, match=r"image nowhere.png does not exist"):
-        read([1, 0])
 
 
 def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: list[Example], encoder: Encoder):

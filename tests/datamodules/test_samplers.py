@@ -237,12 +237,6 @@ def test_an_epoch_resumed_at_any_batch_has_those_that_are_left_and_the_next_is_w
         assert epoch_of(resumed, 1) == epochs[1]
 
 
-def test_an_epoch_that_has_ended_leaves_nothing_out_of_the_next():
-    resumed, uninterrupted = batches_of(LengthBuckets), batches_of(LengthBuckets)
-    resumed.resume(1, len(resumed))
-    assert epoch_of(resumed, 2) == epoch_of(uninterrupted, 2)
-
-
 def shares_of(batches: EpochBatchSampler[Item], world: int) -> list[list[Item]]:
     """What each of `world` processes has of the epoch."""
     shares = []
@@ -346,10 +340,3 @@ def test_few_captions_are_dealt_several_times_an_epoch_in_new_orders(
     repeated.resume(0, middle)
     assert list(repeated) == batches[middle:]
     assert repeated.item(middle) == batches[middle]
-
-
-def test_passes_of_an_epoch_differ():
-    lengths = np.full(64, 5)
-    sampler = ShardedBatchSampler(LengthBuckets(lengths, np.arange(64), BatchSize(64), False), 0, 2)
-    first, second = (batch.content for batch in sampler)
-    assert first != second

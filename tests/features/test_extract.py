@@ -20,7 +20,7 @@ from slow_cases import slow_after
 from showattendtell.errors import UserError
 from showattendtell.features import extract
 from showattendtell.features.extract import Extraction, feature_path, open_features
-from showattendtell.features.store import FeatureStore, is_finished, read_manifest
+from showattendtell.features.store import FeatureStore, is_finished
 from showattendtell.features.writer import BATCH_SIZE
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
@@ -220,14 +220,6 @@ def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder:
     assert "broken.jpg" not in {example.image for example in readable.examples()}
 
 
-def test_a_broken_image_is_reported_with_the_way_to_pass_over_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    whole, broken = with_broken_image(few(dataset), tmp_path)
-    output = rf"image {broken} cannot be read .* skip such images with dataset.skip_unreadable=true"
-    with pytest.raises(UserError, match=output):
-        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert not is_finished(tmp_path / "grids")
-
-
 def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
@@ -251,29 +243,6 @@ def test_a_store_of_other_weights_is_refused(dataset: Dataset, encoder: Encoder,
         open_features(few(dataset), other, tmp_path / "grids", skip_unreadable=False)
 
 
-def test_a_store_of_another_resize_is_refused_by_its_name(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    other = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=80)
-    with pytest.raises(UserError, match=r"was made with resize=64, this run has resize=80"):
-        open_features(few(dataset), other, tmp_path / "grids", skip_unreadable=False)
-
-
-def test_a_store_without_images_of_the_data_set_is_reported(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    open_features(few(dataset, 3), encoder, tmp_path / "grids", skip_unreadable=False)
-    store, larger = open_features(few(dataset, 5), encoder, tmp_path / "grids", skip_unreadable=False)
-    with pytest.raises(UserError, match=r"lacks 2 of the data set's images, the first is 011.png"):
-        store.rows([example.image for example in larger.examples()])
-
-
-def test_the_size_the_place_and_the_room_are_printed(
-    dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
-):
-    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    printed = capfd.readouterr().err
-    assert "9 images x 4 x 1280 in float16, 92.3 kB" in printed
-    assert re.search(rf"to {tmp_path}/grids \([0-9.]+ .B free\)", printed)
-
-
 @pytest.mark.parametrize(
     ("settings", "extraction", "name"),
     [
@@ -288,12 +257,6 @@ def test_the_path_names_data_set_network_grid_size_and_form(
 ):
     encoder = Encoder("tf_efficientnet_lite0", "last", "random", size=64, **settings)
     assert feature_path(Path("cache"), dataset, encoder, extraction) == Path("cache", "noise", name)
-
-
-def test_the_store_says_how_the_grids_were_made(uninterrupted: Path, encoder: Encoder):
-    manifest = read_manifest(uninterrupted)
-    assert manifest.dataset == "noise"
-    assert manifest.settings == {**encoder.describe(), "dtype": "float16", "views": 1, "precision": "float32"}
 
 
 def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
@@ -355,18 +318,6 @@ def test_a_store_is_the_same_whatever_computes_it(dataset: Dataset, tmp_path: Pa
     torch.testing.assert_close(store[store.rows(names)], exact[exact.rows(names)], rtol=2e-3, atol=2e-3)
 
 
-def test_squashed_images_have_a_store_of_their_own(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    squashing = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, crop_mode="squash")
-    paths = [feature_path(tmp_path, dataset, one, Extraction()) for one in (encoder, squashing)]
-    assert [path.name for path in paths] == [
-        "tf_efficientnet_lite0-last-64-resize64",
-        "tf_efficientnet_lite0-last-64-resize64-squash",
-    ]
-    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    with pytest.raises(UserError, match=r"this run has crop_mode=squash"):
-        open_features(few(dataset), squashing, tmp_path / "grids", skip_unreadable=False)
-
-
 def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     pooled = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, pool=2)
     fine, _ = open_features(few(dataset), encoder, tmp_path / "fine", False)
@@ -375,12 +326,6 @@ def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encode
     regions = fine[rows].float()
     by_hand = (regions[:, :1] + regions[:, 1:2] + regions[:, 2:3] + regions[:, 3:]) / 4
     torch.testing.assert_close(coarse[rows].float(), by_hand, rtol=2e-3, atol=2e-3)
-
-
-def test_stores_of_another_resize_have_their_own_folders(tmp_path: Path, dataset: Dataset):
-    whole, scaled = (Encoder("tf_efficientnet_lite0", "last", "random", size=64, resize=n) for n in (64, None))
-    names = ["tf_efficientnet_lite0-last-64-resize64", "tf_efficientnet_lite0-last-64-resize73"]
-    assert [feature_path(tmp_path, dataset, one, Extraction()).name for one in (whole, scaled)] == names
 
 
 def noisy(shard: bytes) -> bytes:

@@ -14,7 +14,7 @@ from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.stores import find_stores, merge, print_stores, verify_stores
+from showattendtell.features.stores import merge, verify_stores
 
 RunCommand = Callable[..., Any]
 """See tests/conftest.py."""
@@ -31,16 +31,6 @@ def cache(tmp_path: Path) -> Path:
     with suppress(InterruptedError):
         write(folder / "third" / "tiny-16", encode=Encoding(batches=7))
     return folder
-
-
-def test_stores_are_found_complete_or_not(cache: Path):
-    assert [path.parent.name for path in find_stores(cache)] == ["first", "second", "third"]
-
-
-def test_a_damaged_store_is_listed_as_damaged(cache: Path, capsys: pytest.CaptureFixture):
-    (cache / "first" / "tiny-16" / "00001.npy").unlink()
-    print_stores(cache)
-    assert "is damaged (00001.npy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
@@ -122,19 +112,6 @@ def test_the_command_shows_every_store(cache: Path, features: RunCommand):
     assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 shards") for line in lines)
 
 
-def test_the_list_shows_the_precision_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture):
-    write(tmp_path / "short", plan_of(NAMES[:3], {**SETTINGS, "precision": "bfloat16"}))
-    print_stores(tmp_path)
-    assert "2 x 3 x 5 float16, 2 views, computed in bfloat16" in capsys.readouterr().out
-
-
-def test_stores_of_different_precision_are_not_merged(tmp_path: Path):
-    write(tmp_path / "exact", plan_of(NAMES[:3]))
-    write(tmp_path / "short", plan_of(NAMES[3:5], {**SETTINGS, "precision": "bfloat16"}))
-    with pytest.raises(UserError, match=r"short was made with precision=bfloat16, this run has precision=float32"):
-        merge([tmp_path / "exact", tmp_path / "short"], tmp_path / "all")
-
-
 def test_the_command_verifies_and_reports_all_damage(cache: Path, features: RunCommand):
     damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
     done = features("verify=true")
@@ -157,8 +134,3 @@ def test_a_merge_that_is_half_reported_is_refused(features: RunCommand, settings
     assert done.status == 2
     assert done.err.startswith("error: merge")
     assert len(done.err.splitlines()) == 1
-
-
-def test_an_empty_cache_is_reported(features: RunCommand):
-    done = features()
-    assert (done.status, done.out) == (0, "there are no stores of grids in features\n")

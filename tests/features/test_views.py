@@ -44,18 +44,6 @@ def test_a_part_is_what_bilinear_sampling_of_its_square_gives():
     torch.testing.assert_close(view_of(seen, NAMES[:1], 2)[inside], sampled[inside], rtol=0, atol=1e-3)
 
 
-def test_a_view_depends_on_the_name_alone():
-    both = view_of(pixels(), NAMES, 4)
-    assert not torch.equal(both[0], both[1])
-    assert torch.equal(view_of(pixels()[:1], ["b.jpg"], 4)[0], both[1])
-
-
-def test_pixels_in_bytes_stay_bytes():
-    seen = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
-    assert {view_of(seen, NAMES, view).dtype for view in range(4)} == {torch.uint8}
-    assert view_of(seen[:0], [], 3).shape == (0, 3, 64, 64)
-
-
 def test_every_view_is_drawn_equally_often_and_no_mirrored_one_if_captions_name_sides():
     sided = np.arange(20) >= 10
     batches = [draw_views(4, sided, 1, (epoch, number)) for epoch in range(5) for number in range(100)]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from showattendtell.data.formats import PLAIN, CaptionFile
+from showattendtell.data.formats import PLAIN
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 from showattendtell.inference.matching import (
     MatchedCaptions,

@@ -305,10 +305,12 @@ def test_own_photographs_are_read_by_name(tmp_path: Path, encoder: Encoder):
 
 @pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule, CocoDataModule, CustomDataModule])
 def test_a_setting_of_a_data_module_is_that_of_its_reader(module: Any, encoder: Encoder):
-    given = {name: f"the {name}" for name in inspect.signature(module).parameters}
-    given = {name: value for name, value in given.items() if name not in ("encoder", "batch_size", "options")}
-    read = module(encoder=encoder, **given)._read
-    assert inspect.signature(read.func).bind(*read.args, **read.keywords).arguments == given
+    given = {name: f"the {name}" for name in inspect.signature(module.reader).parameters}
+    data = module(encoder=encoder, seed=5, **given)
+    assert data._read.keywords == given
+    assert data.settings()["seed"] == 5
+    with pytest.raises(TypeError, match="rooot"):
+        module("folder", rooot="another")
 
 
 def test_a_reader_of_your_own_is_called_once(tmp_path: Path, cache: Path, encoder: Encoder):

@@ -8,14 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
-from showattendtell.data.formats import CaptionFile
 from showattendtell.data.images import read_pixels
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
 from showattendtell.types import Caption, Dataset, Example
@@ -34,15 +33,21 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
         fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
         raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
     splits: defaultdict[str, list[str]] = defaultdict(list)
-    ends = dict(zip(shares, accumulate(shares.values()), strict=True))
     for image in images:
-        position = hash_fraction(image)
-        splits[next((split for split, end in ends.items() if position < end), "train")].append(image)
+        position, end, assigned = hash_fraction(image), 0.0, "train"
+        for split, share in shares.items():
+            end += share
+            if position < end:
+                assigned = split
+                break
+        splits[assigned].append(image)
     names = ["train", *(split for split, share in shares.items() if share)]
-    empty = next((split for split in names if not splits[split]), None)
-    if empty:
-        total = sum(map(len, splits.values()))
-        raise UserError(f"of {total:,} images none is assigned to {empty} by its name; add images, or list the splits")
+    for split in names:
+        if not splits[split]:
+            total = sum(map(len, splits.values()))
+            raise UserError(
+                f"of {total:,} images none is assigned to {split} by its name; add images, or list the splits"
+            )
     return {split: splits[split] for split in names}
 
 
@@ -139,9 +144,12 @@ def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
     for size, same in by_size.items():
         for example in same if len(same) > 1 else ():
             by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
-    groups = [same for same in by_content.values() if len(same) > 1]
-    leaks = [same for same in groups if len({split_of[example.image] for example in same}) > 1]
-    within = [same for same in groups if len({split_of[example.image] for example in same}) == 1]
+    leaks, within = [], []
+    for same in by_content.values():
+        if len({split_of[example.image] for example in same}) > 1:
+            leaks.append(same)
+        elif len(same) > 1:
+            within.append(same)
     if leaks:
         shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in same) for same in leaks]
         yield (
@@ -154,15 +162,15 @@ def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
 
 
 def _report_captions(dataset: Dataset) -> Iterator[str]:
-    words = [(example.image, [caption.words for caption in example.captions]) for example in dataset.examples()]
-    doubled = [image for image, captions in words if len(set(captions)) < len(captions)]
+    doubled, short, long = list[str](), list[str](), list[str]()
+    for example in dataset.examples():
+        if len({caption.words for caption in example.captions}) < len(example.captions):
+            doubled.append(example.image)
+        short += [example.image for caption in example.captions if len(caption.words) < 3]
+        long += [example.image for caption in example.captions if len(caption.words) > 30]
     if doubled:
         yield f"{len(doubled):,} images with the same caption twice: {listed(doubled)}"
-    lengths = [(len(caption), image) for image, captions in words for caption in captions]
-    for name, unusual in (
-        ("fewer than 3 words", [image for length, image in lengths if length < 3]),
-        ("more than 30 words", [image for length, image in lengths if length > 30]),
-    ):
+    for name, unusual in (("fewer than 3 words", short), ("more than 30 words", long)):
         if unusual:
             yield f"{len(unusual):,} captions of {name}, of {listed(list(dict.fromkeys(unusual)))}"
 
@@ -180,16 +188,14 @@ def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     examples = [example for split in splits for example in dataset.split(split)]
     console = Console(stderr=True)
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
-        results = track(
-            threads.map(_reading_error, examples), "reading", len(examples), console=console, transient=True
-        )
-        errors = {example.image: error for example, error in zip(examples, results, strict=True) if error}
+        results = threads.map(_reading_error, examples)
+        shown = track(results, "reading", len(examples), console=console, transient=True)
+        errors = {example.image: error for example, error in zip(examples, shown, strict=True) if error}
     if not errors:
         return dataset
     count = "1 image" if len(errors) == 1 else f"{len(errors)} images"
-    reasons = "; ".join(list(errors.values())[:SHOWN])
     more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
-    note = f"{count} skipped: {reasons}{more}"
+    note = f"{count} skipped: {'; '.join([*errors.values()][:SHOWN])}{more}"
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 
@@ -254,20 +260,20 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
         with suppress(OSError), os.scandir(folder) as entries:
             existing |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
-    # the listing may spell a name differently, for example in case
-    missing = [example for example in examples if example.path not in existing and not os.path.isfile(example.path)]
     # macOS stores é as two characters (NFD), caption files mostly have one (NFC)
-    by_normalized_path = (
-        {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()} if missing else {}
-    )
-    paths = {example.path: by_normalized_path.get(unicodedata.normalize("NFC", example.path)) for example in missing}
-    missing = [example for example in missing if not paths[example.path]]
-    if any(paths.values()):
-        splits = {
-            split: tuple(example._replace(path=paths.get(example.path) or example.path) for example in examples)
-            for split, examples in dataset.splits.items()
-        }
-        dataset = dataset._replace(splits=splits)
+    by_normalized_path = {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()}
+    missing = list[Example]()
+
+    def located(example: Example) -> Example:
+        # the listing may spell a name differently, for example in case
+        if example.path in existing or os.path.isfile(example.path):
+            return example
+        path = by_normalized_path.get(unicodedata.normalize("NFC", example.path))
+        if path is None:
+            missing.append(example)
+        return example._replace(path=path or example.path)
+
+    dataset = dataset._replace(splits={split: tuple(map(located, part)) for split, part in dataset.splits.items()})
     if not missing:
         return dataset
     if len(missing) == len(examples):

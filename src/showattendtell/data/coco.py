@@ -11,16 +11,11 @@ from showattendtell.data.assembly import (
     find,
     join_restval,
     look_in,
-    map_captions,
     open_folder,
     split_by_hash,
 )
-from showattendtell.data.formats import (
-    CaptionFile,
-    read_coco_captions,
-    read_json,
-    read_karpathy,
-)
+from showattendtell.data.json_formats import read_coco_captions, read_karpathy
+from showattendtell.data.parsing import CaptionFile, read_json
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
@@ -101,62 +96,61 @@ def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str]
     return dataset
 
 
-CATEGORIES = (
-    *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
-    *("fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow"),
-    *("elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee"),
-    *("skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard"),
-    *("tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple"),
-    *("sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch"),
-    *("potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone"),
-    *("microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors", "teddy bear"),
-    *("hair drier", "toothbrush"),
+_CATEGORIES = (
+    "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, "
+    "parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, "
+    "handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, "
+    "skateboard, surfboard, tennis racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, "
+    "sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, dining "
+    "table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, "
+    "refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush"
 )
+CATEGORIES = tuple(_CATEGORIES.split(", "))
 """The 80 categories of the instances, in their order."""
+
 SYNONYMS = {
-    "person": (
-        *("man", "woman", "boy", "girl", "child", "kid", "baby", "toddler", "guy", "lady", "gentleman", "adult"),
-        *("player", "rider", "skier", "snowboarder", "skateboarder", "surfer", "batter", "pitcher", "catcher"),
-        *("cyclist", "biker", "pedestrian", "skater", "chef", "officer", "policeman", "fireman"),
-    ),
-    "bicycle": ("bike",),
-    "motorcycle": ("motorbike", "motor bike", "motor cycle"),
-    "airplane": ("plane", "aeroplane", "jet", "aircraft", "airliner"),
-    "boat": ("sailboat", "canoe", "kayak", "ship"),
-    "traffic light": ("traffic signal", "stoplight", "stop light"),
-    "fire hydrant": ("hydrant",),
-    "cat": ("kitten",),
-    "dog": ("puppy",),
-    "horse": ("pony",),
-    "sheep": ("lamb",),
-    "cow": ("bull", "calf", "cattle"),
-    "backpack": ("back pack",),
-    "handbag": ("hand bag", "purse"),
-    "tie": ("necktie",),
-    "suitcase": ("luggage",),
-    "snowboard": ("snow board",),
-    "sports ball": ("ball",),
-    "baseball bat": ("bat",),
-    "baseball glove": ("mitt",),
-    "skateboard": ("skate board",),
-    "surfboard": ("surf board",),
-    "tennis racket": ("racket", "racquet"),
-    "wine glass": ("wineglass",),
-    "cup": ("mug",),
-    "hot dog": ("hotdog",),
-    "donut": ("doughnut",),
-    "couch": ("sofa",),
-    "potted plant": ("plant", "houseplant"),
-    "dining table": ("table",),
-    "tv": ("television",),
-    "laptop": ("laptop computer",),
-    "remote": ("remote control",),
-    "cell phone": ("cellphone", "phone", "smartphone"),
-    "refrigerator": ("fridge",),
-    "teddy bear": ("teddy",),
-    "hair drier": ("hair dryer", "blow dryer"),
+    "person": "man, woman, boy, girl, child, kid, baby, toddler, guy, lady, gentleman, adult, player, rider, skier, "
+    "snowboarder, skateboarder, surfer, batter, pitcher, catcher, cyclist, biker, pedestrian, skater, "
+    "chef, officer, policeman, fireman",
+    "bicycle": "bike",
+    "motorcycle": "motorbike, motor bike, motor cycle",
+    "airplane": "plane, aeroplane, jet, aircraft, airliner",
+    "boat": "sailboat, canoe, kayak, ship",
+    "traffic light": "traffic signal, stoplight, stop light",
+    "fire hydrant": "hydrant",
+    "cat": "kitten",
+    "dog": "puppy",
+    "horse": "pony",
+    "sheep": "lamb",
+    "cow": "bull, calf, cattle",
+    "backpack": "back pack",
+    "handbag": "hand bag, purse",
+    "tie": "necktie",
+    "suitcase": "luggage",
+    "snowboard": "snow board",
+    "sports ball": "ball",
+    "baseball bat": "bat",
+    "baseball glove": "mitt",
+    "skateboard": "skate board",
+    "surfboard": "surf board",
+    "tennis racket": "racket, racquet",
+    "wine glass": "wineglass",
+    "cup": "mug",
+    "hot dog": "hotdog",
+    "donut": "doughnut",
+    "couch": "sofa",
+    "potted plant": "plant, houseplant",
+    "dining table": "table",
+    "tv": "television",
+    "laptop": "laptop computer",
+    "remote": "remote control",
+    "cell phone": "cellphone, phone, smartphone",
+    "refrigerator": "fridge",
+    "teddy bear": "teddy",
+    "hair drier": "hair dryer, blow dryer",
 }
 """Synonyms of category names in captions, in the singular."""
+
 PLURALS = {
     **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
     **{name: name for name in ("sheep", "cattle", "aircraft", "luggage", "skis", "scissors", "broccoli")},
@@ -214,49 +208,40 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
         UserError: the file has another layout, or is for other images.
     """
     content = read_json(path, CocoInstances, "COCO's")
-    category_ids = {category.id for category in content.categories}
-    unknown = next(
-        (instance.category_id for instance in content.annotations if instance.category_id not in category_ids), None
-    )
-    if unknown is not None:
-        raise UserError(f"{path} has things of category {unknown}, which it does not define; download it again")
-    image_names = {image.file_name for image in content.images}
-    if not any(example.image in image_names for example in dataset.examples()):
-        raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
-    names = {name: category for category in content.categories for name in names_of(category.name)}
     images = {image.id: image for image in content.images}
-    boxes: dict[str, dict[int, list[Box]]] = {}  # by image file and category
-    categories_shown: dict[str, set[int]] = {image.file_name: set() for image in content.images}
+    categories = {category.id: category for category in content.categories}
+    names = {name: category for category in content.categories for name in names_of(category.name)}
+    boxes: dict[str, dict[int, list[Box]]] = {image.file_name: {} for image in content.images}  # by image and category
     for instance in content.annotations:
-        if instance.image_id in images:
-            categories_shown[images[instance.image_id].file_name].add(instance.category_id)
-        if instance.image_id in images and not instance.iscrowd:
-            image, (left, top, width, height) = images[instance.image_id], instance.bbox  # in pixels
-            box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
-            if box.area > 0:
-                boxes.setdefault(image.file_name, {}).setdefault(instance.category_id, []).append(box)
-
-    def mark(example: Example, caption: Caption) -> Caption:
-        if example.image not in boxes:
-            return caption
-        image_boxes = boxes[example.image]
-        nouns = ((noun, instance) for noun, instance in find_names(caption.words, names) if instance.id in image_boxes)
-        return caption._replace(
-            phrases=tuple(
-                Phrase(noun, tuple(image_boxes[instance.id]), instance.supercategory) for noun, instance in nouns
+        if instance.category_id not in categories:
+            raise UserError(
+                f"{path} has things of category {instance.category_id}, which it does not define; download it again"
             )
-        )
+        if instance.image_id not in images:
+            continue
+        image = images[instance.image_id]
+        category_boxes = boxes[image.file_name].setdefault(instance.category_id, [])  # stays empty for a crowd
+        left, top, width, height = instance.bbox  # in pixels
+        box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
+        if box.area > 0 and not instance.iscrowd:
+            category_boxes.append(box)
 
-    def with_objects(example: Example) -> Example:
-        if example.image not in categories_shown:
+    if not any(example.image in boxes for example in dataset.examples()):
+        raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
+
+    def phrases(caption: Caption, image_boxes: Mapping[int, Sequence[Box]]) -> Iterator[Phrase]:
+        for noun, category in find_names(caption.words, names):
+            if image_boxes.get(category.id):
+                yield Phrase(noun, tuple(image_boxes[category.id]), category.supercategory)
+
+    def mark(example: Example) -> Example:
+        if example.image not in boxes:
             return example
-        category_names = sorted(
-            category.name for category in content.categories if category.id in categories_shown[example.image]
-        )
-        return example._replace(objects=tuple(category_names))
+        image_boxes = boxes[example.image]
+        captions = tuple(caption._replace(phrases=tuple(phrases(caption, image_boxes))) for caption in example.captions)
+        return example._replace(captions=captions, objects=tuple(sorted(categories[c].name for c in image_boxes)))
 
-    marked = map_captions(dataset, mark)
-    return marked._replace(splits={split: tuple(map(with_objects, part)) for split, part in marked.splits.items()})
+    return dataset._replace(splits={split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()})
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:
@@ -274,8 +259,11 @@ def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator
 
 def names_of(category: str) -> set[Name]:
     """Return all names of a category, singular and plural."""
-    singular = [tokenize(name) for name in (category, *SYNONYMS.get(category, ()))]
-    return {form for *first, last in singular for form in ((*first, last), (*first, plural(last)))}
+    names = set[Name]()
+    for name in f"{category}, {SYNONYMS.get(category, '')}".split(", "):
+        if words := tokenize(name):
+            names |= {words, (*words[:-1], plural(words[-1]))}
+    return names
 
 
 def plural(noun: str) -> str:

@@ -18,16 +18,9 @@ from showattendtell.data.assembly import (
     split_by_hash,
 )
 from showattendtell.data.flickr import image_number
-from showattendtell.data.formats import (
-    PLAIN,
-    SPLIT_OF_SPELLING,
-    SUFFIXES,
-    CaptionFile,
-    read_caption_folder,
-    read_captions,
-    read_list,
-)
+from showattendtell.data.formats import PLAIN, SUFFIXES, read_caption_folder, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
+from showattendtell.data.parsing import SPLIT_OF_SPELLING, CaptionFile, read_list
 from showattendtell.errors import UserError, listed
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
@@ -118,16 +111,13 @@ def read_text(
         texts = look_in([folder], file_name)
         file = read_captions(texts)
         _refuse_generated(file, texts)
-        captions_kept = {
-            image: sentences for image, sentences in file.captions.items() if image_number(image) not in excluded
-        }
-        left_out = (
-            [f"images left out by dataset.exclude: {len(file.captions) - len(captions_kept):,}"] if exclude else []
-        )
-        splits = {split: [image for image in images if image in captions_kept] for split, images in file.splits.items()}
-        file, notes = _with_splits(file._replace(captions=captions_kept, splits=splits), {"val": val, "test": test})
-        dataset = assemble(texts.stem, join_restval(file), None, captions_per_image)
-        return dataset._replace(notes=(*left_out, *notes, *dataset.notes))
+        kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
+        splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
+        shared, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})
+        dataset = assemble(texts.stem, join_restval(shared), None, captions_per_image)
+        if exclude:
+            notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}", *notes)
+        return dataset._replace(notes=(*notes, *dataset.notes))
 
     return read_languages(captions, read)
 
@@ -165,9 +155,11 @@ def _image_folder(folder: Path, images: str | None) -> Path:
 def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:
     """Yield a note about the images in a folder that the caption file does not name."""
     captioned = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
-    images = (path for path in sorted(folder.rglob("[!.]*")) if path.suffix.lower() in SUFFIXES)
-    names = (str(path.relative_to(folder)) for path in images)
-    unused = [name for name in names if unicodedata.normalize("NFC", name) not in captioned]
+    unused = []
+    for path in sorted(folder.rglob("[!.]*")):
+        name = str(path.relative_to(folder))
+        if path.suffix.lower() in SUFFIXES and unicodedata.normalize("NFC", name) not in captioned:
+            unused.append(name)
     if unused:
         yield f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
 
@@ -185,8 +177,12 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
 
 def _find_lists(folder: Path) -> dict[str, Path]:
     """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
-    texts = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".txt") if folder.is_dir() else []
-    return {split: path for path in texts if (split := SPLIT_OF_SPELLING.get(path.stem.lower()))}
+    lists: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.[tT][xX][tT]")):
+        split = SPLIT_OF_SPELLING.get(path.stem.lower())
+        if split:
+            lists[split] = path
+    return lists
 
 
 def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:

@@ -8,21 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble, check_images, find, look_in, map_captions, open_folder
-from showattendtell.data.formats import (
-    LINE_ALIGNED,
-    CaptionFile,
-    read_karpathy,
-    read_line_aligned,
-    read_list,
-    read_token_file,
-)
+from showattendtell.data.assembly import assemble, check_images, find, look_in, open_folder
+from showattendtell.data.formats import LINE_ALIGNED, read_line_aligned, read_token_file
+from showattendtell.data.json_formats import read_karpathy
 from showattendtell.data.languages import CaptionFiles, read_languages
+from showattendtell.data.parsing import CaptionFile, read_list
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt
-from showattendtell.types import WHOLE, Box, Dataset, Phrase
+from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 SPLIT_LISTS = {split: f"Flickr_8k.{split.replace('val', 'dev')}Images.txt" for split in ("train", "val", "test")}
 SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
@@ -60,8 +55,7 @@ def read_flickr8k(
         dataset = assemble("flickr8k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable, absent)
 
-    dataset = read_languages(captions, read)
-    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
+    return _with_entities(read_languages(captions, read), folder, entities)
 
 
 @paused_collection()
@@ -94,7 +88,10 @@ def read_flickr30k(
         dataset = assemble("flickr30k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable)
 
-    dataset = read_languages(captions, read)
+    return _with_entities(read_languages(captions, read), folder, entities)
+
+
+def _with_entities(dataset: Dataset, folder: Path, entities: str | None) -> Dataset:
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
@@ -107,20 +104,22 @@ def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]
         return read_karpathy(path)
     if LINE_ALIGNED.fullmatch(path.name):
         return read_line_aligned(path)
-    list_files = {split: look_in([path.parent, *folders], file) for split, file in lists.items()}
-    missing = next((place for place in list_files.values() if not place.exists()), None)
-    if missing:
-        raise UserError(f"{missing} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=...")
-    listed_images = {split: read_list(place) for split, place in list_files.items()}
-    # the lists of Flickr30k omit `.jpg`
-    splits = {
-        split: [image if "." in image else f"{image}.jpg" for image in images]
-        for split, images in listed_images.items()
-    }
+    splits = {}
+    for split, name in lists.items():
+        list_file = look_in([path.parent, *folders], name)
+        if not list_file.exists():
+            raise UserError(
+                f"{list_file} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=..."
+            )
+        splits[split] = [_with_suffix(image) for image in read_list(list_file)]
     file = read_token_file(path)
-    # Flickr8k-CN as distributed omits it in its keys
-    suffixed = {image if "." in image else f"{image}.jpg": sentences for image, sentences in file.captions.items()}
-    return file._replace(captions=suffixed, splits=splits)
+    captions_of = {_with_suffix(image): sentences for image, sentences in file.captions.items()}
+    return file._replace(captions=captions_of, splits=splits)
+
+
+def _with_suffix(image: str) -> str:
+    """Return the file name of an image; the lists of Flickr30k and the keys of Flickr8k-CN omit `.jpg`."""
+    return image if "." in image else f"{image}.jpg"
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
@@ -256,15 +255,21 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
         UserError: no caption has annotations, or a file is damaged.
     """
     entities = Entities(path)
-    phrases = {example.image: entities.phrases(example.image) for example in dataset.examples()}
-    matched = [
-        caption.words in phrases[example.image] for example in dataset.examples() for caption in example.captions
-    ]
-    if not any(matched):
-        raise UserError(f"{path} has none of the {len(matched):,} captions of {dataset.name}; it is for other images")
-    note = f"{sum(matched):,} of {len(matched):,} captions are in {path.name}; the others have no boxes"
-    notes = dataset.notes if all(matched) else (*dataset.notes, note)
-    return map_captions(
-        dataset._replace(notes=notes),
-        lambda example, caption: caption._replace(phrases=phrases[example.image].get(caption.words, ())),
-    )
+    num_captions = num_matched = 0
+
+    def mark(example: Example) -> Example:
+        nonlocal num_captions, num_matched
+        phrases = entities.phrases(example.image)
+        num_captions += len(example.captions)
+        num_matched += sum(caption.words in phrases for caption in example.captions)
+        captions = tuple(caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
+        return example._replace(captions=captions)
+
+    splits = {split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()}
+    if not num_matched:
+        raise UserError(f"{path} has none of the {num_captions:,} captions of {dataset.name}; it is for other images")
+    notes = dataset.notes
+    if num_matched < num_captions:
+        note = f"{num_matched:,} of {num_captions:,} captions are in {path.name}; the others have no boxes"
+        notes = (*notes, note)
+    return Dataset(dataset.name, splits, notes)

@@ -1,201 +1,31 @@
-"""Caption file formats and their readers, and checks of text and JSON files."""
+"""Caption file formats: their detection, and the readers of text and tables."""
 
-import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from glob import glob
 from pathlib import Path, PurePath
-from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json
-
-from showattendtell.errors import UserError, did_you_mean
-from showattendtell.runtime.memory import paused_collection
-
-Layout = TypeVar("Layout")
-
-
-def read_text(path: Path) -> str:
-    """Read a text file.
-
-    Raises:
-        UserError: it is missing, unreadable or not UTF-8.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, a file was expected") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    if "\0" in text:
-        raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it to UTF-8")
-    return text
-
-
-def read_list(path: Path) -> list[str]:
-    """Read a split list: one image name per line."""
-    return [line.strip() for line in read_text(path).split("\n") if line.strip()]
-
-
-@paused_collection()
-def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
-    """Read a JSON file of a published layout.
-
-    Args:
-        layout: a class that pydantic validates, without field aliases and objects with arbitrary field names.
-        whose: the publisher, for error messages.
-
-    Raises:
-        UserError: the file is not JSON, or has another layout; the message names the first difference.
-    """
-    # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
-    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
-    names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
-
-    def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-        renamed = ((name if name in names or not is_split_field(name) else "split", value) for name, value in fields)
-        return {name: value for name, value in renamed if name in names}
-
-    content = None
-    if not re.search(r"\\u[dD][89a-fA-F]", text):  # `json` accepts escaped lone surrogates
-        with suppress(ValueError, RecursionError):  # its error messages differ from those of `parse_json`
-            content = json.loads(text, object_pairs_hook=keep)
-    if content is None:
-        content = json.loads(json.dumps(parse_json(text, str(path))), object_pairs_hook=keep)
-    return check_layout(content, layout, f"{path} is not in {whose} layout")
-
-
-def parse_json(text: str, origin: str) -> Any:
-    """Parse JSON. Raise `UserError` if it is invalid; `origin` names its file and line."""
-    try:
-        return from_json(text)
-    except ValueError as error:
-        reason = str(error) if "\n" in text else str(error).replace("line 1 ", "")
-        raise UserError(f"{origin} is not JSON ({reason}); export it again") from None
-
-
-def check_layout(content: Any, layout: type[Layout], message: str) -> Layout:
-    """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the text starts with `message`."""
-    try:
-        return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the file"
-        reason = re.sub(r" or (an )?instance of \w+", "", first["msg"]).lower()
-        raise UserError(f"{message}: {field}: {reason}") from None
-
-
-@cache
-def _validator(layout: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(layout)
-
-
-Sentences = dict[str, list[str]]
-"""Captions by image name, in the file's order."""
-
-
-class CaptionFile(NamedTuple):
-    """Content of a caption file.
-
-    form        name of the format
-    captions    by image name; in plain text each line is an image, named `line 1` and so on
-    aliases     second names of images (their numbers in COCO), mapped to the names in `captions`
-    splits      image names by split; empty if the file has no splits
-    references  reference captions by image name, if `captions` are generated
-    folders     folder of each image by image name; empty if the file has none
-    """
-
-    form: str
-    captions: Sentences
-    aliases: Mapping[str, str] = {}
-    splits: Mapping[str, list[str]] = {}
-    references: Mapping[str, list[str]] = {}
-    folders: Mapping[str, str] = {}
-
-
-CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
-"""An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
-
-
-SPLIT_NAMES = {
-    "train": ("train", "training", "trn"),
-    "restval": ("restval",),
-    "val": ("val", "valid", "validation", "dev", "development"),
-    "test": ("test", "testing", "tst"),
-}
-"""Names of splits, with the spellings that are read; `restval` holds the images of COCO's validation set that Karpathy
-added to training."""
-
-SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings}
-
-SPLIT_FIELDS = {"split", "splits", "splitname", "datasplit", "datasetsplit"}
-SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase", "istrain", "isval", "istest"}
-"""Names of fields and columns with the split of an image, without case, spaces and underscores."""
-
-
-def is_split_field(name: str) -> bool:
-    """Return whether a field or column has the split of an image."""
-    return re.sub(r"[\W_]", "", name).lower() in SPLIT_FIELDS
-
-
-def to_split(name: str, value: Any, origin: str) -> str:
-    """Return the split that a field names, empty if the value is. Raise `UserError` if it names none."""
-    spelling = "" if value is None else str(value).strip().lower()
-    if spelling and spelling not in SPLIT_OF_SPELLING:
-        hint = did_you_mean(spelling, SPLIT_NAMES)
-        raise UserError(f"{origin}: {name}={value} is not a split{hint}; rename the field if it is none")
-    return SPLIT_OF_SPELLING.get(spelling, "")
-
-
-def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
-    """Return the fields that have splits: by their name, or because all their values are splits."""
-    values: defaultdict[str, set[str]] = defaultdict(set)
-    for *_, fields in entries:
-        for name, value in fields.items():
-            values[name].add(str(value).strip().lower())
-    return [
-        name
-        for name, spellings in values.items()
-        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys())
-    ]
-
-
-def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
-    """Collect the captions and the split of each image from all its entries.
-
-    Raises:
-        UserError: a split is unknown; or an image is in two splits, or in none while others are in one.
-    """
-    entries = list(rows)
-    split_fields = _split_fields(entries)
-    sentences: Sentences = {}
-    split_of: dict[str, str] = {}
-    for origin, image, captions, fields in entries:
-        sentences.setdefault(image, []).extend(captions)
-        named = {to_split(name, fields.get(name), origin) for name in split_fields} or {""}
-        if len(named) > 1:
-            raise UserError(f"{origin}: {' and '.join(split_fields)} name different splits; keep one of the fields")
-        [split] = named
-        previous = split_of.setdefault(image, split)
-        if previous != split:
-            current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
-            raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for image, split in split_of.items():
-        splits[split].append(image)
-    if "" in splits and len(splits) > 1:
-        raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
-    return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
-
+from showattendtell.data.json_formats import (
+    read_coco_captions,
+    read_coco_results,
+    read_json_lines,
+    read_karpathy,
+    read_results,
+)
+from showattendtell.data.parsing import (
+    CAPTION_FIELDS,
+    IMAGE_FIELDS,
+    CaptionEntry,
+    CaptionFile,
+    Sentences,
+    collect,
+    parse_json,
+    read_list,
+    read_text,
+)
+from showattendtell.errors import UserError
 
 PLAIN = "plain lines"
 
@@ -247,23 +77,23 @@ def read_line_aligned(path: Path) -> CaptionFile:
     """
     match = LINE_ALIGNED.fullmatch(path.name)
     assert match
-    number, language = ("[0-9]" if match[1] else "", match[2])
+    pattern = f".[0-9]{match[2]}" if match[1] else match[2]
     sentences: Sentences = {}
     splits: dict[str, list[str]] = {}
     for split, prefixes in ALIGNED_SPLITS.items():
-        pattern = f".{number}{language}" if number else language
-        candidates = ((prefix, sorted(path.parent.glob(f"{prefix}{pattern}"))) for prefix in prefixes)
-        prefix, files = next(((prefix, files) for prefix, files in candidates if files), ("", []))
-        if not files:
-            continue
-        images = splits[split] = _aligned_images(path.parent, prefix)
+        for prefix in prefixes:
+            files = sorted(path.parent.glob(f"{prefix}{pattern}"))
+            if files:
+                splits[split] = _aligned_images(path.parent, prefix)
+                break
         for file in files:
             lines = read_text(file).removesuffix("\n").split("\n")
-            if len(lines) != len(images):
+            if len(lines) != len(splits[split]):
                 raise UserError(
-                    f"{file} has {len(lines):,} lines, and its list {len(images):,} images; line i describes image i"
+                    f"{file} has {len(lines):,} lines, and its list {len(splits[split]):,} images; "
+                    "line i describes image i"
                 )
-            for image, line in zip(images, lines, strict=True):
+            for image, line in zip(splits[split], lines, strict=True):
                 sentences.setdefault(image, []).extend([line] if line.strip() else [])
     return CaptionFile("Multi30k's lines", sentences, splits=splits)
 
@@ -276,11 +106,6 @@ def _aligned_images(folder: Path, prefix: str) -> list[str]:
     if list_file is None:
         raise UserError(f"{folder} has no list {' or '.join(names)} of the images of each line; copy Multi30k's there")
     return [image.partition("#")[0] for image in read_list(list_file)]
-
-
-IMAGE_FIELDS = ("image", "file", "file_name", "filename", "image_name", "image_id")
-CAPTION_FIELDS = ("caption", "text", "comment")
-"""Names of the column or field of images and of captions, in any case; the first that exists counts."""
 
 
 def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -342,7 +167,6 @@ def read_table(path: Path) -> CaptionFile:
     image_column = next(name for name in IMAGE_FIELDS if name in names)
     caption_column = next(name for name in CAPTION_FIELDS if name in names)
     caption_columns = [name for name in names if re.fullmatch(rf"{caption_column}[ _-]?\d*", name)]
-    lines = text.split("\n")
 
     def entries() -> Iterator[CaptionEntry]:
         for number, cells in rows:
@@ -356,170 +180,26 @@ def read_table(path: Path) -> CaptionFile:
             image, captions = row.pop(image_column), [row.pop(name) for name in caption_columns]
             if not image:
                 raise UserError(f"{origin}: the column {image_column} is empty")
-            breaks = sum(caption.count("\n") for caption in captions)
-            if breaks:
-                _refuse_swallowed_rows(lines, number, breaks, names.index(image_column), delimiter, path)
+            for caption in captions:
+                _refuse_swallowed_rows(caption, PurePath(image).suffix, delimiter, path, number)
             yield origin, image, captions[:1] + list(filter(None, captions[1:])), row
 
     return collect("CSV", entries(), path)
 
 
-def _refuse_swallowed_rows(
-    lines: Sequence[str], number: int, breaks: int, image_column: int, delimiter: str, path: Path
-) -> None:
-    """Raise `UserError` if each line of a cell would be a row of its own: two lone quotes enclose them by accident."""
-    rows = [line.split(delimiter) for line in lines[number - 1 : number + breaks]]
-    suffixes = {PurePath(row[image_column].strip()).suffix for row in rows if len(row) == len(rows[0])}
-    if len({len(row) for row in rows}) == 1 and len(suffixes) == 1 and suffixes != {""}:
-        raise UserError(
-            f"{path}, line {number}: a caption begins with a quote and ends in line {number + breaks}, and the lines "
-            "between are rows; double the quote and put the caption into quotes, or remove it"
-        )
-
-
-ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
-"""A name, or a number as in COCO."""
-
-
-class CaptionRecord(BaseModel):
-    """An image with one or several captions, in JSON lines or COCO's results."""
-
-    model_config = ConfigDict(extra="allow")
-
-    image: ImageName = Field(validation_alias=AliasChoices(*IMAGE_FIELDS))
-    captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
-        validation_alias=AliasChoices(*CAPTION_FIELDS, "captions")
-    )
-
-    def entry(self, origin: str) -> CaptionEntry:
-        return origin, self.image, self.captions, self.model_extra or {}
-
-
-def read_json_lines(path: Path) -> CaptionFile:
-    """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
-    lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
-    entries = (check_layout(parse_json(line, origin), CaptionRecord, origin).entry(origin) for origin, line in lines)
-    return collect("JSON lines", entries, path)
-
-
-def read_coco_results(path: Path) -> CaptionFile:
-    """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
-    content = parse_json(read_text(path), str(path))
-    entries = check_layout(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
-    return collect("COCO results", (record.entry(f"{path}, {i}") for i, record in enumerate(entries)), path)
-
-
-@dataclass(slots=True)
-class CocoImage:
-    id: ImageName
-    file_name: str | None = None
-    split: Any = None
-
-
-@dataclass(slots=True)
-class CocoCaption:
-    image_id: ImageName
-    caption: str
-    split: Any = None
-
-
-@dataclass(slots=True)
-class CocoCaptions:
-    """Fields read from `captions_train2017.json` and similar files."""
-
-    images: list[CocoImage]
-    annotations: list[CocoCaption]
-    split: Any = None
-
-
-def read_coco_captions(path: Path) -> CaptionFile:
-    """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
-    content = read_json(path, CocoCaptions, "COCO's")
-    if content.split is not None:
-        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
-    names = {image.id: image.file_name or image.id for image in content.images}
-    _refuse_duplicates((image.id for image in content.images), path)
-    _refuse_duplicates(names.values(), path)
-    unknown = next(
-        (annotation.image_id for annotation in content.annotations if annotation.image_id not in names), None
-    )
-    if unknown is not None:
-        raise UserError(f"{path} has a caption for image {unknown}, which it does not list; add it to its images")
-    records = [
-        *((image.id, "", image.split) for image in content.images),
-        *((annotation.image_id, annotation.caption, annotation.split) for annotation in content.annotations),
-    ]
-    split_of = {number: split for number, _, split in records if split is not None}
-
-    def entries() -> Iterator[CaptionEntry]:
-        for number, caption, split in records:
-            fields = {"split": split_of.get(number) if split is None else split}
-            yield f"{path}, image {number}", names[number], [caption] if caption else [], fields
-
-    return collect("COCO captions", entries(), path)._replace(aliases=_aliases(names))
-
-
-@dataclass(slots=True)
-class KarpathySentence:
-    raw: str
-
-
-@dataclass(slots=True)
-class KarpathyImage:
-    filename: str
-    split: Any
-    sentences: list[KarpathySentence]
-    filepath: str = ""
-    cocoid: int | None = None
-    imgid: int | None = None
-
-
-@dataclass(slots=True)
-class KarpathyFile:
-    """Fields read from Karpathy's `dataset_flickr8k.json` and similar files."""
-
-    images: list[KarpathyImage]
-
-
-def read_karpathy(path: Path) -> CaptionFile:
-    """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
-    images = read_json(path, KarpathyFile, "Karpathy's").images
-    _refuse_duplicates((image.filename for image in images), path)
-    splits: dict[str, list[str]] = {}
-    for image in images:
-        split = to_split("split", image.split, f"{path}, image {image.filename}")
-        splits.setdefault(split, []).append(image.filename)
-    ids = ((image.imgid if image.cocoid is None else image.cocoid, image.filename) for image in images)
-    numbers = {str(number): name for number, name in ids if number is not None}
-    sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}
-    folders = {image.filename: image.filepath for image in images if image.filepath}
-    return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits, folders=folders)
-
-
-class Results(BaseModel):
-    """Fields read from the results of `evaluate`."""
-
-    captions: dict[str, str]
-    references: dict[str, list[str]]
-
-
-def read_results(path: Path) -> CaptionFile:
-    """Read a results file of `evaluate`: generated captions and reference captions."""
-    results = check_layout(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
-    captions = {image: [caption] for image, caption in results.captions.items()}
-    return CaptionFile("evaluate's results", captions, references=results.references)
-
-
-def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise UserError(f"{path}: image {twice} is listed more than once; keep one of its entries")
-
-
-def _aliases(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the aliases that are not also names of images."""
-    image_names = set(names.values())
-    return {alias: name for alias, name in names.items() if alias not in image_names}
+def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
+    """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
+    rows by accident."""
+    if not suffix or "\n" not in caption:
+        return
+    for line in caption.split("\n"):
+        cells = line.split(delimiter)
+        if len(cells) > 1 and any(re.fullmatch(rf"\s*\S+{re.escape(suffix)}\s*", cell) for cell in cells):
+            last = number + caption.count("\n")
+            raise UserError(
+                f"{path}, line {number}: a caption begins with a quote and ends in line {last}, and the lines between "
+                "are rows; double the quote and put the caption into quotes, or remove it"
+            )
 
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -559,10 +239,12 @@ def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: b
 def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
     if not images:
         raise UserError(f"{folder} holds no images; set dataset.images to the folder of the images")
-    duplicates = next((names for names in images.values() if len(names) > 1), None)
-    if duplicates:
-        raise UserError(f"{' and '.join(duplicates)} in {folder} share the captions of one text; rename one of them")
-    without_text = [names[0] for base, names in images.items() if base not in texts]
+    without_text = []
+    for base, names in images.items():
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
+        if base not in texts:
+            without_text += names
     if without_text:
         raise UserError(
             f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "

@@ -1,5 +1,6 @@
 """Captions in other languages than English, in several of them, and of other tokenizers than the plain one."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
@@ -34,53 +35,35 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     """
     if isinstance(captions, str):
         return read(captions)
-    datasets = {language: _with_language(read(file), language) for language, file in captions.items()}
-    _check_splits(datasets)
-    first, *others = datasets.values()
-    splits: dict[str, dict[str, Example]] = {name: {e.image: e for e in split} for name, split in first.splits.items()}
-    for other in others:
-        for name, split in other.splits.items():
-            merged_examples = splits.setdefault(name, {})
-            for example in split:
-                previous = merged_examples.get(example.image)
-                combined = (
-                    example if previous is None else previous._replace(captions=previous.captions + example.captions)
-                )
-                merged_examples[example.image] = combined
-    merged = Dataset(first.name, {name: tuple(split.values()) for name, split in splits.items()})
-    notes = [
-        note
-        for language, dataset_of_language in datasets.items()
-        for note in _notes(language, dataset_of_language, merged)
-    ]
-    return merged._replace(notes=tuple(notes))
-
-
-def _check_splits(datasets: Mapping[str, Dataset]) -> None:
-    """Raise `UserError` if an image is in different splits of two languages."""
+    name, notes = "", list[str]()
+    merged: dict[str, dict[str, Example]] = {}  # by split and image
     first_place: dict[str, tuple[str, str]] = {}
-    for language, dataset in datasets.items():
+    counts: dict[str, int] = {}
+    for language, file in captions.items():
+        dataset = _with_language(read(file), language)
+        name, counts[language] = name or dataset.name, len(dataset.examples())
+        notes += [f"{language}: {note}" for note in dataset.notes]
         for split, examples in dataset.splits.items():
+            images = merged.setdefault(split, {})
             for example in examples:
-                previous_split, previous_language = first_place.setdefault(example.image, (split, language))
-                if previous_split != split:
+                first_split, first_language = first_place.setdefault(example.image, (split, language))
+                if first_split != split:
                     raise UserError(
-                        f"image {example.image} is in {previous_split} (captions in {previous_language}) and in "
+                        f"image {example.image} is in {first_split} (captions in {first_language}) and in "
                         f"{split} ({language}); give it one split"
                     )
+                known = images.get(example.image)
+                joined = known._replace(captions=known.captions + example.captions) if known else example
+                images[example.image] = joined
+    for language, count in counts.items():
+        if count < len(first_place):
+            missing = len(first_place) - count
+            notes.append(f"{language}: images with captions in other languages only: {missing:,}")
+    return Dataset(name, {split: tuple(images.values()) for split, images in merged.items()}, tuple(notes))
 
 
 def _with_language(dataset: Dataset, language: str) -> Dataset:
     return map_captions(dataset, lambda _, caption: caption._replace(language=language))
-
-
-def _notes(language: str, dataset: Dataset, merged: Dataset) -> list[str]:
-    """Return the notes of a language's data set, and one that counts the images without a caption in it."""
-    num_missing = len(merged.examples()) - len(dataset.examples())
-    notes = [f"{language}: {note}" for note in dataset.notes]
-    return (
-        [*notes, f"{language}: images with captions in other languages only: {num_missing:,}"] if num_missing else notes
-    )
 
 
 def languages_of(dataset: Dataset) -> tuple[str, ...]:
@@ -105,15 +88,15 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
     if language not in languages:
         hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
+
+    def only(example: Example) -> Example:
+        return example._replace(captions=tuple(c for c in example.captions if c.language == language))
+
     splits = {
-        name: tuple(example for unfiltered in split if (example := _only(unfiltered, language)).captions)
-        for name, split in dataset.splits.items()
+        name: tuple(example for example in map(only, examples) if example.captions)
+        for name, examples in dataset.splits.items()
     }
     return dataset._replace(splits=splits)
-
-
-def _only(example: Example, language: str) -> Example:
-    return example._replace(captions=tuple(caption for caption in example.captions if caption.language == language))
 
 
 def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
@@ -147,8 +130,9 @@ def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[
 def _move_phrases(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
     """Return phrases whose nouns are indices of plain words, with indices of these tokens."""
     num_plain = [len(tokenize(tokenizer.detokenize(words[: i + 1]))) for i in range(len(words))]
-    token_index = {
-        phrase.noun: next((n for n, num in enumerate(num_plain) if num > phrase.noun), None) for phrase in phrases
-    }
-    moved = ((phrase, token_index[phrase.noun]) for phrase in phrases)
-    return tuple(phrase._replace(noun=index) for phrase, index in moved if index is not None)
+    moved = []
+    for phrase in phrases:
+        first = bisect_right(num_plain, phrase.noun)  # the token with which the noun begins
+        if first < len(words):
+            moved.append(phrase._replace(noun=first))
+    return tuple(moved)

@@ -1,13 +1,11 @@
 """Lightning data modules: the training, validation and test data of a run, in batches."""
 
-import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as lightning
 import torch
@@ -19,7 +17,7 @@ from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
-from showattendtell.data.languages import CaptionFiles, in_language, tokenized, train_tokenizer
+from showattendtell.data.languages import in_language, tokenized, train_tokenizer
 from showattendtell.data.shapes import read_shapes
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
@@ -34,6 +32,7 @@ from showattendtell.datamodules.datasets import (
     check_workers,
     open_source,
 )
+from showattendtell.datamodules.loader import PrefetchDataLoader, outlive_signals
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
     BatchSize,
@@ -52,8 +51,6 @@ from showattendtell.runtime.files import cache_folder
 from showattendtell.settings import NonNegativeInt, PositiveInt, Seed, checked, describe_call
 from showattendtell.types import Batch, Dataset, ShardedBatch
 
-Item = TypeVar("Item")
-
 BucketingName = Literal["paper", "round_robin", "padded"]
 
 BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
@@ -61,49 +58,6 @@ BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
     "round_robin": RoundRobinBuckets,
     "padded": LengthWindows,
 }
-
-
-class PrefetchDataLoader(DataLoader[Item]):
-    """DataLoader that prefetches batches in its workers, or in a thread if it has none.
-
-    Reading starts with the request for the first batch, because Lightning calls `set_epoch` after `iter`.
-
-    torch's loader draws a seed for its workers from the random number generator of dropout: at every pass, or once if
-    it keeps its workers. This loader draws one at every pass, except for the rest of a pass that began in another
-    process, so that neither the number of workers nor an interruption changes the random numbers of training.
-    """
-
-    generator: torch.Generator
-
-    def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
-        if not (isinstance(self.sampler, EpochBatchSampler) and self.sampler.resumes):
-            # as torch's loader draws its seed; with `generator` set, it draws from that one instead
-            self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
-        batches = super().__iter__()
-        yield from batches if self.num_workers else read_ahead(batches, 2)
-
-
-def read_ahead(items: Iterator[Item], num_ahead: int) -> Iterator[Item]:
-    """Yield the same items, with up to `num_ahead` of them requested ahead in a thread."""
-    thread = ThreadPoolExecutor(1)
-    try:
-        futures = deque(thread.submit(next, items, None) for _ in range(num_ahead))
-        while (item := futures.popleft().result()) is not None:
-            futures.append(thread.submit(next, items, None))
-            yield item
-    finally:
-        thread.shutdown(cancel_futures=True)
-
-
-def outlive_signals(worker: int) -> None:
-    """Make a worker ignore the signals that a terminal or a scheduler sends to the whole process group.
-
-    The training process ends its workers after the current step. A worker that was asked to terminate ends itself after
-    30 seconds.
-    """
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))
 
 
 class CaptionDataModule(lightning.LightningDataModule):
@@ -284,37 +238,6 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.train_batches.resume(state["epoch"], state["batches"])
 
 
-class DataOptions(TypedDict, total=False):
-    """Options of all named data modules.
-
-    Args:
-        vocabulary: vocabulary of a trained model, `model.vocabulary`; by default built from the training captions.
-        tokenizer: splits captions into tokens, if no vocabulary is given; by default plain words.
-        vocabulary_size: number of words kept, the most frequent ones, `<pad>` and other special tokens included.
-        cache: folder of the feature cache; by default `$SHOWATTENDTELL_CACHE` or `~/.cache/showattendtell`.
-        extraction: how grids are computed and stored.
-        augmentation: changes of the training images, for a trainable encoder.
-        seed: seed of the order of captions.
-
-    The other options are those of `CaptionDataModule`.
-    """
-
-    vocabulary: Vocabulary | None
-    tokenizer: Tokenizer | None
-    vocabulary_size: int
-    cache: str | Path | None
-    extraction: Extraction
-    augmentation: Augmentation | None
-    seed: int
-    generation_batch_size: int
-    num_workers: int
-    bucketing: BucketingName
-    group_by_image: bool
-    tokens_per_batch: int | None
-    min_batches: int
-    cache_on_device: bool
-
-
 class ReaderDataModule(CaptionDataModule):
     """Data module of a data set that a function reads, for use without a configuration.
 
@@ -324,7 +247,14 @@ class ReaderDataModule(CaptionDataModule):
             package. Grids of a frozen encoder are stored in the feature cache at the first use.
         batch_size: captions per training step and process.
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
-        options: see `DataOptions`.
+        vocabulary: vocabulary of a trained model, `model.vocabulary`; by default built from the training captions.
+        tokenizer: splits captions into tokens, if no vocabulary is given; by default plain words.
+        vocabulary_size: number of words kept, the most frequent ones, `<pad>` and other special tokens included.
+        cache: folder of the feature cache; by default `$SHOWATTENDTELL_CACHE` or `~/.cache/showattendtell`.
+        extraction: how grids are computed and stored.
+        augmentation: changes of the training images, for a trainable encoder.
+        seed: seed of the order of captions.
+        options: the other options of `CaptionDataModule`.
 
     Raises:
         UserError: the files are missing or faulty (from `prepare_data` and `setup`); `cache_on_device` with several
@@ -339,19 +269,22 @@ class ReaderDataModule(CaptionDataModule):
         encoder: str | Encoder | None = None,
         batch_size: int = 64,
         skip_unreadable: bool = False,
-        **options: Unpack[DataOptions],
+        vocabulary: Vocabulary | None = None,
+        tokenizer: Tokenizer | None = None,
+        vocabulary_size: int = 10000,
+        cache: str | Path | None = None,
+        extraction: Extraction | None = None,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        **options: Any,
     ):
-        other_options: dict[str, Any] = {"seed": 0, **options}
-        self._given_vocabulary: Vocabulary | None = other_options.pop("vocabulary", None)
-        self._tokenizer: Tokenizer | None = other_options.pop("tokenizer", None)
-        self._vocabulary_size: int = other_options.pop("vocabulary_size", 10000)
-        self._cache = cache_folder(other_options.pop("cache", None))
-        self._extraction: Extraction = other_options.pop("extraction", Extraction())
-        self._augmentation: Augmentation | None = other_options.pop("augmentation", None)
-        super().__init__(None, None, None, batch_size, **other_options)
+        super().__init__(None, None, None, batch_size, seed, **options)
+        self._read, self._skip_unreadable = read, skip_unreadable
+        self._given_vocabulary, self._tokenizer, self._vocabulary_size = vocabulary, tokenizer, vocabulary_size
+        self._cache, self._augmentation = cache_folder(cache), augmentation
+        self._extraction = extraction or Extraction()
         if self.cache_on_device and self._extraction.views > 1:
             raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
-        self._read, self._skip_unreadable = read, skip_unreadable
         name = encoder or DEFAULT_NETWORK
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
 
@@ -404,116 +337,78 @@ class ShapesDataModule(ReaderDataModule):
         num_test: int = 200,
         encoder: str | Encoder | None = None,
         batch_size: int = 32,
-        **options: Unpack[DataOptions],
+        **options: Any,
     ):
         root = str(cache_folder(options.get("cache")) / "shapes")
         read = partial(read_shapes, root, num_train, num_val, num_test)
         if not encoder:  # the settings of conf/encoder/efficientnet_lite0_scene.yaml
-            encoder = Encoder(
-                DEFAULT_NETWORK,
-                stride=8,
-                size=128,
-                resize=128,
-                coordinate_scale=6.0,
-                **NETWORK_OPTIONS[DEFAULT_NETWORK],
-            )
+            scene: dict[str, Any] = {"stride": 8, "size": 128, "resize": 128, "coordinate_scale": 6.0}
+            encoder = Encoder(DEFAULT_NETWORK, **scene, **NETWORK_OPTIONS[DEFAULT_NETWORK])
         super().__init__(read, encoder, batch_size, **options)
 
 
-class Flickr8kDataModule(ReaderDataModule):
+class FolderDataModule(ReaderDataModule):
+    """Data module of a data set in a folder; the base of those below, which name their reader.
+
+    Args:
+        root: folder of the data set.
+        encoder, batch_size: as of `ReaderDataModule`.
+        options: the other arguments of the reader and of `ReaderDataModule`.
+    """
+
+    reader: ClassVar[Callable[..., Dataset]]
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of the reader that are not given."""
+
+    def __init__(
+        self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
+    ):
+        parameters = signature(self.reader)
+        arguments = {**self.defaults} if root is None else {**self.defaults, "root": root}
+        for name in parameters.parameters.keys() & options.keys():
+            arguments[name] = options.pop(name)
+        parameters.bind(**arguments)  # a folder without a default must be given
+        skip_unreadable = arguments.get("skip_unreadable", False)
+        super().__init__(partial(self.reader, **arguments), encoder, batch_size, skip_unreadable, **options)
+
+
+class Flickr8kDataModule(FolderDataModule):
     """Flickr8k (Hodosh et al. 2013): 6,000 images for training, 1,000 each for validation and test.
 
-    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_flickr8k`.
+    For the options see `read_flickr8k` and `ReaderDataModule`.
     """
 
-    def __init__(
-        self,
-        root: str = "data/flickr8k",
-        encoder: str | Encoder | None = None,
-        batch_size: int = 64,
-        captions: CaptionFiles = "Flickr8k.token.txt",
-        absent: Sequence[str] = ("3050606344_af711c726c.jpg",),
-        captions_per_image: int = 5,
-        skip_unreadable: bool = False,
-        entities: str | None = None,
-        skip_missing: bool = False,
-        **options: Unpack[DataOptions],
-    ):
-        read = partial(
-            read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities, skip_missing
-        )
-        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+    reader = staticmethod(read_flickr8k)
+    defaults: ClassVar = {"root": "data/flickr8k", "absent": ["3050606344_af711c726c.jpg"]}
 
 
-class Flickr30kDataModule(ReaderDataModule):
+class Flickr30kDataModule(FolderDataModule):
     """Flickr30k (Young et al. 2014): 31,783 images, 1,000 each for validation and test.
 
-    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_flickr30k`.
+    For the options see `read_flickr30k` and `ReaderDataModule`.
     """
 
-    def __init__(
-        self,
-        root: str = "data/flickr30k",
-        encoder: str | Encoder | None = None,
-        batch_size: int = 64,
-        captions: CaptionFiles = "results_20130124.token",
-        captions_per_image: int = 5,
-        skip_unreadable: bool = False,
-        entities: str | None = None,
-        skip_missing: bool = False,
-        **options: Unpack[DataOptions],
-    ):
-        read = partial(read_flickr30k, root, captions, captions_per_image, skip_unreadable, entities, skip_missing)
-        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+    reader = staticmethod(read_flickr30k)
+    defaults: ClassVar = {"root": "data/flickr30k"}
 
 
-class CocoDataModule(ReaderDataModule):
+class CocoDataModule(FolderDataModule):
     """MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each for validation and test.
 
-    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_coco`.
+    For the options see `read_coco` and `ReaderDataModule`.
     """
 
-    def __init__(
-        self,
-        root: str = "data/coco",
-        encoder: str | Encoder | None = None,
-        batch_size: int = 64,
-        captions: str = "dataset_coco.json",
-        train_on_restval: bool = True,
-        captions_per_image: int = 5,
-        skip_unreadable: bool = False,
-        instances: str | Sequence[str] | None = None,
-        **options: Unpack[DataOptions],
-    ):
-        read = partial(read_coco, root, captions, train_on_restval, captions_per_image, skip_unreadable, instances)
-        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+    reader = staticmethod(read_coco)
+    defaults: ClassVar = {"root": "data/coco"}
 
 
-class CustomDataModule(ReaderDataModule):
-    """Your own images and captions.
+class CustomDataModule(FolderDataModule):
+    """Your own images and captions, in the folder `root`.
 
-    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_custom`.
+    For the options see `read_custom` and `ReaderDataModule`.
     """
 
-    def __init__(
-        self,
-        root: str,
-        encoder: str | Encoder | None = None,
-        batch_size: int = 64,
-        captions: CaptionFiles | None = None,
-        images: str | None = None,
-        splits: str | None = None,
-        val: float = 0.1,
-        test: float = 0.1,
-        name: str | None = None,
-        captions_per_image: int = 5,
-        skip_unreadable: bool = False,
-        skip_missing: bool = False,
-        **options: Unpack[DataOptions],
-    ):
-        arguments = (root, captions, images, splits, val, test, name, captions_per_image)
-        read = partial(read_custom, *arguments, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
-        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+    reader = staticmethod(read_custom)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"

@@ -3,8 +3,9 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -73,11 +74,8 @@ class GridSource:
         seed: int = 0,
     ):
         self._store, self._examples, self._preprocessing = store, examples, preprocessing
-        self._draws_views, self._fixed_view, self._seed = (
-            view == "drawn" and store.views > 1,
-            int(view == "mirrored"),
-            seed,
-        )
+        self._draws_views = view == "drawn" and store.views > 1
+        self._fixed_view, self._seed = MIRRORED if view == "mirrored" else 0, seed
         self._rows = store.rows([example.image for example in examples])
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self._draws_views else [])
 
@@ -96,7 +94,7 @@ class GridSource:
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
         if self._draws_views:
             return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
-        return torch.full((len(positions),), MIRRORED * self._fixed_view)
+        return torch.full((len(positions),), self._fixed_view)
 
 
 class ConstantSource:
@@ -133,7 +131,7 @@ class PixelSource:
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
-        frames = (self._files.preprocessing.frame(self._files.paths[position]) for position in positions)
+        frames = [self._files.preprocessing.frame(self._files.paths[position]) for position in positions]
         return [frame._replace(mirrored=self._mirrored) for frame in frames]
 
 
@@ -205,24 +203,33 @@ def open_source(
     return source, readable
 
 
-class PackedTokens:
-    """Tokens of N captions, concatenated into one array; caption i is flat[ends[i] : ends[i + 1]].
+class PackedRows:
+    """Rows of numbers in one array, which worker processes share: row i is flat[ends[i] : ends[i + 1]].
 
-    They take 4 bytes per token and 8 per caption, and worker processes share them.
+    Args:
+        code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
     """
 
-    def __init__(self, captions: Iterable[Sequence[int]]):
-        flat, ends = array("i"), array("q", [0])
-        for tokens in captions:
-            flat.extend(tokens)
+    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
+        flat: Any = array(code)
+        ends = array("q", [0])
+        for row in rows:
+            flat.extend(row)
             ends.append(len(flat))
-        self._flat, self._ends = np.frombuffer(flat, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.frombuffer(ends, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self.ends) - 1
 
-    def __getitem__(self, caption: int) -> NDArray[np.int32]:
-        return self._flat[self._ends[caption] : self._ends[caption + 1]]
+    def __getitem__(self, row: int) -> NDArray:
+        return self.flat[self.ends[row] : self.ends[row + 1]]
+
+
+class PackedTokens(PackedRows):
+    """Tokens of N captions, in 4 bytes per token and 8 per caption."""
+
+    def __init__(self, captions: Iterable[Sequence[int]]):
+        super().__init__(captions, "i")
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return map(self.__getitem__, range(len(self)))
@@ -230,7 +237,7 @@ class PackedTokens:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Return the length T of every caption (N,), `<eos>` included."""
-        return np.diff(self._ends)
+        return np.diff(self.ends)
 
     def pad(self, captions: Sequence[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
@@ -239,34 +246,25 @@ class PackedTokens:
 
 
 class PackedBoxes:
-    """Ground-truth boxes of the words of N captions, in a few arrays.
-
-    They take 16 bytes per box, 12 per word with boxes and 8 per caption, and worker processes share them.
+    """Ground-truth boxes of the words of N captions, in 16 bytes per box, 12 per word with boxes and 8 per caption.
 
     Args:
         offset: the number of tokens before the words of a caption.
     """
 
     def __init__(self, captions: Iterable[Caption], offset: int = 0):
-        words, flat, box_ends, word_ends = array("i"), array("f"), array("q", [0]), array("q", [0])
-        for caption in captions:
-            for phrase in caption.phrases:
-                words.append(phrase.noun + offset)
-                for box in phrase.boxes:
-                    flat.extend(box)
-                box_ends.append(len(flat) // 4)
-            word_ends.append(len(words))
-        self._words, self._boxes = np.frombuffer(words, dtype=np.int32), np.frombuffer(flat, np.float32).reshape(-1, 4)
-        self._box_ends, self._word_ends = np.frombuffer(box_ends, np.int64), np.frombuffer(word_ends, np.int64)
+        phrases = [caption.phrases for caption in captions]
+        self._words = PackedRows(([phrase.noun + offset for phrase in row] for row in phrases), "i")
+        self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __len__(self) -> int:
         """Return the number of words with boxes."""
-        return len(self._words)
+        return len(self._boxes)
 
     def of_caption(self, caption: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield the index of each word of a caption that has boxes, and the boxes (K, 4)."""
-        for word in range(self._word_ends[caption], self._word_ends[caption + 1]):
-            yield int(self._words[word]), self._boxes[self._box_ends[word] : self._box_ends[word + 1]]
+        for number, word in enumerate(self._words[caption], start=self._words.ends[caption]):
+            yield int(word), self._boxes[number].reshape(-1, 4)
 
 
 class TargetMaker(NamedTuple):
@@ -337,10 +335,7 @@ class CaptionDataset(TorchDataset[Batch]):
             return
         first, num_images = self.images([0]), len(self._names)
         if first.ndim != 3:
-            raise UserError(
-                "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is "
-                "trained"
-            )
+            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         size = num_images * first.nbytes
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
         if size > free:
@@ -408,7 +403,8 @@ class ImageDataset(TorchDataset[ImageBatch]):
     def __getitem__(self, index: int) -> ImageBatch:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        positions = range(index * self.batch_size, min((index + 1) * self.batch_size, len(self.examples)))
-        examples = [self.examples[position] for position in positions]
+        start = index * self.batch_size
+        examples = self.examples[start : start + self.batch_size]
         references = [[caption.words for caption in example.captions] for example in examples]
-        return ImageBatch(self.images(list(positions)), [example.image for example in examples], references)
+        images = self.images(range(start, start + len(examples)))
+        return ImageBatch(images, [example.image for example in examples], references)

@@ -3,22 +3,25 @@
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
 from typing import Literal
 
 import torch
+import torch.multiprocessing as multiprocessing
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from showattendtell.errors import UserError
 from showattendtell.features.encoding import EngineName, ImageEncoding, Precision
-from showattendtell.features.processes import run_in_processes
 from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_finished, verify_changed
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
@@ -72,11 +75,14 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
 
     The store's manifest detects other weights of the encoder under the same name.
     """
-    parts = [encoder.store_name]
-    parts += [extraction.precision] if extraction.precision != "float32" else []
-    parts += [extraction.dtype] if extraction.dtype != "float16" else []
-    parts += [f"{extraction.views}views"] if extraction.views > 1 else []
-    return folder / dataset.name / "-".join(parts)
+    name = encoder.store_name
+    if extraction.precision != "float32":
+        name += f"-{extraction.precision}"
+    if extraction.dtype != "float16":
+        name += f"-{extraction.dtype}"
+    if extraction.views > 1:
+        name += f"-{extraction.views}views"
+    return folder / dataset.name / name
 
 
 def open_features(
@@ -131,19 +137,15 @@ def write_features(
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, settings, list(paths), shard_size(len(paths)))
     read = encoder.region_reader(paths, skip_unreadable)
-
-    def work() -> None:
-        if read is not None:
-            write_shards(path, plan, read)
-            return
-        encode = ImageEncoding(
-            encoder, paths, extraction.views, skip_unreadable, extraction.engine, extraction.precision
-        )
-        extraction.write(path, plan, encode)
-
+    if read is not None:
+        work, hint = partial(write_shards, path, plan, read), ""
+    else:
+        engine = extraction.engine
+        encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, extraction.precision)
+        work = partial(extraction.write, path, plan, encode)
+        hint = "" if extraction.on_gpu or engine != "torch" else FASTER
     _announce(console, path, plan)
-    is_slow = read is None and not extraction.on_gpu and extraction.engine == "torch"
-    with _progress(console, path, plan, hint=FASTER if is_slow else ""):
+    with _progress(console, path, plan, hint):
         write_store(path, plan, work)
     store = FeatureStore(path)
     if extraction.dtype != "float16":
@@ -187,7 +189,7 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     ended = Event()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         progress.add_task("features", total=len(plan.images))
-        follow = Thread(target=_follow, args=(progress, console, path, plan, ended, hint))
+        follow = Thread(target=_follow, args=(progress, path, plan, ended, hint))
         follow.start()
         try:
             yield
@@ -197,9 +199,9 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
         console.print(f"features: {len(plan.images)} images are stored", highlight=False)
 
 
-def _follow(progress: Progress, console: Console, path: Path, plan: StorePlan, ended: Event, hint: str) -> None:
+def _follow(progress: Progress, path: Path, plan: StorePlan, ended: Event, hint: str) -> None:
     """Update the bar every second, and print the lines."""
-    [task] = progress.tasks
+    console, [task] = progress.console, progress.tasks
     for second in itertools.count(1):
         if ended.wait(1):
             return
@@ -213,3 +215,43 @@ def _follow(progress: Progress, console: Console, path: Path, plan: StorePlan, e
         if hint and remaining > PATIENCE:
             console.print(f"  about {remaining / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
             hint = ""
+
+
+def run_in_processes(number: int, function: Callable[[], None]) -> None:
+    """Call a function in several processes, each with its share of the threads. They end with this one.
+
+    Raises:
+        UserError: a process raised it or was killed. The others are stopped.
+    """
+    context = multiprocessing.get_context("spawn")  # neither CUDA nor torch's threads work in a forked process
+    errors = context.SimpleQueue()
+    threads = max(1, torch.get_num_threads() // number)
+    try:
+        multiprocessing.spawn(_run, (function, errors, threads), nprocs=number)
+    except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
+        if not errors.empty():
+            raise errors.get() from None
+        if isinstance(error, multiprocessing.ProcessRaisedException):
+            raise
+        raise UserError(
+            f"a process that encodes images ended with status {error.exit_code}, probably out of memory; "
+            "lower features.workers and run the command again: finished work is kept"
+        ) from None
+
+
+def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    try:
+        function()
+    except UserError as error:
+        errors.put(error)
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """End this process if its parent was killed. The SIGINT that torch sends then is ignored in some shells."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -306,9 +306,6 @@ class FeatureStore:
             )
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
 
-    def __contains__(self, image: str) -> bool:
-        return image in self._rows
-
     def __len__(self) -> int:
         """Number of images with a grid."""
         return len(self._rows)

@@ -102,15 +102,11 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for target, (file, record) in enumerate(shards):
-        _link(file, shard_file(partial, target))
+        try:
+            os.link(file, shard_file(partial, target))
+        except OSError:  # another disk
+            shutil.copyfile(file, shard_file(partial, target))
         write_json(record_file(partial, target), record)
     names = dict.fromkeys(manifest.dataset for manifest in manifests)
     seal(partial, "+".join(names), settings, len(shards))
     partial.rename(output)
-
-
-def _link(file: Path, copy: Path) -> None:
-    try:
-        os.link(file, copy)
-    except OSError:
-        shutil.copyfile(file, copy)

@@ -128,25 +128,19 @@ class ShardWriter:
         self._partial = shard_file(path, number).with_suffix(".part")
         self._record = ShardRecord(images=list(self._images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
         self._written = 0
-        with report_write_errors(path, plan):
-            self._file = self._partial.open("wb")
+        self._file = self._partial.open("wb")
         self._append(shard_header(plan.settings, len(self._images)))
 
     @classmethod
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
         """Lock a shard; return None if it is complete or another process writes it."""
-        with ExitStack() as opened:
-            with report_write_errors(path, plan):
-                lock = opened.enter_context((path / f"{number:05}.lock").open("a"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return None
-            if is_finished(path) or record_file(path, number).exists():
-                return None
-            writer = cls(path, plan, number, lock)
-            opened.pop_all()
-            return writer
+        lock = (path / f"{number:05}.lock").open("a")
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_finished(path) and not record_file(path, number).exists():
+                return cls(path, plan, number, lock)
+        lock.close()
+        return None
 
     @property
     def batches(self) -> list[Sequence[str]]:
@@ -183,15 +177,13 @@ class ShardWriter:
             self._finish()
 
     def _append(self, content: bytes) -> None:
-        with report_write_errors(self._path, self._plan):
-            self._file.write(content)
+        self._file.write(content)
         self._record.checksum = zlib.crc32(content, self._record.checksum)
 
     def _finish(self) -> None:
-        with report_write_errors(self._path, self._plan):
-            self._file.close()
-            self._partial.rename(shard_file(self._path, self._number))
-            write_json(record_file(self._path, self._number), self._record)
+        self._file.close()
+        self._partial.rename(shard_file(self._path, self._number))
+        write_json(record_file(self._path, self._number), self._record)
         self.close()
 
     def close(self) -> None:
@@ -207,7 +199,8 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
 
         def batches() -> Iterator[Sequence[str]]:
             for number in range(len(plan.shards)) if numbers is None else numbers:
-                writer = ShardWriter.claim(path, plan, number)
+                with report_write_errors(path, plan):
+                    writer = ShardWriter.claim(path, plan, number)
                 if writer is None:
                     continue
                 opened.callback(writer.close)
@@ -216,7 +209,8 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
                     yield images
 
         for encoded in encode(batches()):
-            writers.popleft().write(encoded)
+            with report_write_errors(path, plan):
+                writers.popleft().write(encoded)
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:

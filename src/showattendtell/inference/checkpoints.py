@@ -21,7 +21,7 @@ from showattendtell import __version__
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.trust import check_content
-from showattendtell.data.formats import check_layout
+from showattendtell.data.parsing import check_layout
 from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable

@@ -20,7 +20,8 @@ from omegaconf import DictConfig
 from rich.table import Column, Table
 from scipy.stats import kendalltau
 
-from showattendtell.data.formats import Sentences, find_caption_files, read_all, read_text
+from showattendtell.data.formats import find_caption_files, read_all
+from showattendtell.data.parsing import Sentences, read_text
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, match_references
 from showattendtell.metrics.bootstrap import Array

@@ -19,8 +19,8 @@ from showattendtell.config.compose import with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
-from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
+from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean

@@ -5,7 +5,8 @@ from itertools import chain, compress, islice
 from pathlib import Path, PurePath
 from typing import Generic, NamedTuple, TypeVar
 
-from showattendtell.data.formats import PLAIN, CaptionFile, Sentences
+from showattendtell.data.formats import PLAIN
+from showattendtell.data.parsing import CaptionFile, Sentences
 from showattendtell.data.tokenizers import is_unspaced
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.metrics.java import MetricError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from showattendtell.data.assembly import assemble, map_captions
-from showattendtell.data.formats import CaptionFile
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer
 from showattendtell.errors import UserError
 from showattendtell.extensions.distillation.captions import with_generated

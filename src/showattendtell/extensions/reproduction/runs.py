@@ -18,7 +18,7 @@ from showattendtell.config.compose import (
 from showattendtell.config.entry_point import HYDRA, config_dirs
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import raise_errors
-from showattendtell.data.formats import read_text
+from showattendtell.data.parsing import read_text
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.extensions.reproduction.tables import (
     PaperTableConfig,

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
-from showattendtell.data.formats import parse_json, read_text
+from showattendtell.data.parsing import parse_json, read_text
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text

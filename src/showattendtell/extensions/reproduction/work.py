@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell.config.command_line import as_value
-from showattendtell.data.formats import read_text
+from showattendtell.data.parsing import read_text
 from showattendtell.errors import UserError
 from showattendtell.extensions.reproduction.outcome import make_table, write
 from showattendtell.extensions.reproduction.runs import (

@@ -1,0 +1,198 @@
+"""Read text and JSON files, and collect the captions and splits of a caption file."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.runtime.memory import paused_collection
+
+Layout = TypeVar("Layout")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file.
+
+    Raises:
+        UserError: it is missing, unreadable or not UTF-8.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, a file was expected") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    if "\0" in text:
+        raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it to UTF-8")
+    return text
+
+
+def read_list(path: Path) -> list[str]:
+    """Read a split list: one image name per line."""
+    return [line.strip() for line in read_text(path).split("\n") if line.strip()]
+
+
+@paused_collection()
+def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
+    """Read a JSON file of a published layout.
+
+    Args:
+        layout: a class that pydantic validates, without field aliases and objects with arbitrary field names.
+        whose: the publisher, for error messages.
+
+    Raises:
+        UserError: the file is not JSON, or has another layout; the message names the first difference.
+    """
+    # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
+    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
+    names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
+
+    def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        renamed = ((name if name in names or not is_split_field(name) else "split", value) for name, value in fields)
+        return {name: value for name, value in renamed if name in names}
+
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        parse_json(text, str(path))  # raises for lone surrogates, which `json` accepts
+    try:
+        content = json.loads(text, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        content = parse_json(text, str(path))  # raises an error that names the line
+    return check_layout(content, layout, f"{path} is not in {whose} layout")
+
+
+def parse_json(text: str, origin: str) -> Any:
+    """Parse JSON. Raise `UserError` if it is invalid; `origin` names its file and line."""
+    try:
+        return from_json(text)
+    except ValueError as error:
+        reason = str(error) if "\n" in text else str(error).replace("line 1 ", "")
+        raise UserError(f"{origin} is not JSON ({reason}); export it again") from None
+
+
+def check_layout(content: Any, layout: type[Layout], message: str) -> Layout:
+    """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the text starts with `message`."""
+    try:
+        return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
+        reason = re.sub(r" or (an )?instance of \w+", "", first["msg"]).lower()
+        raise UserError(f"{message}: {field}: {reason}") from None
+
+
+@cache
+def _validator(layout: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(layout)
+
+
+Sentences = dict[str, list[str]]
+"""Captions by image name, in the file's order."""
+
+
+class CaptionFile(NamedTuple):
+    """Content of a caption file.
+
+    form        name of the format
+    captions    by image name; in plain text each line is an image, named `line 1` and so on
+    aliases     second names of images (their numbers in COCO), mapped to the names in `captions`
+    splits      image names by split; empty if the file has no splits
+    references  reference captions by image name, if `captions` are generated
+    folders     folder of each image by image name; empty if the file has none
+    """
+
+    form: str
+    captions: Sentences
+    aliases: Mapping[str, str] = {}
+    splits: Mapping[str, list[str]] = {}
+    references: Mapping[str, list[str]] = {}
+    folders: Mapping[str, str] = {}
+
+
+CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
+"""An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
+
+
+IMAGE_FIELDS = ("image", "file", "file_name", "filename", "image_name", "image_id")
+CAPTION_FIELDS = ("caption", "text", "comment")
+"""Names of the column or field of images and of captions, in any case; the first that exists counts."""
+
+SPLIT_NAMES = {
+    "train": ("train", "training", "trn"),
+    "restval": ("restval",),
+    "val": ("val", "valid", "validation", "dev", "development"),
+    "test": ("test", "testing", "tst"),
+}
+"""Names of splits, with the spellings that are read; `restval` holds the images of COCO's validation set that Karpathy
+added to training."""
+
+SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings}
+
+SPLIT_FIELDS = {"split", "splits", "splitname", "datasplit", "datasetsplit"}
+SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase", "istrain", "isval", "istest"}
+"""Names of fields and columns with the split of an image, without case, spaces and underscores."""
+
+
+def is_split_field(name: str) -> bool:
+    """Return whether a field or column has the split of an image."""
+    return re.sub(r"[\W_]", "", name).lower() in SPLIT_FIELDS
+
+
+def to_split(name: str, value: Any, origin: str) -> str:
+    """Return the split that a field names, empty if the value is. Raise `UserError` if it names none."""
+    spelling = "" if value is None else str(value).strip().lower()
+    if spelling and spelling not in SPLIT_OF_SPELLING:
+        hint = did_you_mean(spelling, SPLIT_NAMES)
+        raise UserError(f"{origin}: {name}={value} is not a split{hint}; rename the field if it is none")
+    return SPLIT_OF_SPELLING.get(spelling, "")
+
+
+def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
+    """Return the fields that have splits: by their name, or because all their values are splits."""
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for *_, fields in entries:
+        for name, value in fields.items():
+            values[name].add(str(value).strip().lower())
+    names = []
+    for name, spellings in values.items():
+        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys()):
+            names.append(name)
+    return names
+
+
+def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
+    """Collect the captions and the split of each image from all its entries.
+
+    Raises:
+        UserError: a split is unknown; or an image is in two splits, or in none while others are in one.
+    """
+    entries = list(rows)
+    split_fields = _split_fields(entries)
+    sentences: Sentences = {}
+    split_of: dict[str, str] = {}
+    for origin, image, captions, fields in entries:
+        sentences.setdefault(image, []).extend(captions)
+        named = {to_split(name, fields.get(name), origin) for name in split_fields} or {""}
+        if len(named) > 1:
+            raise UserError(f"{origin}: {' and '.join(split_fields)} name different splits; keep one of the fields")
+        [split] = named
+        previous = split_of.setdefault(image, split)
+        if previous != split:
+            current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
+            raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
+    splits: defaultdict[str, list[str]] = defaultdict(list)
+    for image, split in split_of.items():
+        splits[split].append(image)
+    if "" in splits and len(splits) > 1:
+        raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
+    return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
