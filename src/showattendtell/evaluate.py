@@ -80,7 +80,8 @@ def _score_captions(
     Args:
         written: captions of each image in words, best first.
     """
-    from showattendtell.inference.baselines import score_baselines
+    from showattendtell.config.folders import read_option
+    from showattendtell.config.instantiate import build
     from showattendtell.inference.evaluator import evaluate_attention, score
     from showattendtell.inference.loading import find_model
     from showattendtell.inference.predictions import reference_sentences
@@ -94,7 +95,10 @@ def _score_captions(
     others = {name: value for result in measured for name, value in result.figures.items()}
     missing = scores.missing | {name: reason for result in measured for name, reason in result.missing.items()}
     labels = {name: label for result in measured for name, label in result.labels.items()}
-    baselines = score_baselines(run, written, list(references.values()), config) if config.baselines else {}
+    baselines = {}
+    if config.baselines:
+        score_baselines = build(read_option("measure", "baselines"))
+        baselines = score_baselines(run, written, list(references.values()), config)
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
     title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
     print_scores([scores.figures | others, *baselines.values()], missing, title, labels)

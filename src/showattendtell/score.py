@@ -23,9 +23,10 @@ def main(config: DictConfig) -> None:
         )
     if config.hypotheses:
         return _score_captions(config)
-    from showattendtell.inference.judgments import score_metrics
+    from showattendtell.config.folders import read_option
+    from showattendtell.config.instantiate import build
 
-    return score_metrics(config)
+    return build(read_option("measure", "judgments"))(config)
 
 
 def _score_captions(config: DictConfig) -> None:

@@ -53,10 +53,13 @@ def read_option(group: str, option: str) -> DictConfig:
     """Return the settings of an option of the core or of an extension.
 
     Raises:
-        StopIteration: there is no such option.
+        UserError: there is no such option.
     """
-    files = (Path(folder, group, f"{option}.yaml") for folder in (config_folder(), *extension_folders()))
-    return DictConfig(OmegaConf.load(next(file for file in files if file.is_file())))
+    for folder in (config_folder(), *extension_folders()):
+        file = Path(folder, group, f"{option}.yaml")
+        if file.is_file():
+            return DictConfig(OmegaConf.load(file))
+    raise UserError(f"there is no {group}={option}; the extension that has it is not installed")
 
 
 def _folders(command: str, own: Iterable[str]) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import validate_repo_id
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -241,7 +242,9 @@ def reading_settings(trained: Config, **changes: Any) -> Config:
             "the checkpoint does not say how to read its data set; train with a data module such as "
             "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
         )
-    return with_overrides(trained, **changes)
+    # what ran in training may belong to an extension that is not here
+    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
+    return with_overrides(OmegaConf.masked_copy(trained, kept), **changes)
 
 
 def _device(name: str) -> torch.device:

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 
 DYNAMO = "torch._dynamo.utils"
 
@@ -25,9 +24,9 @@ class _Deferred(ModuleType):
         return lambda *arguments: getattr(import_module(DYNAMO), name)(*arguments)
 
 
-def _disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """As `torch.compiler.disable`, but `torch._dynamo` is imported at the first call of the function."""
-    return _disable_dynamo(function, recursive)
+def _disable(function: Any = None, *_: Any, **__: Any) -> Any:
+    """Replaces the decorator `torch.compiler.disable`, which imports the compiler."""
+    return function or (lambda decorated: decorated)
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def _without_compiler() -> Iterator[None]:
     absent = {name: module for name, module in absent.items() if name not in sys.modules}
     disable = torch.compiler.disable
     sys.modules.update(absent)
-    torch.compiler.disable = _disable  # a decorator in timm.models.naflexvit and torchvision.tv_tensors
+    torch.compiler.disable = _disable  # type: ignore[assignment]  # a decorator in timm.models.naflexvit and torchvision.tv_tensors
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from repository import SHARED
 
 from showattendtell.data.formats import read_captions
 from showattendtell.errors import UserError
-from showattendtell.inference.judgments import (
+from showattendtell.extensions.trust.judgments import (
     COMPOSITE,
     CROWDFLOWER,
     EXPERT,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.metrics import baselines
-from showattendtell.metrics.baselines import WeightedReferences, leave_one_out
+from showattendtell.extensions.trust import leave_one_out as baselines
+from showattendtell.extensions.trust.leave_one_out import WeightedReferences, leave_one_out
 
 WORDS = [
     "a",

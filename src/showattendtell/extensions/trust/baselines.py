@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.config.instantiate import Config
+from showattendtell.extensions.trust.leave_one_out import Round, WeightedReferences, leave_one_out
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
-from showattendtell.metrics.baselines import Round, WeightedReferences, leave_one_out
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
