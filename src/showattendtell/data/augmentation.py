@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
-from showattendtell.runtime.vision import InterpolationMode, transforms
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Box, Caption, Example
 

@@ -17,10 +17,12 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from pydantic import Field
 from torch import Tensor
+from torchvision import io
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
-from showattendtell.runtime.vision import InterpolationMode, io, transforms
 from showattendtell.settings import ImageLength, is_url
 from showattendtell.types import Box
 

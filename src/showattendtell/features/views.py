@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import Frame, Preprocessing
-from showattendtell.runtime.vision import transforms
 from showattendtell.types import Box, Example
 
 MIRRORED = 1

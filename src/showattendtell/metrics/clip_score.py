@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import middle, open_image
 from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.tokenizers import Caption, split_captions
-from showattendtell.runtime.vision import transforms
 
 
 class ClipFeatures(nn.Module):

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import timm
 import torch
+from timm.models import VGG, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -18,7 +20,6 @@ from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
-from showattendtell.runtime.vision import VGG, checkpoint_seq, timm
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from showattendtell.types import Box, RegionBoxes
 

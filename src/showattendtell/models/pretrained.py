@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import timm
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.vision import timm
 
 OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE
 """Whether the user has turned off access to the hub (`HF_HUB_OFFLINE=1`)."""
