@@ -12,7 +12,6 @@ from disks import small_disk
 from slow_cases import slow_after
 from small_models import small_model
 from torch import nn
-from torch._inductor import config as inductor
 
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
@@ -99,11 +98,9 @@ def test_captions_that_differ_have_to_be_equally_likely():
             compare([own, other], [own, own], card, "this")
 
 
-def test_machine_code_needs_a_compiler():
-    with (
-        inductor.patch({"cpp.cxx": ("no-such-compiler",)}),
-        pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"),
-    ):
+def test_machine_code_needs_a_compiler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"):
         graph_formats(["torch", "aoti"])
 
 
