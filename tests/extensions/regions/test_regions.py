@@ -74,7 +74,7 @@ def test_a_checkpoint_is_loaded_without_the_file(checkpoint: Path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["loss.supervision_weight=1"], "the regions of this model are not a grid"),
+        (["loss.supervision_weight=1"], "regions of a detector are no grid"),
         (["augment=flip"], "this encoder does not read any"),
         (["features.views=2"], "features.views is about grids"),
         (["encoder.dim=9"], f"give encoder.dim={DIM}"),
