@@ -143,6 +143,11 @@ KINDS = {
     "a JSON line that is cut": Kind(
         text("said.jsonl", '{"image": "a.jpg", "cap'), "line 1 is not JSON", settings=JSON_LINES
     ),
+    "captions in two fields": Kind(
+        text("said.jsonl", '{"image": "a.jpg", "caption": "A dog .", "captions": ["A cat ."]}'),
+        "captions in several fields, also in captions",
+        settings=JSON_LINES,
+    ),
     "a JSON line without caption": Kind(
         text("said.jsonl", '{"image": "a.jpg"}'), "line 1: caption: field required", settings=JSON_LINES
     ),

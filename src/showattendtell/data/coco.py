@@ -73,6 +73,8 @@ def read_coco2017(
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
     train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
+    if train.splits or val.splits:
+        raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
     splits = {**split_by_hash(train.captions, {other: held_out}), val2017: list(val.captions)}
     file = CaptionFile(

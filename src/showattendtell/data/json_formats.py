@@ -37,7 +37,10 @@ class CaptionRecord(BaseModel):
     )
 
     def entry(self, origin: str) -> CaptionEntry:
-        return origin, self.image, self.captions, self.model_extra or {}
+        others = self.model_extra or {}
+        if twice := sorted({*CAPTION_FIELDS, "captions"} & others.keys()):
+            raise UserError(f"{origin} has captions in several fields, also in {twice[0]}; leave one")
+        return origin, self.image, self.captions, others
 
 
 def read_json_lines(path: Path) -> CaptionFile:
