@@ -12,7 +12,6 @@ All beams of all images are numbered together: beam k of bank c of group g of im
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -57,78 +56,87 @@ class Beams(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Captions extended by one word, each field (J, C + 1, any number).
+    """Captions with a new last word, each field (J, C + 1, any number) or another shape.
 
-    scores   log p
-    rank_scores  the score by which they are ranked: log p, less the diversity penalty
-    parents  index of the open caption that each continues
-    words    the last word
+    scores       log p; -inf marks an empty entry
+    rank_scores  the score by which they are ranked: log p less the diversity penalty, or `BeamSearch.rank_score`
+    parents      index of the open caption that each continues
+    words        the last word
+    lengths      in words, `<eos>` included
     """
 
     scores: Tensor
     rank_scores: Tensor
     parents: Tensor
     words: Tensor
+    lengths: Tensor
 
-    def best(self, k: int, mask: Tensor | None = None) -> "Candidates":
-        """Return the best k, best first; those false in `mask`, and missing ones, have log p = -inf."""
-        rank_scores = self.rank_scores if mask is None else self.rank_scores.masked_fill(~mask, -torch.inf)
-        rank_scores, order = rank_scores.topk(k)
-        scores = self.scores.gather(-1, order).masked_fill(rank_scores.isneginf(), -torch.inf)
-        return Candidates(scores, rank_scores, self.parents.gather(-1, order), self.words.gather(-1, order))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Candidates":
+        return Candidates(*map(function, self))
+
+    def best(self, k: int) -> "Candidates":
+        """Return the best k, best first; ties keep their order."""
+        order = self.rank_scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+        chosen = self.map(lambda part: part.gather(-1, order))
+        return chosen._replace(scores=chosen.scores.masked_fill(chosen.rank_scores.isneginf(), -torch.inf))
+
+    def where(self, mask: Tensor) -> "Candidates":
+        """Return the candidates with empty entries where the mask is false."""
+        return self._replace(rank_scores=self.rank_scores.masked_fill(~mask, -torch.inf))
+
+
+def join(function: Callable[..., Tensor], candidates: Sequence[Candidates], dim: int) -> Candidates:
+    """Join the fields of several candidates by `torch.cat` or `torch.stack`."""
+    return Candidates(*(function(parts, dim=dim) for parts in zip(*candidates, strict=True)))
 
 
 class NextWords(NamedTuple):
     """Scores of the next word for b of the B open captions.
 
-    rows         (b,) their indices among the B captions
-    positions    (b,) their positions among all J * W beams
-    tokens       (b, t) the captions, `<start>` first
-    scores       (b, V) unnormalized log p of the words: log p = scores - normalizers
-    normalizers  (b,) the constant of each caption
+    rows       (b,) their indices among the B captions
+    positions  (b,) their positions among all J * W beams
+    tokens     (b, t) the captions, `<start>` first
+    offsets    (b,) log p of the captions, less the normalizers of the next word's scores
+    scores     (b, V) unnormalized: log p of the extended captions = offsets + scores
     """
 
     rows: Tensor
     positions: Tensor
     tokens: Tensor
+    offsets: Tensor
     scores: Tensor
-    normalizers: Tensor
 
 
 def best_candidates(
-    beams: Beams, group: int, next_words: NextWords, constraints: Constraints, penalty: Tensor | None
+    beams: Beams, group: int, next_words: NextWords, rank_scores: Tensor, constraints: Constraints
 ) -> Candidates:
     """Return the best candidates of a group, best first.
 
     Return twice as many as there are beams: each beam has one candidate at most that ends, so that enough stay open.
 
     Args:
-        penalty: (J, V) the diversity penalty of each word, which is subtracted from log p when captions are ranked.
+        rank_scores: (b, V) the scores of the next words, less the diversity penalty.
     """
-    k, scores = 2 * beams.scores.shape[-1], next_words.scores
-    rank_scores = scores if penalty is None else scores - penalty[next_words.positions // beams.tokens.shape[1]]
+    k = 2 * beams.scores.shape[-1]
+    num_words = min(k, rank_scores.shape[1])
     if not constraints.required:
-        words = top_words(rank_scores, min(k, scores.shape[1]))
-        return _continue(beams, group, next_words, words, rank_scores).best(k)
-    required = torch.tensor(constraints.required, device=scores.device)
+        return _continue(beams, group, next_words, top_words(rank_scores, num_words), rank_scores).best(k)
+    required = torch.tensor(constraints.required, device=rank_scores.device)
     missing = constraints.missing(next_words.tokens)  # (b, C)
     # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
     staying, moving = rank_scores.clone(), torch.full_like(rank_scores, -torch.inf)
     staying[:, required] = rank_scores[:, required].masked_fill(missing, -torch.inf)
     moving[:, required] = rank_scores[:, required].masked_fill(~missing, -torch.inf)
-    words = top_words(staying, min(k, scores.shape[1]))
-    stay = _continue(beams, group, next_words, words, staying)
+    stay = _continue(beams, group, next_words, top_words(staying, num_words), staying)
     move = _continue(beams, group, next_words, required.expand_as(missing), moving)
-    move = Candidates(*(part.roll(1, dims=1) for part in move))  # bank c - 1 to bank c
+    move = move.map(lambda part: part.roll(1, dims=1))  # bank c - 1 to bank c
     move.rank_scores[:, 0] = -torch.inf  # nothing moves to bank 0
-    return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(k)
+    return join(torch.cat, [stay, move], dim=-1).best(k)
 
 
-def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, word_rank_scores: Tensor) -> Candidates:
+def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, rank_scores: Tensor) -> Candidates:
     """Return a group's captions, each extended by n words (b, n), as (J, C + 1, K * n)."""
-    previous_scores = (beams.scores.flatten()[next_words.positions] - next_words.normalizers).unsqueeze(1)
-    scores, rank_scores = (previous_scores + part.gather(1, words) for part in (next_words.scores, word_rank_scores))
-    rows = next_words.rows.unsqueeze(1).expand_as(words)
+    offsets = next_words.offsets.unsqueeze(1)
 
     def of_group(values: Tensor, fill: float) -> Tensor:
         # (b, n) of the open captions to their positions among all J * W beams, then those of the group
@@ -137,36 +145,13 @@ def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, wo
             values = padded.index_copy(0, next_words.positions, values)
         return values.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
 
-    log_p = (of_group(part, -torch.inf) for part in (scores, rank_scores))
-    return Candidates(*log_p, *(of_group(part, 0) for part in (rows, words)))
-
-
-class Hypotheses(NamedTuple):
-    """Finished captions, (I, G, any number) or another shape; log p = -inf marks an empty entry.
-
-    rank_scores  the score by which they are ranked (`BeamSearch.rank_score`)
-    scores   log p
-    lengths  in words, `<eos>` included
-    parents  index, among the captions of the step that ended it, of the one that each continues
-    words    the last word
-    """
-
-    rank_scores: Tensor
-    scores: Tensor
-    lengths: Tensor
-    parents: Tensor
-    words: Tensor
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Hypotheses":
-        return Hypotheses(*map(function, self))
-
-    def cat(self, other: "Hypotheses") -> "Hypotheses":
-        return Hypotheses(*(torch.cat(parts, dim=-1) for parts in zip(self, other, strict=True)))
-
-    def best(self, k: int) -> "Hypotheses":
-        """Return the best k; ties keep their order."""
-        order = self.rank_scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-        return self.map(lambda part: part.gather(-1, order))
+    return Candidates(
+        of_group(offsets + next_words.scores.gather(1, words), -torch.inf),
+        of_group(offsets + rank_scores.gather(1, words), -torch.inf),
+        of_group(next_words.rows.unsqueeze(1).expand_as(words), 0),
+        of_group(words, 0),
+        of_group(torch.full_like(words, next_words.tokens.shape[1]), 0),
+    )
 
 
 class SearchStep(NamedTuple):
@@ -186,7 +171,7 @@ class SearchStep(NamedTuple):
     gates: Tensor
 
 
-def backtrack(ends: Hypotheses, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
+def backtrack(ends: Candidates, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
     """Reconstruct the captions with these ends (M,), from the last word back to the first along the back-pointers."""
     shape = (len(ends.words), len(steps))
     tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
@@ -276,9 +261,9 @@ class BeamSearch(Decoding):
             steps.append(SearchStep(parents[prefix_index], tokens[:, -1], previous_scores, output.weights, output.gate))
             rows = torch.arange(len(positions), device=positions.device)
             scores = constraints.apply(output.scores, tokens[:, 1:])
-            next_words = NextWords(rows, positions, tokens, scores, output.normalizers)
+            next_words = NextWords(rows, positions, tokens, previous_scores - output.normalizers, scores)
             ended, still_open = choose(beams, next_words, self, constraints)
-            finished.add(beams.images, ended.scores, ended.parents, ended.words, length=tokens.shape[1])
+            finished.add(beams.images, ended, length=tokens.shape[1])
             if self.shrink_beam:
                 beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
             open_parents = still_open.parents.flatten(1)
@@ -293,21 +278,20 @@ class BeamHypotheses:
     def __init__(self, search: BeamSearch, like: Tensor):
         """Create empty entries for the images (rows) of `like`, in its dtype and on its device."""
         self._search = search
-        num_kept = -(-search.num_captions // search.num_beam_groups)  # per group, rounded up
-        scores = like.new_full((len(like), search.num_beam_groups, num_kept), -torch.inf)
+        self._num_kept = -(-search.num_captions // search.num_beam_groups)  # per group, rounded up
+        scores = like.new_full((len(like), search.num_beam_groups, self._num_kept), -torch.inf)
         zeros = torch.zeros_like(scores, dtype=torch.long)
-        self._ends = Hypotheses(scores, scores, zeros, zeros, zeros)
+        self._ends = Candidates(scores, scores.clone(), zeros, zeros.clone(), zeros.clone())
 
-    def add(self, images: Tensor, scores: Tensor, parents: Tensor, words: Tensor, length: int) -> None:
+    def add(self, images: Tensor, captions: Candidates, length: int) -> None:
         """Add those of the images' captions (J, G, ...) that are better than the ones stored for their group."""
-        if not scores.isfinite().any():
+        if not captions.scores.isfinite().any():
             return
-        scores, parents, words = scores.flatten(2), parents.flatten(2), words.flatten(2)
-        rank_scores = self._search.rank_score(scores, length)
-        ends = Hypotheses(rank_scores, scores, torch.full_like(words, length), parents, words)
-        best = self._ends.map(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
-        pairs = zip(self._ends, best, strict=True)
-        self._ends = Hypotheses(*(stored.index_copy(0, images, part) for stored, part in pairs))
+        ranked = captions._replace(rank_scores=self._search.rank_score(captions.scores, length))
+        stored = self._ends.map(lambda part: part[images])
+        best = join(torch.cat, [stored, ranked.map(lambda part: part.flatten(2))], dim=-1).best(self._num_kept)
+        for part, updated in zip(self._ends, best, strict=True):
+            part[images] = updated
 
     def prune(self, beams: Beams) -> Beams:
         """Prune captions that cannot be returned, and images that have only such captions.
@@ -325,14 +309,16 @@ class BeamHypotheses:
 
     def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
-        open_captions, num_kept = BeamHypotheses(self._search, self._ends.scores), self._ends.words.shape[2]
-        parents, words = (part.view_as(still_open.scores) for part in (still_open.parents, still_open.tokens[:, :, -1]))
-        open_captions.add(still_open.images, still_open.scores, parents, words, length=still_open.tokens.shape[2] - 1)
-        chosen = self._ends.cat(open_captions._ends)
+        length, scores = still_open.tokens.shape[2] - 1, still_open.scores
+        parents, words = still_open.parents.view_as(scores), still_open.tokens[:, :, -1].view_as(scores)
+        open_captions = BeamHypotheses(self._search, self._ends.scores)
+        candidates = Candidates(scores, scores, parents, words, torch.full_like(words, length))
+        open_captions.add(still_open.images, candidates, length)
+        chosen = join(torch.cat, [self._ends, open_captions._ends], dim=-1)
         if self._search.shrink_beam:
-            chosen = chosen.best(num_kept)
+            chosen = chosen.best(self._num_kept)
         else:  # the first ones that are not empty
-            order = chosen.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., :num_kept]
+            order = chosen.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., : self._num_kept]
             chosen = chosen.map(lambda part: part.gather(-1, order))
         per_image = chosen.map(lambda part: part.flatten(1)).best(self._search.num_captions)
         exists = per_image.scores.isfinite()
@@ -350,22 +336,23 @@ def choose(
     """
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
-    _, _, num_banks, num_beams = beams.scores.shape
-    penalty: Tensor | None = None
-    group_words = next_words
-    for group in range(search.num_beam_groups):
-        if search.num_beam_groups > 1:
-            in_group = next_words.positions // (num_banks * num_beams) % search.num_beam_groups == group
+    _, num_groups, num_banks, num_beams = beams.scores.shape
+    group_words, rank_scores = next_words, next_words.scores
+    if num_groups > 1:
+        counts = beams.scores.new_zeros(len(beams.images), rank_scores.shape[1])  # (J, V) captions that chose a word
+    for group in range(num_groups):
+        if num_groups > 1:
+            in_group = next_words.positions // (num_banks * num_beams) % num_groups == group
             group_words = NextWords(*(part[in_group] for part in next_words))
-        if still_open:  # count how many captions of earlier groups chose each word, (J, V)
-            words = torch.cat([earlier.words.flatten(1) for earlier in still_open], dim=1)
-            counted = torch.cat([earlier.scores.flatten(1) for earlier in still_open], dim=1).isfinite()
-            counts = still_open[0].scores.new_zeros(len(words), next_words.scores.shape[1])
-            penalty = search.diversity_penalty * counts.scatter_add_(1, words, counted.to(counts))
-        candidates = best_candidates(beams, group, group_words, constraints, penalty)
+            penalty = search.diversity_penalty * counts
+            rank_scores = group_words.scores - penalty[group_words.positions // beams.tokens.shape[1]]
+        candidates = best_candidates(beams, group, group_words, rank_scores, constraints)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
-        ended.append(candidates.best(num_beams, mask=ends & within))
-        still_open.append(candidates.best(num_beams, mask=~ends & within if search.shrink_beam else ~ends))
-    stack = partial(torch.stack, dim=1)  # (J, C + 1, K) of each group to (J, G, C + 1, K)
-    return Candidates(*map(stack, zip(*ended, strict=True))), Candidates(*map(stack, zip(*still_open, strict=True)))
+        ended.append(candidates.where(ends & within).best(num_beams))
+        stays = ~ends & within if search.shrink_beam else ~ends
+        still_open.append(candidates.where(stays).best(num_beams))
+        if num_groups > 1:
+            chosen = still_open[-1].map(lambda part: part.flatten(1))
+            counts.scatter_add_(1, chosen.words, chosen.scores.isfinite().to(counts))
+    return join(torch.stack, ended, dim=1), join(torch.stack, still_open, dim=1)

@@ -144,25 +144,25 @@ class HardLoss(BaselineLoss):
         cross_entropy = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _path_terms(outputs, mask)
-        supervision = None if maps is None else self.supervision_loss(outputs.weights, maps)
         penalties = doubly_stochastic_penalty(outputs.weights, mask, outputs.present)
         penalty = self.over_batch(penalties, outputs.num_regions, num_rows)
-        if attention.estimator == "gumbel_st":
-            return self._loss(outputs, cross_entropy, penalty, entropy.mean(), supervision=supervision)
         released = attention.estimator == "reinforce_arctic"
-        reward = -cross_entropy.nll / mask.sum(dim=1) if released else -cross_entropy.nll  # without a gradient
-        if attention.estimator == "rloo":
-            by_sample = reward.view(attention.num_samples, -1)  # (N, B)
-            baselines = (by_sample.sum(dim=0) - by_sample) / (attention.num_samples - 1)
-            advantage = (by_sample - baselines).flatten()  # (N * B,)
-        else:
-            advantage = (reward - self.baseline) / (10 if released else 1)
-        metrics = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
-        metrics["advantage_std"] = advantage.std(correction=0)
-        self.update_baseline(reward.mean(), shard)
         scale = num_rows if released else 1  # turns means over samples into sums over the batch
-        reinforce = -scale * (advantage * path).mean()
-        return self._loss(outputs, cross_entropy, penalty, scale * entropy.mean(), reinforce, metrics, supervision)
+        output = self._loss(outputs, cross_entropy, penalty, scale * entropy.mean())
+        if attention.estimator != "gumbel_st":
+            reward = -cross_entropy.nll / mask.sum(dim=1) if released else -cross_entropy.nll  # without a gradient
+            if attention.estimator == "rloo":
+                by_sample = reward.view(attention.num_samples, -1)  # (N, B)
+                baselines = (by_sample.sum(dim=0) - by_sample) / (attention.num_samples - 1)
+                advantage = (by_sample - baselines).flatten()  # (N * B,)
+            else:
+                advantage = (reward - self.baseline) / (10 if released else 1)
+            output.terms["reinforce"] = self.reward_weight * (-scale * (advantage * path).mean())
+            output.metrics["baseline"] = self.baseline.clone()
+            output.metrics["advantage"] = advantage.mean()
+            output.metrics["advantage_std"] = advantage.std(correction=0)
+            self.update_baseline(reward.mean(), shard)
+        return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 
     def _evaluate_all_regions(
         self,
@@ -212,33 +212,23 @@ class HardLoss(BaselineLoss):
         reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
         penalty = self.over_batch(expected(penalties), sampled.num_regions, num_captions)
         cross_entropy = CrossEntropy(expected(loss), expected(nll))
-        supervision = None if maps is None else expected(self.supervision_loss(outputs.weights, maps[rows]))
-        return self._loss(
-            outputs, cross_entropy, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision
-        )
+        output = self._loss(outputs, cross_entropy, penalty, expected(entropy).mean())
+        output.terms["reinforce"] = self.reward_weight * reinforce.mean()
+        if maps is None:
+            return output
+        return self.supervised(output, expected(self.supervision_loss(outputs.weights, maps[rows])))
 
     def _loss(
-        self,
-        outputs: CaptionerOutput,
-        cross_entropy: CrossEntropy,
-        penalty: Tensor,
-        entropy: Tensor,
-        reinforce: Tensor | None = None,
-        metrics: dict[str, Tensor] | None = None,
-        supervision: Tensor | None = None,
+        self, outputs: CaptionerOutput, cross_entropy: CrossEntropy, penalty: Tensor, entropy: Tensor
     ) -> LossOutput:
         """Weight the terms of the loss, each a mean over captions."""
+        learned = penalty if self.penalty_gradient else penalty.detach()
         terms = {
             "likelihood": cross_entropy.loss.mean(),
-            "doubly_stochastic": self.doubly_stochastic_weight
-            * (penalty if self.penalty_gradient else penalty.detach()),
+            "doubly_stochastic": self.doubly_stochastic_weight * learned,
             "entropy": -self.entropy_weight * entropy,
         }
-        if reinforce is not None:
-            terms["reinforce"] = self.reward_weight * reinforce
-        metrics = {"doubly_stochastic": penalty.detach(), **(metrics or {})}
-        output = LossOutput(cross_entropy.nll.mean(), terms, metrics, outputs)
-        return output if supervision is None else self.supervised(output, supervision)
+        return LossOutput(cross_entropy.nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs)
 
 
 def _path_terms(outputs: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -93,9 +93,7 @@ class SelfCriticalLoss(nn.Module):
             [(*words, *self._end) for words in captions] for captions in references
         )
         self._cider = SentenceCIDErD(self.frequencies)
-        self._constraints = Constraints(
-            (), (), SUPPRESSED, min_length=0, max_length=reward.max_length, no_repeat_ngram_size=0
-        )
+        self._constraints = Constraints((), (), SUPPRESSED, 0, reward.max_length, no_repeat_ngram_size=0)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
@@ -182,9 +180,8 @@ def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: T
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
     outputs = captioner(regions, image_index, tokens, locations=locations)
     # words that are never sampled get p = 0, so that p is normalized over those that are
-    log_p = -negative_log_likelihood(
-        outputs._replace(output_features=outputs.output_features.without(SUPPRESSED)), tokens
-    )
+    outputs = outputs._replace(output_features=outputs.output_features.without(SUPPRESSED))
+    log_p = -negative_log_likelihood(outputs, tokens)
     if outputs.sample is None:
         return log_p
     return log_p + (outputs.sample.log_prob * (tokens != PAD)).sum(dim=1)

@@ -42,14 +42,17 @@ class FirstState(nn.Module):
                 layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
             return layers
 
-        def head() -> nn.Sequential:
-            layers = [] if is_shared else relu_layers()
-            linear = start_small(Linear(region_dim, hidden_dim)) if depth == 1 else Linear(width, hidden_dim)
-            last = nn.Sequential(linear, nn.Tanh())
-            return last if is_shared else nn.Sequential(*layers, last)
+        def tanh_layer() -> nn.Sequential:
+            linear = Linear(width, hidden_dim) if depth > 1 else start_small(Linear(region_dim, hidden_dim))
+            return nn.Sequential(linear, nn.Tanh())
 
-        self.shared = nn.Sequential(*(relu_layers() if is_shared else []))
-        self.hidden, self.cell = head(), head()
+        self.shared = nn.Sequential()
+        if is_shared:
+            self.shared.extend(relu_layers())
+            self.hidden, self.cell = tanh_layer(), tanh_layer()
+        else:
+            self.hidden = nn.Sequential(*relu_layers(), tanh_layer())
+            self.cell = nn.Sequential(*relu_layers(), tanh_layer())
 
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)
