@@ -194,14 +194,6 @@ def open_folder(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def preallocate(descriptor: int, size: int) -> None:
-    """Set the size of a file in bytes, and reserve its disk space if the system supports it."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)
-
-
 def fadvise(
     descriptor: int, reading: Literal["RANDOM", "SEQUENTIAL", "WILLNEED"], start: int = 0, size: int = 0
 ) -> None:
