@@ -115,7 +115,7 @@ FAULTS = [
 ]
 OF_COMMAND = [
     (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
-    (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
+    (["attention=none", "loss.supervision_weight=1"], ["the map of attention=none is constant"]),
 ]
 """Reported before a module is built, or after."""
 
