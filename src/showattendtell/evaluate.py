@@ -91,25 +91,30 @@ def _score_captions(
 
     references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
-    measured = [metric.measure(run, written, config.seed) for metric in metrics]
-    others = {name: value for result in measured for name, value in result.figures.items()}
-    missing = scores.missing | {name: reason for result in measured for name, reason in result.missing.items()}
-    labels = {name: label for result in measured for name, label in result.labels.items()}
+    rows = [metric.measure(run, written, config.seed) for metric in metrics if metric.labels]
+    labels = {name: label for metric in metrics for name, label in metric.labels.items()}
+    table = {name: value for result in rows for name, value in result.figures.items()}
+    missing = scores.missing | {name: reason for result in rows for name, reason in result.missing.items()}
     baselines = {}
     if config.baselines:
         score_baselines = build(read_option("measure", "baselines"))
         baselines = score_baselines(run, written, list(references.values()), config)
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
     title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
-    print_scores([scores.figures | others, *baselines.values()], missing, title, labels)
+    print_scores([scores.figures | table, *baselines.values()], missing, title, labels)
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
+    for metric in metrics:
+        if not metric.labels:  # with tables of its own, which take longer
+            result = metric.measure(run, written, config.seed)
+            attention |= result.figures
+            missing |= result.missing
     path = write_json(
         {
             **scores.figures,
             **attention,
-            **others,
+            **table,
             "missing": missing,
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),

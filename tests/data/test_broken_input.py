@@ -145,7 +145,7 @@ KINDS = {
     ),
     "captions in two fields": Kind(
         text("said.jsonl", '{"image": "a.jpg", "caption": "A dog .", "captions": ["A cat ."]}'),
-        "captions in several fields, also in captions",
+        "captions in two fields, also in captions",
         settings=JSON_LINES,
     ),
     "a JSON line without caption": Kind(

@@ -35,8 +35,12 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_what_was_written_is_verified(tmp_path: Path, dtype: str):
-    write(tmp_path / "grids", plan_of(settings={**SETTINGS, "dtype": dtype}))
+    store = tmp_path / "grids"
+    write(store, plan_of(settings={**SETTINGS, "dtype": dtype}))
     verify_stores(tmp_path)
+    damage(store / "00001.npy", flip_bit)
+    with pytest.raises(UserError, match="grids is damaged"):
+        verify_stores(tmp_path)
 
 
 def flip_bit(shard: bytes) -> bytes:
@@ -73,8 +77,10 @@ def test_a_merged_store_outlives_its_sources_and_they_it(cache: Path, tmp_path: 
     merge(sources, tmp_path / "all")
     shutil.rmtree(sources[0])
     verify_stores(tmp_path / "all")
+    assert len(FeatureStore(tmp_path / "all")) == len(NAMES) + len(OTHERS) - 1
     shutil.rmtree(tmp_path / "all")
     verify_stores(sources[1])
+    assert len(FeatureStore(sources[1])) == len(OTHERS) - 1
 
 
 def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):

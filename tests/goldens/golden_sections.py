@@ -172,19 +172,19 @@ def caption_pictures(folder: Path) -> dict[str, Any]:
     return caption(pictures())
 
 
-def test_names(root: Path, number: int) -> list[str]:
+def names_of_test_images(root: Path, number: int) -> list[str]:
     return (root / "Flickr_8k.testImages.txt").read_text().split()[:number]
 
 
 def caption_flickr8k(folder: Path) -> dict[str, Any]:
     root = flickr8k()
-    return caption([root / "images" / name for name in test_names(root, NUM_PHOTOGRAPHS)])
+    return caption([root / "images" / name for name in names_of_test_images(root, NUM_PHOTOGRAPHS)])
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
     """Return the scores of the first test images, and their captions."""
     root, few = flickr8k(), folder / "flickr8k"
-    names = {"test": test_names(root, NUM_EVALUATED)}
+    names = {"test": names_of_test_images(root, NUM_EVALUATED)}
     for split in ("train", "dev"):
         names[split] = (root / f"Flickr_8k.{split}Images.txt").read_text().split()[:5]
     few.mkdir()

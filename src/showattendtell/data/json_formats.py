@@ -37,10 +37,10 @@ class CaptionRecord(BaseModel):
     )
 
     def entry(self, origin: str) -> CaptionEntry:
-        others = self.model_extra or {}
-        if twice := sorted({*CAPTION_FIELDS, "captions"} & others.keys()):
-            raise UserError(f"{origin} has captions in several fields, also in {twice[0]}; leave one")
-        return origin, self.image, self.captions, others
+        fields = self.model_extra or {}
+        if "captions" in fields:
+            raise UserError(f"{origin} has captions in two fields, also in captions; leave one")
+        return origin, self.image, self.captions, fields
 
 
 def read_json_lines(path: Path) -> CaptionFile:

@@ -126,22 +126,27 @@ Captions = Mapping[str, Sequence[Sequence[str]]]
 
 
 class RunScores(NamedTuple):
-    """Scores by their names in result files, the reason for each missing metric, and the labels and number formats of
-    the scores that are rows of the table."""
+    """Scores by their names in result files, and the reason for each missing metric."""
 
     figures: dict[str, Any]
     missing: Mapping[str, str] = MappingProxyType({})
-    labels: Labels = MappingProxyType({})
 
 
 class RunMetric(Protocol):
-    """A metric of generated captions that needs the model or its images; an option of the group `metric`."""
+    """A metric of generated captions that needs the model or its images; an option of the group `metric`.
+
+    Attributes:
+        labels: labels and number formats of its scores in the table of all scores; empty for a metric that prints
+            tables of its own, below that one.
+    """
+
+    labels: Labels
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` if the run cannot be measured, before captions are generated."""
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
-        """Return the scores; tables of its own are printed."""
+        """Return the scores of the captions."""
 
 
 def run_metrics(names: Sequence[str]) -> list[RunMetric]:

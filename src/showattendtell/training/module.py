@@ -97,7 +97,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
         self.step_terms: Mapping[str, Tensor] = {}
-        """The weighted loss terms of the last training step, for callbacks."""
+        """The weighted loss terms of a training step until its backward pass, for callbacks."""
         self.graphs: Callable[..., LossOutput] | None = None  # set by the callback CUDAGraphs
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
@@ -176,6 +176,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self._train_means.update(means)
         self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
+
+    def on_after_backward(self) -> None:
+        self.step_terms = {}  # they hold the graph, and a module with a graph cannot be copied
 
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""

@@ -4,6 +4,7 @@ Sizes are those of `showattendtell.types`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 from showattendtell.types import CaptionOutput, Example
-from showattendtell.visualization.tables import Terminal
+from showattendtell.visualization.tables import Labels, Terminal
 
 DIRECTIONS = 64
 """Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
@@ -168,6 +169,8 @@ def check_calibrated(run: EvaluationRun) -> Calibration:
 
 class CalibrationMetric:
     """How well the probabilities of words and the confidence in captions are calibrated."""
+
+    labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` as `check_calibrated`."""

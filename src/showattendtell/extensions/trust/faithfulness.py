@@ -8,6 +8,7 @@ of sets of regions that are kept.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from showattendtell.inference.predictions import Predictor, read_grids
 from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
 from showattendtell.models.captioner import Captioner
 from showattendtell.types import Example, RegionBoxes
-from showattendtell.visualization.tables import Terminal
+from showattendtell.visualization.tables import Labels, Terminal
 
 CENTER, BOX = "center", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
@@ -46,6 +47,8 @@ INTEGRATION_STEPS = 8
 
 class FaithfulnessMetric:
     """Whether attention maps show the regions that words depend on."""
+
+    labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` as `check_faithfulness`."""

@@ -10,8 +10,9 @@ from showattendtell.extensions.trust.hallucination import coco_names, find_hallu
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import maps_of_captions
 from showattendtell.types import Caption, Example
+from showattendtell.visualization.tables import Labels
 
-LABELS = {
+LABELS: Labels = {
     "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
     "chair_s": ("CHAIR-s, % of captions", ".1f"),
     "chair_mentions": ("mentioned objects", ",.0f"),
@@ -32,6 +33,8 @@ class ObjectMetric:
             et al. 2019).
     """
 
+    labels: Labels = LABELS
+
     def __init__(self, kind: Literal["chair", "grounding"]):
         self._kind = kind
 
@@ -45,8 +48,8 @@ class ObjectMetric:
             best = [image_captions[0] for image_captions in captions.values()]
             result = _hallucination(run, best) if self._kind == "chair" else _grounding(run, best)
         if isinstance(result, str):
-            return RunScores({}, {self._kind: result}, LABELS)
-        return RunScores(result, {}, LABELS)
+            return RunScores({}, {self._kind: result})
+        return RunScores(result)
 
 
 def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
