@@ -137,7 +137,7 @@ def _caption_photographs(
             _print_captions(source, list(zip(models, outputs, strict=True)), pictures[i], is_single)
             output_by_picture = (output for output in outputs for _ in suffixes)
             for output, path in zip(output_by_picture, pictures[i], strict=True):
-                draw(*output.as_drawn(), path, output.caption)
+                draw(output.as_drawn(), path)
             drawn += pictures[i]
             if outputs[0].unsure:
                 unsure_photographs.append(source)

@@ -1,12 +1,13 @@
 """Heatmaps on the photograph, as a figure and as an animation."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFont, ImageSequence
-from sample_pages import BOXES, PEAKS, boxed, gated, peaked
+from sample_pages import BOXES, PEAKS, boxed, gated
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
@@ -22,6 +23,7 @@ from showattendtell.visualization.heatmaps import (
     place_words,
     titles,
 )
+from showattendtell.visualization.rendering import Drawing
 
 WIDTH, HEIGHT = 300, 200
 
@@ -60,7 +62,8 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
     words = ["a", "red", "wall", "and", "nothing", "else"]
     maps = np.stack([one_region(step % 4, 0) for step in range(7)])
-    draw_heatmaps(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), tmp_path / "new" / "wall.png")
+    drawing = Drawing(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), " ".join(words))
+    draw_heatmaps(drawing, tmp_path / "new" / "wall.png")
     with Image.open(tmp_path / "new" / "wall.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     columns_per_row, rows = 4, 2
@@ -75,17 +78,11 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     assert not any(shares[len(words) + 1 :])
 
 
-def test_a_folder_that_cannot_be_made_raises_an_error(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/wall.png cannot be written .* choose another place"):
-        draw_heatmaps(
-            Image.new("RGB", (8, 8)),
-            ["a"],
-            np.ones((1, 2, 2)),
-            np.ones(1),
-            Box(0, 0, 8, 8),
-            tmp_path / "file" / "wall.png",
-        )
+@pytest.mark.parametrize(("draw", "suffix"), [(draw_heatmaps, "png"), (draw_animation, "gif")])
+def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path, draw: Callable[..., None], suffix: str):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=rf"file/a.{suffix} cannot be written .*; choose another place"):
+        draw(gated().as_drawn(), tmp_path / f"file/a.{suffix}")
 
 
 def test_titles_show_beta_for_a_model_with_a_gate():
@@ -98,8 +95,8 @@ HALF = Box(75, 0, 225, 200)
 
 
 def animate(path: Path) -> list[Image.Image]:
-    [caption, *_] = gated().captions
-    draw_animation(GREY, ["a", "dog", "runs", "fast"], caption.attention, caption.gates, HALF, path)
+    best, words = gated().best, ["a", "dog", "runs", "fast"]
+    draw_animation(Drawing(GREY, words, best.attention, best.gates, HALF, " ".join(words)), path)
     with Image.open(path) as picture:
         assert picture.info["loop"] == 0
         return [frame.copy().convert("RGB") for frame in ImageSequence.Iterator(picture)]
@@ -136,7 +133,7 @@ def test_the_present_word_is_marked(tmp_path: Path):
 def test_words_are_placed_in_lines_that_hold_them():
     font = ImageFont.load_default(16)
     words = ["two", "brown", "dogs", "run", "x" * 80, "end"]
-    placed, height = place_words(words, font, 120)
+    placed, height = place_words(words, font, 120, [True] * len(words))
     assert [word for word, *_ in placed] == words
     assert placed[0][1:] == (MARGIN, MARGIN)
     assert all(x + font.getlength(word) <= 120 - MARGIN for word, x, _ in placed if len(word) < 80)
@@ -144,14 +141,8 @@ def test_words_are_placed_in_lines_that_hold_them():
     assert height == placed[-1][2] + LINE + MARGIN
 
 
-def test_an_animation_that_cannot_be_written_raises_an_error(tmp_path: Path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"file/a.gif cannot be written .*; choose another place"):
-        draw_animation(GREY, ["a"], peaked(3, 3, 0, 0)[np.newaxis], np.ones(1), HALF, tmp_path / "file" / "a.gif")
-
-
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
-    draw_animation(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, tmp_path / "a.webp")
+    draw_animation(Drawing(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, ""), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         assert picture.n_frames == 1
 

@@ -15,12 +15,13 @@ from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization.heatmaps import draw_heatmaps
 from showattendtell.visualization.pages import drawing, picture_names
+from showattendtell.visualization.rendering import Drawing
 
 
-def something(path: Path) -> tuple:
-    """What `draw_heatmaps` takes."""
+def something(path: Path) -> tuple[Drawing, Path]:
     photograph = Image.effect_noise((60, 40), 50).convert("RGB")
-    return photograph, ["a", "dog"], np.random.default_rng(0).random((2, 3, 3)), np.zeros(2), Box(10, 0, 50, 40), path
+    maps = np.random.default_rng(0).random((2, 3, 3))
+    return Drawing(photograph, ["a", "dog"], maps, np.zeros(2), Box(10, 0, 50, 40), "a dog"), path
 
 
 def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
@@ -29,8 +30,8 @@ def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
     with drawing() as draw:
         for what in asked:
             draw(*what)
-    for what, name in zip(asked, names, strict=True):
-        draw_heatmaps(*what[:-1], tmp_path / "here" / name)
+    for (drawing_here, _), name in zip(asked, names, strict=True):
+        draw_heatmaps(drawing_here, tmp_path / "here" / name)
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert multiprocessing.active_children() == []
 

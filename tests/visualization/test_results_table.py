@@ -191,13 +191,17 @@ def test_a_difference_has_its_interval_in_every_format():
 
 
 def test_the_suffix_decides_the_format():
-    assert [find_format(f"out.d/table{suffix}") for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
+    assert [find_format(Path(f"out.d/table{suffix}")) for suffix in (".md", ".tex", ".json")] == [
+        markdown,
+        latex,
+        as_json,
+    ]
 
 
 @pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
 def test_a_suffix_of_no_format_raises_an_error(file: str):
     with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md or .tex"):
-        find_format(file)
+        find_format(Path(file))
 
 
 def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():

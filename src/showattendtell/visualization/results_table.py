@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
@@ -14,6 +13,7 @@ from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 from showattendtell.errors import UserError
 from showattendtell.visualization.rendering import escape_markdown, fill
 from showattendtell.visualization.result_files import Result, run_name
+from showattendtell.visualization.tables import Terminal, print_notes
 
 HEADINGS = {
     **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
@@ -42,11 +42,10 @@ HEADINGS = {
 }
 """The figures that can be columns, and their headings."""
 
-DIGITS = {
-    **{"meteor": 2, "attention_entropy": 2, "attention_movement": 2, "distinct_captions": 0},
-    **{"attention_rank_correlation": 3, "attention_magnitude_correlation": 3},
-    **{"attention_deletion": 3, "attention_insertion": 3},
-}
+DIGITS = {"distinct_captions": 0}
+DIGITS |= dict.fromkeys(("meteor", "attention_entropy", "attention_movement"), 2)
+DIGITS |= dict.fromkeys(("attention_rank_correlation", "attention_magnitude_correlation"), 3)
+DIGITS |= dict.fromkeys(("attention_deletion", "attention_insertion"), 3)
 """Digits after the decimal point, where not 1."""
 
 
@@ -58,8 +57,8 @@ class TableValue(NamedTuple):
     digits: int = 1
 
     def __str__(self) -> str:
-        spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
-        return f"{self.mean:.{self.digits}f}{spread}"
+        mean = f"{self.mean:.{self.digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
 
 
 class TableInterval(NamedTuple):
@@ -101,9 +100,6 @@ class ResultsTable(NamedTuple):
     photographs: str | None = None
 
 
-LATEX = str.maketrans(LATEX_ESCAPE_RULES)
-
-
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
     _, model, *others = _headings(overview.columns)
@@ -115,20 +111,15 @@ def print_overview(overview: ResultsTable) -> None:
         for _, *cells in _cells(block, overview.columns):
             table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
         table.add_section()
-    console = Console(highlight=False)
-    console.print(table)
-    for note in overview.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+    Terminal(highlight=False).print(table)
+    print_notes(overview.notes)
 
 
 def markdown(overview: ResultsTable) -> str:
-    rows = [
-        [str(escape_markdown(cell)) for cell in cells]
-        for block in overview.blocks
-        for cells in _cells(block, overview.columns)
-    ]
+    rows = [cells for block in overview.blocks for cells in _cells(block, overview.columns)]
+    table = _tabulate(overview, [list(map(escape_markdown, cells)) for cells in rows], "pipe")
     notes = [f"- {escape_markdown(note)}" for note in overview.notes]
-    return "\n".join([_tabulate(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
+    return "\n".join([table, "", *notes]).rstrip() + "\n"
 
 
 def latex(overview: ResultsTable) -> str:
@@ -137,23 +128,23 @@ def latex(overview: ResultsTable) -> str:
     for block in overview.blocks:
         rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
     table = _tabulate(overview, rows[1:], "latex_booktabs")
-    notes = [f"\\par{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in overview.notes]
+    escapes = str.maketrans(LATEX_ESCAPE_RULES)
+    notes = [f"\\par{{\\footnotesize {note.translate(escapes)}\\par}}" for note in overview.notes]
     return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
 
 
 def as_json(overview: ResultsTable) -> str:
     """Return every figure at full precision, with the result files behind it."""
-    blocks: list[dict[str, Any]] = []
+    blocks = []
     for block in overview.blocks:
-        blocks.append({"title": block.title, "rows": []})
+        rows = []
         for row in block.rows:
             figures = {name: figure._asdict() for name, figure in row.figures.items()}
             for figure in figures.values():
                 del figure["digits"]
-            results = [
-                {"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results
-            ]
-            blocks[-1]["rows"].append({"model": row.label, "figures": figures, "results": results})
+            files = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
+            rows.append({"model": row.label, "figures": figures, "results": files})
+        blocks.append({"title": block.title, "rows": rows})
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
@@ -166,37 +157,30 @@ def html(overview: ResultsTable, folder: Path = Path()) -> str:
     blocks = []
     for block in overview.blocks:
         columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
-        links = [
-            [
-                (run_name(result), Path(os.path.relpath(Path(result.path).parent, folder)).as_posix())
-                for result in row.results
-            ]
-            for row in block.rows
-        ]
-        rows = zip(block.rows, _cells(block, columns), links, strict=True)
-        blocks.append((block.title, [*_headings(columns)[1:], "runs"], list(rows)))
-    figures = [figure for block in overview.blocks for row in block.rows for figure in row.figures.values()]
-    spread = any(isinstance(figure, TableValue) and figure.deviation is not None for figure in figures)
-    return fill("table.html", overview=overview, blocks=blocks, spread=spread)
+        rows = list(zip(block.rows, _cells(block, columns), strict=True))
+        blocks.append((block.title, _headings(columns)[1:], rows))
+
+    def link(result: Result) -> str:
+        return os.path.relpath(Path(result.path).parent, folder)
+
+    return fill("table.html", overview=overview, blocks=blocks, link=link, run_name=run_name)
 
 
 FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
 """Functions that format a table, by the suffix of the file."""
 
 
-def find_format(path: str) -> Callable[[ResultsTable], str]:
+def find_format(path: Path) -> Callable[[ResultsTable], str]:
     """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
-    suffix = Path(path).suffix
-    if suffix not in FORMATS:
-        raise UserError(
-            f"a table cannot be written as {path}; give output a file with the suffix {' or '.join(FORMATS)}"
-        )
-    return FORMATS[suffix]
+    if path.suffix not in FORMATS:
+        suffixes = " or ".join(FORMATS)
+        raise UserError(f"a table cannot be written as {path}; give output a file with the suffix {suffixes}")
+    return FORMATS[path.suffix]
 
 
 def format_table(overview: ResultsTable, path: Path) -> bytes:
     """Return the content of a file with a table, in the format of its suffix; raise `UserError` for an unknown one."""
-    form = find_format(str(path))
+    form = find_format(path)
     return (html(overview, path.parent) if form is html else form(overview)).encode()
 
 
@@ -208,16 +192,14 @@ def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
     """Return the rows of a block as text, its title in the first; `-` for a missing figure."""
     rows: list[list[str]] = []
     for row in block.rows:
-        name = "" if rows else block.title
-        figures = (str(row.figures.get(column, "-")) for column in columns)
         seeds = len(row.results)
         if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
             seeds = len({model.seed for model in row.results[0].models})
-        rows.append([name, row.label, *figures, str(seeds or "")])
+        figures = [str(row.figures.get(column, "-")) for column in columns]
+        rows.append(["" if rows else block.title, row.label, *figures, str(seeds or "")])
     return rows
 
 
 def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
-    headings = _headings(overview.columns)
-    alignment = ["left", "left", *("right" for _ in headings[2:])]
-    return tabulate(rows, headings, layout, disable_numparse=True, colalign=alignment)
+    alignment = ["left", "left", *["right"] * (len(overview.columns) + 1)]
+    return tabulate(rows, _headings(overview.columns), layout, disable_numparse=True, colalign=alignment)

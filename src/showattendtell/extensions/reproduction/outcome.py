@@ -89,7 +89,13 @@ def _series(
         for decoding in table.decodings if ensemble.is_finished else ():
             series.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
     for name, decoding, results in series:
-        yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", mean_scores([result.figures for result in results], COLUMNS), results)
+        yield (
+            name,
+            decoding,
+            TableRow(
+                f"{name}, {title_of(decoding)}", mean_scores([result.figures for result in results], COLUMNS), results
+            ),
+        )
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
