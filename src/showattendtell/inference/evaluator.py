@@ -36,9 +36,8 @@ from showattendtell.visualization.tables import (
     Labels,
     attention_score_figures,
     print_attention_scores,
-    print_maps,
     print_notes,
-    print_relations,
+    print_statistics,
     relation_figures,
 )
 
@@ -273,14 +272,12 @@ def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str
     if len(run.predictors) > 1:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
-    maps = {f"attention_{name}": float(mean.mean) for name, mean in statistics.items()}
-    print_maps(maps)
-    relations = measure_relations(*run.predictors[0], run.examples)
-    print_relations(relations)
-    figures = {**maps, **relation_figures(relations)}
+    figures: dict[str, Any] = {f"attention_{name}": float(mean.mean) for name, mean in statistics.items()}
+    figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
+    print_statistics(figures)
     if attention_scores := measure_attention(*run.predictors[0], run.examples):
-        print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
         figures |= attention_score_figures(attention_scores)
+        print_attention_scores(figures, "attention at the ground-truth boxes", with_kinds)
     return figures
 
 
@@ -294,9 +291,10 @@ def score_attention_maps(run: EvaluationRun) -> dict[str, Any]:
         raise UserError(reason)
     attention_scores = measure_attention(*run.predictors[0], run.examples)
     assert attention_scores
-    print_attention_scores(attention_scores, run.title(), with_kinds=True)
+    figures = attention_score_figures(attention_scores)
+    print_attention_scores(figures, run.title(), with_kinds=True)
     print_notes(run.dataset.notes)
-    return attention_score_figures(attention_scores)
+    return figures
 
 
 def _lacks_attention(run: EvaluationRun) -> str:

@@ -14,16 +14,14 @@ from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.types import Dataset
 from showattendtell.visualization.fonts import families
 
-DPI = 110
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
 
 NUM_SAMPLES = 6
-NUM_CAPTIONS = 2
-"""Number of captions shown for a sample of a data set."""
+"""Number of images of a data set that its sheet shows, in two rows."""
 
 
-def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
+def encode(figure: Figure, suffix: str = ".png", dpi: int = 110) -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     content, kind = BytesIO(), suffix.lower().removeprefix(".")
     if kind not in KINDS:
@@ -59,7 +57,8 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     right.plot(list(bleu), list(bleu.values()), marker=".", color="C2")
     if bleu:
         best = max(bleu, key=lambda epoch: bleu[epoch])
-        right.annotate(f"{bleu[best]:.1f}", (best, bleu[best]), textcoords="offset points", xytext=(0, 5), ha="center")
+        place = (best, bleu[best])
+        right.annotate(f"{bleu[best]:.1f}", place, textcoords="offset points", xytext=(0, 5), ha="center")
     right.margins(y=0.15)
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
@@ -73,29 +72,31 @@ def draw_data_sheet(dataset: Dataset) -> bytes:
     """Draw a histogram of caption lengths by split above samples spread evenly over the largest split, as PNG."""
     from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
+    figure, columns = Figure(figsize=(11, 7), layout="constrained"), NUM_SAMPLES // 2
+    grid = figure.add_gridspec(3, columns, height_ratios=(1, 1.2, 1.2))
     axis = figure.add_subplot(grid[0, :])
     for name, split in dataset.splits.items():
         counts = Counter(len(caption.words) for example in split for caption in example.captions)
+        total = counts.total()
         lengths = range(1, max(counts, default=1) + 1)
-        percentages = [100 * counts[length] / max(1, counts.total()) for length in lengths]
-        axis.step(lengths, percentages, where="mid", label=f"{name} ({counts.total():,})")
+        percentages = [100 * counts[length] / max(1, total) for length in lengths]
+        axis.step(lengths, percentages, where="mid", label=f"{name} ({total:,})")
     axis.set(title=f"{dataset.name}: words per caption", ylabel="% of captions")
     axis.grid(alpha=0.3)
     axis.legend()
     largest = max(dataset.splits.values(), key=len)
     step = max(1, len(largest) // NUM_SAMPLES)
     for i, example in enumerate(largest[::step][:NUM_SAMPLES]):
-        axis = figure.add_subplot(grid[1 + i // (NUM_SAMPLES // 2), i % (NUM_SAMPLES // 2)])
+        axis = figure.add_subplot(grid[1 + i // columns, i % columns])
         axis.axis("off")
         axis.set_anchor("W")
         try:
             axis.imshow(open_image(Path(example.path)))
         except UserError:
             axis.text(0.5, 0.5, "cannot be read", ha="center")
-        sentences = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
-        lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in sentences)
-        title = f"{example.image}\n{lines}"
+        title = example.image
+        for caption in example.captions[:2]:
+            sentence = caption.written or " ".join(caption.words)
+            title += "\n" + textwrap.shorten(sentence, 48, placeholder=" ...")
         axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
     return encode(figure, dpi=100)

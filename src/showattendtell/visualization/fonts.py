@@ -36,9 +36,8 @@ class FontFinder:
 
         Prints a note when it first meets a character that no font has.
         """
-        needed = {
-            character for character in text if not character.isspace() and unicodedata.category(character)[0] != "C"
-        } - self._missing
+        visible = {letter for letter in text if not letter.isspace() and unicodedata.category(letter)[0] != "C"}
+        needed = visible - self._missing
         for file in self.files:
             needed -= characters(file, needed)
         if needed:
@@ -47,18 +46,19 @@ class FontFinder:
 
     def _search(self, needed: set[str]) -> None:
         """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
-        files = sorted(
-            map(Path, font_manager.findSystemFonts()), key=lambda file: ("regular" not in file.stem.lower(), file)
-        )
-        coverage = {file: available for file in files if (available := characters(file, needed))}
+        files = sorted(map(Path, font_manager.findSystemFonts()))
+        files.sort(key=lambda file: "regular" not in file.stem.lower())
+        coverage = {file: characters(file, needed) for file in files}
         while needed & set().union(*coverage.values()):
             best = max(coverage, key=lambda file: len(coverage[file] & needed))
             self.files.append(best)
             needed = needed - coverage[best]
         if needed and not self._missing:
-            note = f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes"
-            hint = f"install one, such as Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
-            Console(stderr=True, highlight=False).print(f"{note}; {hint}", style="yellow", soft_wrap=True)
+            note = (
+                f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
+                f"Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
+            )
+            Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
         self._missing |= needed
 
 
@@ -101,15 +101,14 @@ def _family(file: Path) -> str:
 def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
     """Return the font that has the most characters of the text."""
     needed = set(text)
-    return _open(max(finder().covering(text), key=lambda file: len(characters(file, needed))), size)
-
-
-@cache
-def _open(file: Path, size: int) -> ImageFont.FreeTypeFont:
+    file = max(finder().covering(text), key=lambda file: len(characters(file, needed)))
     return ImageFont.truetype(str(file), size)
 
 
 def right_to_left(words: Sequence[str]) -> bool:
     """Return whether the first letter belongs to a script that is written from right to left."""
-    directions = (unicodedata.bidirectional(letter) for word in words for letter in word)
-    return next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L"
+    for letter in "".join(words):
+        direction = unicodedata.bidirectional(letter)
+        if direction in ("L", "R", "AL"):
+            return direction != "L"
+    return False

@@ -23,15 +23,10 @@ METRICS = {
     "spice": ("SPICE", ".1f"),
     "clip_score": ("CLIPScore", ".1f"),
 }
-SCORES = (
-    {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
-    {
-        **{f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)},
-        "brevity_penalty": ("brevity penalty", ".3f"),
-    },
-    METRICS,
-)
-"""Labels and number formats of caption scores, the paper's first: BLEU without brevity penalty."""
+BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
+BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
+BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
+"""Labels and number formats of caption scores."""
 COUNTS = {
     "words": ("words", ",.0f"),
     "reference_words": ("words of the closest references", ",.0f"),
@@ -56,11 +51,9 @@ class Terminal(Console):
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
-    table = Table(
-        "split", "images", "captions", "words per caption", "known words", title=dataset.name, title_justify="left"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("split", title=dataset.name, title_justify="left")
+    for column in ("images", "captions", "words per caption", "known words"):
+        table.add_column(column, justify="right")
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)
@@ -92,19 +85,25 @@ def print_scores(
     table = Table("", show_header=len(columns) > 1)
     for i in range(1, len(columns) + 1):
         table.add_column(f"({i})", justify="right")
-    numbers = (name for figures in columns for name, score in figures.items() if isinstance(score, float))
-    for group in (*SCORES, _other_scores(numbers, others), others, COUNTS):
+    numbers = [name for figures in columns for name, score in figures.items() if isinstance(score, float)]
+    for group in _groups(numbers, others):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
-                table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
+                table.add_row(label, *[format(figures[name], form) if name in figures else "-" for figures in columns])
         table.add_section()
     print_titled(table, title, missing)
 
 
-def _other_scores(names: Iterable[str], others: Labels) -> dict[str, tuple[str, str]]:
-    """Return labels and number formats of the scores of a user's own metrics."""
-    known = {name for group in (*SCORES, others, COUNTS) for name in group}
-    return {name: (name, ".1f") for name in names if name not in known}
+def _groups(names: Iterable[str], others: Labels) -> list[Labels]:
+    """Return groups of labels and number formats, the paper's scores first: BLEU without brevity penalty.
+
+    Args:
+        names: of scores, which may be those of a user's own metrics.
+        others: labels of scores that this module does not know.
+    """
+    known = {*BLEU, *BLEU_WITH_PENALTY, *METRICS, *others, *COUNTS}
+    own = {name: (name, ".1f") for name in names if name not in known}
+    return [BLEU, BLEU_WITH_PENALTY, METRICS, own, others, COUNTS]
 
 
 def print_comparison(comparison: Comparison, title: str) -> None:
@@ -112,7 +111,8 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in (*SCORES, _other_scores(comparison.differences, {})):
+    *groups, _ = _groups(comparison.differences, {})
+    for group in groups:
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -132,40 +132,39 @@ def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
-def print_maps(statistics: Mapping[str, float]) -> None:
-    """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
-    Terminal(highlight=False).print(
-        f"attention at the words of the references: entropy {statistics['attention_entropy']:.2f} nats, and "
-        f"{100 * statistics['attention_movement']:.1f} % of it moves from word to word\n",
-        soft_wrap=True,
-    )
+def print_statistics(figures: Mapping[str, float]) -> None:
+    """Print the entropy and movement of attention over the words of the reference captions, and the accuracy on their
+    relation words, if they have some."""
+    lines = [
+        f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
+    ]
+    if num_words := figures["relation_words"]:
+        lines.append(
+            f"relation words (left, above, ...): {figures['relation_accuracy']:.1f} % of {num_words:,} correct; "
+            f"always the most frequent: {figures['relation_majority']:.1f} %\n"
+        )
+    for line in lines:
+        Terminal(highlight=False).print(line, soft_wrap=True)
 
 
-def print_relations(relations: Relations) -> None:
-    """Print the accuracy on relation words of the reference captions; nothing if they have none."""
-    if not relations.num_words:
-        return
-    Terminal(highlight=False).print(
-        f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
-        f"always the most frequent: {100 * relations.majority:.1f} %\n",
-        soft_wrap=True,
-    )
+def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
+    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image.
 
-
-def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool = False) -> None:
-    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image."""
+    Args:
+        figures: see `attention_score_figures`.
+    """
     table = Table("attention", title=title, title_justify="left")
     for column in ("nouns", "pointing game", "correctness"):
         table.add_column(column, justify="right")
-    sources = {
-        "model": scores.model,
-        "uniform": scores.uniform,
-        "center prior": scores.center,
-    }
-    kinds = {f"model: {kind}": score for kind, score in scores.by_kind.items()} if with_kinds else {}
-    for name, score in (sources | kinds).items():
-        rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
-        table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "center prior")
+    baselines = figures["attention_baselines"]
+    rows = {"model": figures, "uniform": baselines["uniform"], "center prior": baselines["center"]}
+    if with_kinds:
+        rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
+    for name, scores in rows.items():
+        num_words = scores.get("pointing_game_words", figures["pointing_game_words"])
+        rates = [f"{scores[rate]:.1f}" for rate in ("pointing_game", "attention_correctness")]
+        table.add_row(name, f"{num_words:,}", *rates, end_section=name == "center prior")
     Terminal(highlight=False).print(table)
 
 
@@ -180,15 +179,15 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
 
 def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     """Return the scores of attention maps by their names in result files; rates in percent."""
-    by_kind = {
-        kind: {**_rates(score), "pointing_game_words": score.num_words} for kind, score in scores.by_kind.items()
-    }
     return {
-        **_rates(scores.model),
-        "pointing_game_words": scores.model.num_words,
+        **_with_words(scores.model),
         "attention_baselines": {"uniform": _rates(scores.uniform), "center": _rates(scores.center)},
-        "attention_by_kind": by_kind,
+        "attention_by_kind": {kind: _with_words(score) for kind, score in scores.by_kind.items()},
     }
+
+
+def _with_words(score: MapScore) -> dict[str, float]:
+    return {**_rates(score), "pointing_game_words": score.num_words}
 
 
 def _rates(score: MapScore) -> dict[str, float]:
