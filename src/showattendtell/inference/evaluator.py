@@ -272,7 +272,7 @@ def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str
     if len(run.predictors) > 1:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
-    figures: dict[str, Any] = {f"attention_{name}": float(mean.mean) for name, mean in statistics.items()}
+    figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
     print_statistics(figures)
     if attention_scores := measure_attention(*run.predictors[0], run.examples):

@@ -31,10 +31,8 @@ from showattendtell.inference.checkpoints import (
     CONFIG,
     ENCODER,
     has_encoder,
-    load,
     read_checkpoint,
     read_vocabulary,
-    save,
     write_model_folder,
 )
 from showattendtell.models.calibration import NAMES, Calibration
@@ -44,12 +42,6 @@ from showattendtell.runtime.files import WEIGHTS, cache_folder
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
-
-BUNDLED_NOTE = (
-    f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
-    "people and dogs that are not there"
-)
-"""What a user of the bundled model should know."""
 
 
 class LoadedModel(NamedTuple):
@@ -102,8 +94,8 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"
         ) from error
+    encoder = module.encoder
     if not has_encoder(state):
-        encoder = module.encoder
         if state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
             raise UserError(
                 f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
@@ -113,10 +105,9 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     try:
         module.load_state_dict({name: weight for name, weight in state.items() if not name.startswith("loss.")})
     except RuntimeError as error:
-        raise UserError(
-            f"the weights in {path} do not fit its own configuration: {str(error).splitlines()[-1].strip()}"
-        ) from None
-    if calibration and len(calibration.mean) != module.encoder.region_dim:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the weights in {path} do not fit its own configuration: {reason}") from None
+    if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
     target = _device(device)
     return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
@@ -163,19 +154,20 @@ def _build_module(
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    has_published_weights = not has_encoder(state)
-    if has_published_weights and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    has_own_encoder = has_encoder(state)
+    if not has_own_encoder and not has_published_weights(config):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
-    encoder_config = config.encoder if has_published_weights else with_overrides(config.encoder, weights="random")
+    encoder_config = with_overrides(config.encoder, weights="random") if has_own_encoder else config.encoder
     vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
-    if not has_published_weights:
+    if has_own_encoder:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(encoder_config), "encoder", state, path)
     encoder = build(encoder_config)
     stored = metadata["encoder"]["preprocessing"]
     preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
-    if _view(preprocessing) != _view(encoder.preprocessing):  # the grid is that of the configuration
-        raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
+    for name in ("resize", "crop", "crop_mode"):  # the grid is that of the configuration
+        if getattr(preprocessing, name) != getattr(encoder.preprocessing, name):
+            raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
@@ -184,9 +176,9 @@ def _build_module(
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
 
-def _view(preprocessing: Preprocessing) -> tuple[int, int, str]:
-    """Return what determines the part of a photograph that the encoder sees."""
-    return preprocessing.resize, preprocessing.crop, preprocessing.crop_mode
+def has_published_weights(config: Config) -> bool:
+    """Return whether the encoder of a configuration starts with the weights that its package publishes."""
+    return bool(config.encoder.get("weights", "hub").startswith(("wheel:", "hub")))
 
 
 def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
@@ -204,28 +196,6 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     if len(stored) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
         raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
     return Calibration(*tensors)
-
-
-def calibration_state(calibration: Calibration) -> dict[str, Tensor]:
-    """Return the tensors of a calibration by their names in a model folder."""
-    return {f"{CALIBRATION}.{name}": values.cpu() for name, values in calibration.state_dict().items()}
-
-
-def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) -> None:
-    """Write a copy of a checkpoint or a model folder with another calibration. Its weights stay the same.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    if checkpoint.is_dir():
-        metadata, state = read_checkpoint(checkpoint)
-        weights = {name: weight for name, weight in state.items() if not name.startswith(f"{CALIBRATION}.")}
-        write_model_folder(output, metadata, weights | calibration_state(calibration), has_encoder(weights))
-        if (card_page := checkpoint / "README.md").is_file() and output != checkpoint:
-            (output / card_page.name).write_bytes(card_page.read_bytes())
-    else:
-        tensors = {name: values.cpu() for name, values in calibration.state_dict().items()}
-        save({**load(checkpoint), CALIBRATION: tensors}, output)
 
 
 def reading_settings(trained: Config, **changes: Any) -> Config:
@@ -261,23 +231,25 @@ def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], pat
     for name, expected in module.state_dict().items():
         stored = state.get(f"{part}.{name}", torch.empty(0))
         if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
+            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
             raise UserError(
-                f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
-                f"{tuple(stored.shape)} instead of {expected.dtype} of {tuple(expected.shape)}; use another copy of it"
+                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
+                "another copy of it"
             )
 
 
 def save_model_folder(model: LoadedModel, folder: Path) -> None:
     """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
     names."""
-    is_published = False
-    if model.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    with_encoder, network = True, model.module.encoder.network
+    if has_published_weights(model.config):
         with suppress(UserError):
-            published, network = build(model.config.encoder).network, model.module.encoder.network
-            is_published = state_hash(published.state_dict()) == state_hash(network.state_dict())
+            published = build(model.config.encoder).network
+            with_encoder = state_hash(published.state_dict()) != state_hash(network.state_dict())
     state = model.module.state_dict()
-    state |= calibration_state(model.calibration) if model.calibration else {}
-    write_model_folder(folder, model.metadata, state, with_encoder=not is_published)
+    if model.calibration:
+        state |= {f"{CALIBRATION}.{name}": values.cpu() for name, values in model.calibration.state_dict().items()}
+    write_model_folder(folder, model.metadata, state, with_encoder)
 
 
 def load_models(
@@ -319,21 +291,24 @@ def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, pa
 
 def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
     """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
-    first = checkpoint if isinstance(checkpoint, str) else checkpoint[0]
-    metadata, _ = read_checkpoint(find_model(first))
-    languages: list[str] = metadata.get("languages", [])
-    return languages
+    metadata, _ = read_checkpoint(find_model(checkpoint if isinstance(checkpoint, str) else checkpoint[0]))
+    return list(metadata.get("languages", []))
 
 
 def bundled_models() -> dict[str, Path]:
     """Return the folder of each bundled model by its name."""
     root = Path(str(files("showattendtell") / "shipped"))
-    return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
+    return {file.parent.name: file.parent for file in sorted(root.glob(f"*/{CONFIG}"))}
 
 
 def note_about(names: Iterable[str]) -> str:
     """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
-    return BUNDLED_NOTE if any(name == BUNDLED and not Path(name).exists() for name in names) else ""
+    if BUNDLED not in names or Path(BUNDLED).exists():
+        return ""
+    return (
+        f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often "
+        "describes people and dogs that are not there"
+    )
 
 
 def find_model(name: str) -> Path:
@@ -354,13 +329,12 @@ def find_model(name: str) -> Path:
     if _is_on_hub(repository):
         reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
         try:
-            config, _ = (hf_hub_download(repository, file, revision=revision or None) for file in (CONFIG, WEIGHTS))
-            return Path(config).parent
+            hf_hub_download(repository, WEIGHTS, revision=revision or None)
+            return Path(hf_hub_download(repository, CONFIG, revision=revision or None)).parent
         except Exception as error:  # the hub's client raises a dozen types for a missing network, name or file
             raise UserError(
                 f"the model {name} does not exist here and could not be downloaded from the hub "
-                f"({type(error).__name__}); "
-                "give the path of a checkpoint, or a folder that save_pretrained wrote"
+                f"({type(error).__name__}); give the path of a checkpoint, or a folder that save_pretrained wrote"
             ) from None
     hint = did_you_mean(name, bundled)
     raise UserError(

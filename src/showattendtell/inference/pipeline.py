@@ -4,10 +4,11 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
@@ -15,7 +16,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
 from rich.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
@@ -33,7 +34,7 @@ from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked, is_url
-from showattendtell.types import CaptionOutput, Dataset, Example
+from showattendtell.types import Box, CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
@@ -97,10 +98,10 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read.
         """
-        batch = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
-        if batch is not None:
-            return list(self.stream(batch))
-        return next(self.stream([photographs]))  # type: ignore[list-item]
+        if isinstance(photographs, list | tuple):
+            return list(self.stream(photographs))
+        outputs = list(self.stream([photographs]))  # type: ignore[list-item]
+        return outputs if _folder(photographs) else outputs[0]
 
     @checked
     def stream(
@@ -125,64 +126,40 @@ class CaptioningPipeline(ModelHubMixin):
                         raise
                     errors.append(str(error))
             if pictures:
-                yield from self._describe(pictures)
+                yield from self.describe(pictures)
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
         for model in self.models:
             model.module.encoder.check_reads_pixels()
 
-    def caption_stored(
-        self, pictures: Sequence[tuple[str, Image.Image]], regions: Sequence[Tensor]
+    def describe(
+        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs whose regions are stored.
+        """Yield the captions of photographs.
 
         Args:
             pictures: names and photographs.
-            regions: (I, L, D) of the photographs, for each model; with `decoding.mirrored`, then those of their mirror
-                images.
+            inputs: what each model reads, by default their pixels: stored regions (I, L, D); with
+                `decoding.mirrored`, then those of their mirror images.
         """
-        models = self.models * (1 + self._first.decoding.mirrored)
-        inputs = [images.to(model.module.device) for model, images in zip(models, regions, strict=True)]
-        yield from self._describe(pictures, inputs)
-
-    def _describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
-    ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs from the input of each model, by default their pixels; with
-        `decoding.mirrored`, then the input of their mirror images."""
+        modules = [model.module for model in self.models]
+        first = modules[0]
         if not inputs:
             self.check_reads_pixels()
-            modules = [model.module for model in self.models]
-            pixels = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
-            inputs = [images.to(module.device) for images, module in zip(pixels, modules, strict=True)]
-            if self._first.decoding.mirrored:
+            inputs = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
+            if first.decoding.mirrored:
                 inputs += [images.flip(-1) for images in inputs]
+        inputs = [images.to(module.device) for images, module in zip(inputs, cycle(modules), strict=False)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             captions_of_images = self._ensemble.generate(inputs)
-        first, vocabulary = self._first.encoder, self._first.vocabulary
-        is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
         for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
-            box = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
-            decoded = []
-            for caption in captions:
-                words = tuple(vocabulary.decode(caption.tokens))
-                parts = () if is_plain else vocabulary.tokenizer.parts(words)
-                output = CaptionOutput(
-                    caption.tokens,
-                    caption.log_probs.numpy(),
-                    first.arrange(caption.attention.numpy(), regions, box)[0],
-                    caption.gates.numpy(),
-                    tuple(part.strip() or BLANK for part in parts) or words,
-                    None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
-                    caption.unsure,
-                    parts,
-                )
-                decoded.append(output)
-            yield ImageCaptions(name, image, first.boxes_of(regions) or box, tuple(decoded))
+            box = first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
+            decoded = tuple(_decode(first, caption, regions, box) for caption in captions)
+            yield ImageCaptions(name, image, first.encoder.boxes_of(regions) or box, decoded)
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -281,13 +258,31 @@ def _folder(photograph: Any) -> list[Photograph] | None:
     return [*find_images([str(photograph)]).sources] if is_folder else None
 
 
+def _decode(
+    module: ImageCaptioner, caption: CaptionOutput[Tensor], regions: Tensor, seen: Box
+) -> CaptionOutput[np.ndarray]:
+    """Return a generated caption with its words, and with its attention on the grid or the boxes of an image."""
+    tokenizer, words = module.vocabulary.tokenizer, tuple(module.vocabulary.decode(caption.tokens))
+    parts = () if isinstance(tokenizer, PlainTokenizer) else tokenizer.parts(words)
+    calibrated = caption.calibrated_log_probs
+    return CaptionOutput(
+        caption.tokens,
+        caption.log_probs.numpy(),
+        module.encoder.arrange(caption.attention.numpy(), regions, seen)[0],
+        caption.gates.numpy(),
+        tuple(part.strip() or BLANK for part in parts) or words,
+        None if calibrated is None else calibrated.numpy(),
+        caption.unsure,
+        parts,
+    )
+
+
 def checkpoint_groups(config: Config) -> list[list[str]]:
     """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
     ensemble if there are several, and each of `compare` alone."""
-    checkpoint, compare = (
-        [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
-    )
-    return [checkpoint, *([path] for path in compare)]
+    checkpoint, compare = config.checkpoint, config.compare
+    first = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
+    return [first, *([path] for path in ([compare] if isinstance(compare, str) else compare))]
 
 
 def model_names(config: Config) -> list[str]:
@@ -297,21 +292,23 @@ def model_names(config: Config) -> list[str]:
         UserError: `names` does not have a different name for each.
     """
     groups = checkpoint_groups(config)
-    paths = [path for group in groups for path in group]
-    short = dict(zip(paths, short_names(paths), strict=True))
-    names = config.names or [" + ".join(short[path] for path in group) for group in groups]
-    if len(names) != len(groups) or (config.names and len(set(names)) != len(names)):
+    if not config.names:
+        short = iter(short_names([path for group in groups for path in group]))
+        return [" + ".join(islice(short, len(group))) for group in groups]
+    names = list(config.names)
+    if len(names) != len(groups) or len(set(names)) != len(names):
         raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
-    return list(names)
+    return names
 
 
 def load_captioners(config: Config) -> list[CaptioningPipeline]:
     """Return the pipelines of `checkpoint_groups`, see `model_names`."""
     decoding = build(config.decoding)
-    return [
-        CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
-        for name, group in zip(model_names(config), checkpoint_groups(config), strict=True)
-    ]
+    captioners = []
+    for name, group in zip(model_names(config), checkpoint_groups(config), strict=True):
+        models = load_models(group, config.device, decoding, config.attention)
+        captioners.append(CaptioningPipeline(name, models, config.seed))
+    return captioners
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -340,14 +337,11 @@ def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) 
     """Return 16 hexadecimal digits that change with the weights of the models and with each setting of a command that
     captions depend on."""
     models = [model for captioner in captioners for model in captioner.models]
-    states = [state_hash(model.module.state_dict()) for model in models]
-    states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
-    states += [
-        state_hash(language_model.captioner.state_dict())
-        for model in models
-        for language_model in model.language_models
-    ]
-    settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
+    modules: list[nn.Module] = [model.module for model in models]
+    modules += [model.calibration for model in models if model.calibration]
+    modules += [language_model.captioner for model in models for language_model in model.language_models]
+    states = [state_hash(module.state_dict()) for module in modules]
+    settings = [to_plain(config.decoding), to_plain(config.attention), config.seed]
     sizes = [len(captioner.models) for captioner in captioners]
     return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
 
@@ -370,29 +364,19 @@ def caption_all(
     is_hidden = not console.is_terminal or len(sources) < 2
     columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
     batch_size = BATCH_SIZE if all(captioner.is_deterministic for captioner in captioners) else 1
+    stored = stored or [None] * len(captioners)
     with Progress(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
         for batch in _open_batches(sources, batch_size, errors):
-            photographs = list(batch.values())
+            pictures = [(name_of(photograph), photograph) for photograph in batch.values()]
             written = []
-            for captioner, regions in zip(captioners, stored or [None] * len(captioners), strict=True):
-                if regions is None:
-                    written.append(captioner(photographs))
-                else:
-                    pictures = [(name_of(photograph), photograph) for photograph in photographs]
-                    written.append(list(captioner.caption_stored(pictures, regions(list(batch)))))
-            outputs = zip(*written, strict=True)
-            for number, of_each in zip(batch, outputs, strict=True):
+            for captioner, regions in zip(captioners, stored, strict=True):
+                written.append(captioner.describe(pictures, regions(list(batch)) if regions else ()))
+            for number, *outputs in zip(batch, *written, strict=True):
                 progress.update(task, completed=number + 1)
-                yield number, list(of_each)
-
-
-def _fetch_image(url: str) -> Image.Image:
-    from showattendtell.data.urls import fetch_image  # imports requests, which a photograph on disk does not need
-
-    return fetch_image(url)
+                yield number, outputs
 
 
 def stored_regions(
@@ -423,7 +407,12 @@ def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) ->
     batch = dict[int, Image.Image]()
     for i, place in enumerate(sources):
         try:
-            batch[i] = _fetch_image(place) if is_url(place) else open_image(place)
+            if is_url(place):
+                from showattendtell.data.urls import fetch_image  # imports requests
+
+                batch[i] = fetch_image(place)
+            else:
+                batch[i] = open_image(place)
         except UserError as error:
             errors.append(str(error))
         pixels = sum(one.width * one.height for one in batch.values())

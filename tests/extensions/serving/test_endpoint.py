@@ -18,7 +18,7 @@ from server_requests import FORM, caption, form, part, send_request
 from small_server import Served
 
 from showattendtell.extensions.serving.app import PICTURE_CELL
-from showattendtell.inference.loading import BUNDLED_NOTE
+from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.pipeline import load
 from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.rendering import EXAMPLES
@@ -129,7 +129,7 @@ def test_given_names_are_used_as_they_are_and_the_page_has_the_note_on_the_bundl
         "my/nice/name",
         "demo",
     ]
-    assert BUNDLED_NOTE in html.unescape(send_request(served.address, "").content.decode())
+    assert note_about([BUNDLED]) in html.unescape(send_request(served.address, "").content.decode())
 
 
 class Addresses(HTMLParser):
