@@ -12,7 +12,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
     from showattendtell.visualization.result_files import find_results, write_bytes
-    from showattendtell.visualization.results_table import find_format, format_table, print_overview
+    from showattendtell.visualization.tables import find_format, format_table, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
     for file in files:

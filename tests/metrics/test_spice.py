@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showattendtell.metrics import spice
+from showattendtell.metrics import java_scores
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.spice import measure_spice
+from showattendtell.metrics.java_scores import measure_spice
 from showattendtell.metrics.tokenizers import CaptionPair
 
 PAIRS = [CaptionPair("a dog runs", ["the dog is running", "a brown dog"]), CaptionPair("", ["two men"])]
@@ -30,7 +30,7 @@ def scores(image: int, f: float) -> dict:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Named by the environment variable."""
-    monkeypatch.setenv(spice.FOLDER, str(tmp_path))
+    monkeypatch.setenv(java_scores.FOLDER, str(tmp_path))
     return tmp_path
 
 
@@ -49,8 +49,8 @@ def test_only_what_is_missing_is_required(folder: Path):
 
 
 def test_without_the_variable_the_place_is_pycocoevalcaps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(spice.FOLDER, raising=False)
-    monkeypatch.setattr(spice, "PACKAGE", Path("/nowhere"))
+    monkeypatch.delenv(java_scores.FOLDER, raising=False)
+    monkeypatch.setattr(java_scores, "PACKAGE", Path("/nowhere"))
     with pytest.raises(MetricError, match="put them in /nowhere/lib, or in a folder that SHOWATTENDTELL_SPICE names"):
         measure_spice(PAIRS)
 
@@ -75,7 +75,7 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             out.write_text(json.dumps(write(json.loads(asked.read_text()))))
             return ""
 
-        monkeypatch.setattr(spice, "run_java", scorer)
+        monkeypatch.setattr(java_scores, "run_java", scorer)
 
     for jar in JARS:
         (folder / jar).touch()

@@ -17,7 +17,7 @@ from showattendtell.extensions.search.study_page import render as render_study
 from showattendtell.extensions.search.study_page import summarize_study
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render
-from showattendtell.visualization.results_table import ResultsTable, TableBlock, html
+from showattendtell.visualization.tables import ResultsTable, TableBlock, html
 
 
 def search() -> str:

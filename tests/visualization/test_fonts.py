@@ -13,8 +13,8 @@ from system_packages import installed
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization import fonts
-from showattendtell.visualization.fonts import FontFinder, characters, families, pillow_font, right_to_left
+from showattendtell.visualization import figures
+from showattendtell.visualization.figures import FontFinder, characters, families, pillow_font, right_to_left
 from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
 from showattendtell.visualization.rendering import Drawing
 
@@ -25,12 +25,12 @@ UNKNOWN = "\U00017000\U00013000\U00012000"
 
 @pytest.fixture(autouse=True)
 def afresh() -> None:
-    fonts.finder.cache_clear()
+    figures.finder.cache_clear()
 
 
 @pytest.fixture
 def no_system_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts.font_manager, "findSystemFonts", lambda: [])
+    monkeypatch.setattr(figures.font_manager, "findSystemFonts", lambda: [])
 
 
 def chinese_font() -> Path:
@@ -93,14 +93,14 @@ def test_letters_without_a_font_are_noted_once(
 
 
 def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.MonkeyPatch, no_system_fonts: None):
-    serif = fonts.find_font("DejaVu Serif")
+    serif = figures.find_font("DejaVu Serif")
     assert serif.name == "DejaVuSerif.ttf"
     for name in (str(serif), "DejaVu Serif"):
         monkeypatch.setenv("SHOWATTENDTELL_FONT", name)
-        fonts.finder.cache_clear()
+        figures.finder.cache_clear()
         assert families("a")[0] == str(serif)
     monkeypatch.setenv("SHOWATTENDTELL_FONT", "No Such Font")
-    fonts.finder.cache_clear()
+    figures.finder.cache_clear()
     with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
         families("a")
 

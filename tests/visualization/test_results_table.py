@@ -11,7 +11,7 @@ import pytest
 from showattendtell.errors import UserError
 from showattendtell.visualization.comparison import COLUMNS
 from showattendtell.visualization.result_files import ModelRecord, Result
-from showattendtell.visualization.results_table import (
+from showattendtell.visualization.tables import (
     ResultsTable,
     TableBlock,
     TableInterval,
@@ -97,10 +97,7 @@ def test_markdown_is_one_table_with_the_notes_below():
     assert rows[2] == ["|", "soft", "18.5 ± 0.3", "-", "2 |"]
     assert lines[1].count(":|") == 3
     assert lines[-2:] == ["", "- a_b & c"]
-
-
-def test_markdown_takes_no_name_for_its_own_signs():
-    [line] = [line for line in markdown(OVERVIEW).splitlines() if "50%" in line]
+    [line] = [line for line in lines if "50%" in line]
     assert r"a\|b_c & 50% #1 {x} ~^\\[0.5, 0.5] \*\_target\_\*" in line
     assert len(re.findall(r"(?<!\\)\|", line)) == 6
 
@@ -117,10 +114,6 @@ def test_latex_is_balanced_and_every_row_has_every_cell():
     for row in rows:
         assert len(re.findall(r"(?<!\\)&", row)) == 4
         assert row.count(r"\\") == 1
-
-
-def test_latex_prints_its_special_signs():
-    text = latex(OVERVIEW)
     assert r"a|b\_c \& 50\% \#1 \{x\} \textasciitilde{}\^{}\textbackslash{}[0.5, 0.5]" in text
     assert r"18.5 $\pm$ 0.3" in text
     assert r"a\_b \& c" in text
@@ -155,7 +148,7 @@ class Read(HTMLParser):
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append("")
-            self._inside = True
+        self._inside = tag in ("td", "th", "a", "span")
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = self._inside and tag not in ("td", "th")
@@ -191,17 +184,10 @@ def test_a_difference_has_its_interval_in_every_format():
 
 
 def test_the_suffix_decides_the_format():
-    assert [find_format(Path(f"out.d/table{suffix}")) for suffix in (".md", ".tex", ".json")] == [
-        markdown,
-        latex,
-        as_json,
-    ]
-
-
-@pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
-def test_a_suffix_of_no_format_raises_an_error(file: str):
-    with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md or .tex"):
-        find_format(Path(file))
+    assert [find_format(Path(f"table{suffix}")) for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
+    for file in ("table.csv", "table", ".md"):
+        with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md"):
+            find_format(Path(file))
 
 
 def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():

@@ -1,11 +1,12 @@
-"""Load trained models by the names that users give: files, folders, bundled models and models on the hub.
+"""Load trained models by the names that users give: files, folders, bundled models and models on the hub; and average
+their weights.
 
-A calibration is stored with the weights, and loaded with them.
-"""
+A calibration is stored with the weights, and loaded with them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import with_overrides
+from showattendtell.config.compose import model_differences, trained_with, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -30,6 +32,7 @@ from showattendtell.inference.checkpoints import (
     CALIBRATION,
     CONFIG,
     ENCODER,
+    METADATA_KEY,
     has_encoder,
     read_checkpoint,
     read_vocabulary,
@@ -38,7 +41,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import WEIGHTS, cache_folder
+from showattendtell.runtime.files import WEIGHTS, cache_folder, sha256
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -357,3 +360,63 @@ def _is_on_hub(repository: str) -> bool:
         return False
     is_file = repository[0] == "." or repository.endswith((".ckpt", ".safetensors", ".pt"))
     return repository.count("/") == 1 and not is_file
+
+
+IN_COMMON = 0.5
+"""Cosine of two models' weights above which one was probably trained from the other, or both from the same weights."""
+
+
+def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """Average the weights of models of one kind and size (model soups, Wortsman et al. 2022).
+
+        theta = 1/N sum_k theta_k
+
+    Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of a
+    frozen encoder, stay the same bit for bit.
+
+    Returns:
+        The content of the averaged checkpoint, and the smallest cosine between the weights of consecutive models.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
+    """
+    models = [load_model(path, "cpu", BeamSearch()) for path in paths]
+    first = models[0]
+    states = [model.module.state_dict() for model in models]
+    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
+    for path, model, own in zip(paths, models, shapes, strict=True):
+        if model.module.vocabulary.words != first.module.vocabulary.words:
+            raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
+        differences = model_differences(first.config, model.metadata["config"])
+        if differences or own != shapes[0] or _regions(model) != _regions(first):
+            raise UserError(
+                f"{path} cannot be averaged with {paths[0]}: "
+                f"it was trained with {trained_with(differences, model.choices)}; "
+                "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
+            )
+    vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
+    cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
+    mean = {name: _mean([state[name] for state in states]) for name in states[0]}
+    first.module.load_state_dict(mean)
+    first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
+    metadata = {
+        **first.metadata,
+        "choices": {**first.choices, "average_of": str(len(models))},
+        "encoder": first.module.encoder.describe(),
+        "averaged": [sha256(find_model(path)) for path in paths],
+    }
+    return {METADATA_KEY: metadata, "state_dict": mean}, cosine
+
+
+def _regions(model: LoadedModel) -> dict[str, Any]:
+    """Return the settings that determine the regions, without the hash of the encoder's weights."""
+    description = model.module.encoder.describe()
+    return {name: description[name] for name in description.keys() - {"weights_sha256", "tuned"}}
+
+
+def _mean(weights: Sequence[Tensor]) -> Tensor:
+    """Return the mean in double precision, or the first tensor if all are equal or integers."""
+    first = weights[0]
+    if not first.is_floating_point() or all(torch.equal(first, others) for others in weights):
+        return first
+    return torch.stack(list(weights)).double().mean(dim=0).to(first)

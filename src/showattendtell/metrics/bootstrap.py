@@ -170,16 +170,6 @@ def compare_with_first(
     return [compare(first, other) for other in others]
 
 
-def average(systems: Sequence[Resampled]) -> Resampled:
-    """Return the mean scores of several systems, such as one model with several seeds; only scores that all have."""
-    shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
-    return Resampled(
-        {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
-        {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
-        {metric: reason for system in systems for metric, reason in system.missing.items()},
-    )
-
-
 def compare(a: Resampled, b: Resampled) -> Comparison:
     """Return the differences, b minus a, of all scores that both have."""
     differences = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from showattendtell.errors import UserError
 from showattendtell.settings import may_differ
 from showattendtell.visualization.result_files import ModelRecord, Result, is_current, run_name
-from showattendtell.visualization.results_table import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
+from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
 

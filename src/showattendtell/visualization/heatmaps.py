@@ -12,8 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.types import Box, RegionBoxes
-from showattendtell.visualization.figures import encode
-from showattendtell.visualization.fonts import families, pillow_font, right_to_left
+from showattendtell.visualization.figures import encode, families, pillow_font, right_to_left
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
