@@ -148,7 +148,7 @@ class Read(HTMLParser):
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append("")
-        self._inside = tag in ("td", "th", "a", "span")
+            self._inside = True
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = self._inside and tag not in ("td", "th")
