@@ -14,7 +14,7 @@ from system_packages import installed
 from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import figures
-from showattendtell.visualization.figures import FontFinder, characters, families, pillow_font, right_to_left
+from showattendtell.visualization.figures import FontFinder, families, pillow_font, right_to_left
 from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
 from showattendtell.visualization.rendering import Drawing
 
@@ -103,11 +103,6 @@ def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.Mon
     figures.finder.cache_clear()
     with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
         families("a")
-
-
-def test_a_file_that_is_no_font_has_no_characters(tmp_path: Path):
-    (tmp_path / "a.ttf").write_bytes(b"no font")
-    assert characters(tmp_path / "a.ttf", {"a"}) == set()
 
 
 def test_the_first_letter_tells_the_direction():

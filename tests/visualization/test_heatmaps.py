@@ -40,8 +40,8 @@ def test_the_map_peaks_on_the_region_of_the_photograph_that_the_encoder_saw(row:
     light = map_onto_photograph(one_region(row, column), seen, WIDTH, HEIGHT)
     y, x = np.unravel_index(light.argmax(), light.shape)
     side = (seen.right - seen.left) / 4
-    assert seen.left + column * side <= x + 0.5 <= seen.left + (column + 1) * side
-    assert seen.top + row * side <= y + 0.5 <= seen.top + (row + 1) * side
+    assert column * side <= x + 0.5 - seen.left <= (column + 1) * side
+    assert row * side <= y + 0.5 - seen.top <= (row + 1) * side
 
 
 def test_what_the_encoder_did_not_see_is_dark():
@@ -53,11 +53,6 @@ def test_what_the_encoder_did_not_see_is_dark():
     np.testing.assert_allclose(light[:, 50:250], 1, atol=1e-5)
 
 
-def test_brighter_regions_have_more_weight():
-    light = map_onto_photograph(one_region(1, 1) + 0.5 * one_region(3, 3), Box(0, 0, 200, 200), 200, 200)
-    assert light[75, 75] > light[175, 175] > light[175, 25]
-
-
 def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
     words = ["a", "red", "wall", "and", "nothing", "else"]
@@ -66,16 +61,11 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     draw_heatmaps(drawing, tmp_path / "new" / "wall.png")
     with Image.open(tmp_path / "new" / "wall.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-    columns_per_row, rows = 4, 2
-    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns_per_row
-    red = (pixels[..., 0] > 2 * pixels[..., 1]).astype(float)
-    shares = [
-        red[int(row * height) : int((row + 1) * height), int(column * width) : int((column + 1) * width)].mean()
-        for row in range(rows)
-        for column in range(columns_per_row)
-    ]
-    assert all(share > 0.1 for share in shares[: len(words) + 1])
-    assert not any(shares[len(words) + 1 :])
+    height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
+    red = pixels[..., 0] > 2 * pixels[..., 1]
+    cells = red[: 2 * height, : 4 * width].reshape(2, height, 4, width).mean(axis=(1, 3)).ravel()
+    assert all(cells[: len(words) + 1] > 0.1)
+    assert not any(cells[len(words) + 1 :])
 
 
 @pytest.mark.parametrize(("draw", "suffix"), [(draw_heatmaps, "png"), (draw_animation, "gif")])
@@ -99,6 +89,8 @@ def animate(path: Path) -> list[Image.Image]:
     draw_animation(Drawing(GREY, words, best.attention, best.gates, HALF, " ".join(words)), path)
     with Image.open(path) as picture:
         assert picture.info["loop"] == 0
+        times = [frame.info.get("duration") for frame in ImageSequence.Iterator(picture)]
+        assert path.suffix == ".webp" or times == [WHOLE, *[WORD] * 4]
         return [frame.copy().convert("RGB") for frame in ImageSequence.Iterator(picture)]
 
 
@@ -113,13 +105,6 @@ def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str,
         assert 75 + 50 * column <= x <= 75 + 50 * (column + 1)
         assert 200 / 3 * row <= y <= 200 / 3 * (row + 1)
         assert light[:, :70].max() < 50
-
-
-def test_each_word_is_shown_for_as_long(tmp_path: Path):
-    animate(tmp_path / "a.gif")
-    with Image.open(tmp_path / "a.gif") as picture:
-        times = [frame.info["duration"] for frame in ImageSequence.Iterator(picture)]
-    assert times == [WHOLE, *[WORD] * 4]
 
 
 def test_the_present_word_is_marked(tmp_path: Path):
@@ -150,16 +135,12 @@ def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
 def test_a_pixel_has_the_largest_weight_of_the_boxes_that_it_lies_in():
     weights = np.array([0.1, 0.6, 0.3, 0.05])
     light = map_onto_photograph(weights, BOXES.scaled(WIDTH, HEIGHT), WIDTH, HEIGHT)
+    y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     expected = np.zeros((HEIGHT, WIDTH))
-    for y in range(HEIGHT):
-        for x in range(WIDTH):
-            inside = [
-                weight
-                for weight, box in zip(weights[:3], BOXES.boxes, strict=False)
-                if box.left * WIDTH <= x + 0.5 <= box.right * WIDTH
-                and box.top * HEIGHT <= y + 0.5 <= box.bottom * HEIGHT
-            ]
-            expected[y, x] = max(inside) / 0.6
+    for weight, box in zip(weights[:3], BOXES.boxes[:3], strict=True):
+        left, top, right, bottom = box.scaled(WIDTH, HEIGHT)
+        inside = (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
+        expected[inside] = np.maximum(expected[inside], weight / 0.6)
     differing = np.abs(light - expected) > 1e-6
     assert differing.sum() <= 1  # the box that is smaller than a pixel
 
