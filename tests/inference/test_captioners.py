@@ -23,7 +23,6 @@ from showattendtell.inference.pipeline import (
     caption_all,
     short_names,
     stored_regions,
-    warn_of_size,
 )
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
@@ -52,13 +51,6 @@ def test_checkpoints_are_named_by_the_shortest_distinct_part_of_their_paths(path
 def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[int]):
     examples = [Example(str(place), f"{place}.jpg", ()) for place in range(10)]
     assert [int(example.image) for example in evenly_spaced(examples, number)] == chosen
-
-
-def test_a_large_page_is_reported_before_it_is_made(capsys: pytest.CaptureFixture[str]):
-    warn_of_size(50, "number=10 makes less")
-    assert capsys.readouterr().err == ""
-    warn_of_size(2000, "number=10 makes less")
-    assert capsys.readouterr().err == "note: a page of 2,000 photographs has about 140 MB; number=10 makes less\n"
 
 
 def test_only_the_bundled_model_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

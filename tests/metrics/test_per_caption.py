@@ -70,10 +70,6 @@ def test_a_scorer_with_the_same_references_is_cider():
     assert found == pytest.approx(scored(CIDErD)["cider"])
 
 
-def test_no_captions_have_no_scores():
-    assert CIDErD().per_caption() == {}
-
-
 class Halves(SufficientStatistics):
     """A metric of one's own, which has no scores of single captions but as corpora of one image."""
 
@@ -82,26 +78,6 @@ class Halves(SufficientStatistics):
     def scores(self, copies: Array) -> dict[str, Array]:
         matching, all_of = (copies @ self.by_image).T
         return {"half": 100 * matching / all_of}
-
-
-class Recorded(Halves):
-    """Of many images; it records how many corpora are scored together."""
-
-    by_image = np.stack([np.arange(10_000.0), np.full(10_000, 10_000.0)], axis=1)
-
-    def __init__(self) -> None:
-        self.corpora = list[int]()
-
-    def scores(self, copies: Array) -> dict[str, Array]:
-        self.corpora.append(len(copies))
-        return super().scores(copies)
-
-
-def test_the_images_of_a_large_corpus_are_scored_in_parts():
-    metric = Recorded()
-    np.testing.assert_allclose(metric.per_image()["half"], np.arange(10_000) / 100)
-    assert sum(metric.corpora) == 10_000
-    assert max(metric.corpora) * 10_000 * 8 <= 2**27, "bytes of the counts"
 
 
 class Broken(Halves):

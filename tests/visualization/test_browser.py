@@ -76,16 +76,18 @@ def word(tab: Any, number: int, panel: int = 0) -> Any:
     return tab.locator(".panel").nth(panel).locator(".word").nth(number)
 
 
+def pixels(tab: Any) -> np.ndarray:
+    content = tab.locator("canvas").first.evaluate("c => c.toDataURL()").partition(",")[2]
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(content))), dtype=float)
+
+
 def light(tab: Any, panel: int = 0) -> np.ndarray | None:
     """The map that is on a photograph, from the pixels of its canvas, 1 where the photograph is as it is; None where
     there is no map."""
     place = tab.locator(".panel").nth(panel)
     if "looking" not in place.get_attribute("class"):
         return None
-    pixels = Image.open(
-        io.BytesIO(base64.b64decode(place.locator("canvas").evaluate("c => c.toDataURL()").partition(",")[2]))
-    )
-    shade = np.asarray(pixels, dtype=float)
+    shade = pixels(place)
     assert shade.shape[2] == 4
     assert not shade[:, :, :3].any()
     return 1 - shade[:, :, 3] / 255 / (1 - DARKEST)
@@ -151,15 +153,13 @@ def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: in
 def test_maps_of_boxes_are_those_of_the_pictures_and_the_largest_is_outlined(open_page: Open):
     captions = boxed(Image.new("RGB", (300, 200), "white"))
     tab = open_page(Page("1 photograph", ["regions"], [make_entry("a.jpg", [captions])]))
-    canvas = tab.locator("canvas").first
     for number, weights in enumerate(captions.attention[:3]):
         word(tab, number).hover()
-        address = canvas.evaluate("c => c.toDataURL()").partition(",")[2]
-        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(address))), dtype=float)
-        outlined = pixels[:, :, 0] > 100  # all else is black
+        canvas = pixels(tab)
+        outlined = canvas[:, :, 0] > 100  # all else is black
         height, width = outlined.shape
         place = BOXES.scaled(width, height)
-        shade = 1 - pixels[:, :, 3] / 255 / (1 - DARKEST)
+        shade = 1 - canvas[:, :, 3] / 255 / (1 - DARKEST)
         drawn = map_onto_photograph(weights, place, width, height)
         assert np.abs(shade - drawn)[~outlined].max() < 0.02
         rows, columns = np.nonzero(outlined)
@@ -174,13 +174,6 @@ def test_the_map_lies_on_the_photograph(open_page: Open):
     tab = open_page(one_model())
     word(tab, 0).hover()
     assert tab.locator("canvas").first.bounding_box() == tab.locator("img").first.bounding_box()
-    before = np.asarray(Image.open(io.BytesIO(tab.locator(".frame").nth(1).screenshot())).convert("L"), dtype=float)
-    word(tab, 0, panel=1).hover()
-    after = np.asarray(Image.open(io.BytesIO(tab.locator(".frame").nth(1).screenshot())).convert("L"), dtype=float)
-    height, width = before.shape
-    top_left = (slice(height // 6 - 5, height // 6 + 5), slice(width // 3 - 5, width // 3 + 5))
-    assert after[top_left].mean() > 0.7 * before[top_left].mean()
-    assert after[-height // 4 :].mean() < 0.3 * before[-height // 4 :].mean()
 
 
 def test_a_tap_shows_a_map_which_stays_until_another_place_is_tapped(open_page: Open):
@@ -207,14 +200,8 @@ def test_the_keyboard_reaches_every_word(open_page: Open):
     to_the_first_card(tab)
     tab.keyboard.press("Tab")
     assert (chosen(tab), peak(tab)) == ([WORDS[0]], PEAKS[0])
-    for key, number in [
-        ("ArrowRight", 1),
-        ("ArrowRight", 2),
-        ("ArrowLeft", 1),
-        ("End", 3),
-        ("ArrowRight", 3),
-        ("Home", 0),
-    ]:
+    keys = ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home")
+    for key, number in zip(keys, (1, 2, 1, 3, 3, 0), strict=True):
         tab.keyboard.press(key)
         assert (chosen(tab), peak(tab)) == ([WORDS[number]], PEAKS[number])
     tab.keyboard.press("Escape")
@@ -300,13 +287,6 @@ def test_several_models_are_side_by_side_where_there_is_room(open_page: Open):
     assert narrow[0]["y"] + narrow[0]["height"] < narrow[1]["y"]
 
 
-def test_names_are_shown_as_they_are_and_nothing_of_them_is_run(open_page: Open):
-    tab = open_page(two_models())
-    assert tab.locator("h2").inner_text() == HOSTILE
-    assert tab.locator(".word").all_inner_texts()[:4] == WORDS
-    assert tab.locator(".card b").count() == 0
-
-
 def test_screen_readers_get_what_is_on_the_page(open_page: Open):
     tab = open_page(two_models())
     assert tab.get_by_role("heading", level=1).inner_text() == "Where the models looked"
@@ -318,6 +298,7 @@ def test_screen_readers_get_what_is_on_the_page(open_page: Open):
         assert HOSTILE in picture.get_attribute("alt")
     sizes = tab.locator("img").evaluate_all("all => all.map(one => [one.complete, one.naturalWidth])")
     assert sizes == [[True, 300]] * 2
+    assert tab.get_by_label("Sort by").count() == tab.locator(".measures").count() == 0
 
 
 def choose(tab: Any, **options: Any) -> None:
@@ -331,11 +312,6 @@ def choose(tab: Any, **options: Any) -> None:
             }""",
             [name, value],
         )
-
-
-def pixels(tab: Any) -> np.ndarray:
-    content = tab.locator("canvas").first.evaluate("c => c.toDataURL()").partition(",")[2]
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(content))), dtype=float)
 
 
 def test_a_word_shows_its_map_in_every_model(open_page: Open):
@@ -462,48 +438,6 @@ def test_photographs_are_sorted_by_the_disagreement_of_models(open_page: Open):
     assert tab.locator("img").evaluate_all("all => all.every(one => one.naturalWidth)")
 
 
-def test_a_single_photograph_is_not_sorted(open_page: Open):
-    tab = open_page(two_models())
-    assert tab.get_by_label("Sort by").count() == 0
-    assert tab.locator(".measures").count() == 0
-
-
-def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centered(open_page: Open):
-    pictures = [photograph(300, 200), photograph(200, 300), photograph(300, 300)]
-    entries = [make_entry(f"{n}.jpg", [gated(picture)]) for n, picture in enumerate(pictures)]
-    tab = open_page(Page("3 photographs", ["soft"], entries))
-    cards = [card.bounding_box() for card in tab.locator(".card").all()]
-    stages = [stage.bounding_box() for stage in tab.locator(".stage").all()]
-    assert len({round(box["height"]) for box in cards}) == len({round(box["height"]) for box in stages}) == 1
-    for frame, picture in zip(tab.locator(".frame").all(), pictures, strict=True):
-        box = frame.bounding_box()
-        assert box["width"] / box["height"] == pytest.approx(picture.width / picture.height, rel=0.02)
-    tab = open_page(Page("1 photograph", ["soft"], entries[:1]))
-    card, frame = tab.locator(".card").bounding_box(), tab.locator(".frame").bounding_box()
-    assert card["x"] + card["width"] / 2 == pytest.approx(640, abs=1)
-    assert frame["width"] > 600
-
-
-@pytest.mark.parametrize("size", [(600, 400), (400, 600)])
-@pytest.mark.parametrize("models", [1, 2])
-def test_a_photograph_and_its_caption_fit_a_screen_together(open_page: Open, models: int, size: tuple[int, int]):
-    names = ["soft", "hard"][:models]
-    page = Page("1 photograph", names, [make_entry("a.jpg", [gated(photograph(*size))] * models)], "a note " * 20)
-    tab = open_page(page, viewport={"width": 1280, "height": 900})
-    box = tab.locator(".caption").first.bounding_box()
-    assert box["y"] + box["height"] < 900
-
-
-def test_a_narrow_screen_shows_the_photograph_first_and_instructions_are_folded(open_page: Open):
-    tab = open_page(one_model(), 390)
-    assert tab.locator(".frame").first.bounding_box()["y"] < 270
-    assert not tab.get_by_label("Contrast").is_visible()
-    wide = open_page(one_model())
-    assert wide.get_by_label("Contrast").is_visible()
-    for each in (tab, wide):
-        assert not each.get_by_text("the model did not see").is_visible()
-
-
 def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Open):
     caption = output(["كلب", "يجري"], made_up(0, 2, 3, 3), np.ones(2))
     picture = ImageCaptions("", photograph(300, 200), SEEN, (caption,))
@@ -513,42 +447,6 @@ def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Ope
     word(tab, 0).focus()
     tab.keyboard.press("ArrowLeft")
     assert chosen(tab) == ["يجري"]
-
-
-COLORS = """element => {
-  const rgb = text => { const canvas = new OffscreenCanvas(1, 1).getContext("2d");
-    for (const one of text) { canvas.fillStyle = one; canvas.fillRect(0, 0, 1, 1); }
-    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
-  const behind = [];
-  for (let one = element; one; one = one.parentElement) behind.unshift(getComputedStyle(one).backgroundColor);
-  return [rgb(["white", ...behind]), rgb([getComputedStyle(element).color])];
-}"""
-
-
-def luminance(color: list[int]) -> float:
-    """Relative luminance as WCAG 2 defines it."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in np.array(color) / 255]
-    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_can_be_read_in_light_and_in_dark(open_page: Open, scheme: str):
-    tab = open_page(one_model(), color_scheme=scheme)
-    word(tab, 1).hover()
-    background = luminance(tab.locator("body").evaluate(COLORS)[0])
-    assert (background > 0.5) == (scheme == "light")
-    for text in (
-        word(tab, 1),
-        word(tab, 0),
-        tab.locator(".about"),
-        tab.locator(".place").first,
-        tab.locator("summary").first,
-    ):
-        dark, bright = sorted(map(luminance, text.evaluate(COLORS)))
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5
-    shades = [luminance(word(tab, number).evaluate(COLORS)[0]) for number in (0, 3, 2, 1)]
-    assert shades == sorted(shades, reverse=scheme == "light")
-    assert len(set(shades)) == 4
 
 
 def sentence(*parts: str) -> ImageCaptions:

@@ -89,13 +89,6 @@ def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.Capture
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
 
 
-def test_bleu_that_is_missing_has_its_rows_too(capsys: pytest.CaptureFixture[str]):
-    print_scores([{}], {"bleu": "it broke"}, "scores")
-    out = capsys.readouterr().out
-    assert [row[1] for row in rows(out)] == ["-"] * 8
-    assert "BLEU is missing: it broke" in out
-
-
 def test_sets_of_captions_are_side_by_side(capsys: pytest.CaptureFixture[str]):
     print_scores([{"cider": 50.35, "novelty": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
     out = capsys.readouterr().out
