@@ -113,7 +113,7 @@ def _caption_photographs(
         captioner.check_reads_pixels()
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
-    models, settings = [captioner.name for captioner in captioners], settings_checksum(captioners, config)
+    models, settings = [captioner.name for captioner in captioners], settings_checksum(config)
     if config.resume:
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])

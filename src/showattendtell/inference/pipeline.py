@@ -16,7 +16,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
 from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
@@ -27,11 +27,17 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, reading_settings, save_model_folder
+from showattendtell.inference.loading import (
+    BUNDLED,
+    LoadedModel,
+    find_model,
+    load_models,
+    reading_settings,
+    save_model_folder,
+)
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.models.pretrained import state_hash
-from showattendtell.runtime.files import new_folder
+from showattendtell.runtime.files import new_folder, sha256
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked, is_url
 from showattendtell.types import Box, CaptionOutput, Dataset, Example
@@ -333,17 +339,16 @@ class RateColumn(ProgressColumn):
         return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
 
 
-def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) -> str:
-    """Return 16 hexadecimal digits that change with the weights of the models and with each setting of a command that
+def settings_checksum(config: Config) -> str:
+    """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
     captions depend on."""
-    models = [model for captioner in captioners for model in captioner.models]
-    modules: list[nn.Module] = [model.module for model in models]
-    modules += [model.calibration for model in models if model.calibration]
-    modules += [language_model.captioner for model in models for language_model in model.language_models]
-    states = [state_hash(module.state_dict()) for module in modules]
+    groups = checkpoint_groups(config)
+    paths = [path for group in groups for path in group]
+    if config.decoding.get("language_model"):
+        paths.append(config.decoding.language_model)
+    hashes, sizes = [sha256(find_model(path)) for path in paths], [len(group) for group in groups]
     settings = [to_plain(config.decoding), to_plain(config.attention), config.seed]
-    sizes = [len(captioner.models) for captioner in captioners]
-    return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([sizes, hashes, settings]).encode()).hexdigest()[:16]
 
 
 def caption_all(
