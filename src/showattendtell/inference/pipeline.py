@@ -122,17 +122,8 @@ class CaptioningPipeline(ModelHubMixin):
             UserError: a photograph cannot be read, and no `errors` are given.
         """
         images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
-        while batch := list(islice(images, batch_size)):
-            pictures = []
-            for photograph in batch:
-                try:
-                    pictures.append((name_of(photograph), as_image(photograph)))
-                except UserError as error:
-                    if errors is None:
-                        raise
-                    errors.append(str(error))
-            if pictures:
-                yield from self.describe(pictures)
+        for batch in _read_batches(images, as_image, batch_size, errors):
+            yield from self.describe(list(batch.values()))
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
@@ -374,11 +365,10 @@ def caption_all(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for batch in _open_batches(sources, batch_size, errors):
-            pictures = [(name_of(photograph), photograph) for photograph in batch.values()]
+        for batch in _read_batches(sources, _read_source, batch_size, errors):
             written = []
             for captioner, regions in zip(captioners, stored, strict=True):
-                written.append(captioner.describe(pictures, regions(list(batch)) if regions else ()))
+                written.append(captioner.describe(list(batch.values()), regions(list(batch)) if regions else ()))
             for number, *outputs in zip(batch, *written, strict=True):
                 progress.update(task, completed=number + 1)
                 yield number, outputs
@@ -407,23 +397,35 @@ def stored_regions(
     return lambda positions: [reader(positions) for reader in readers]
 
 
-def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) -> Iterator[dict[int, Image.Image]]:
-    """Yield photographs by their position, at most `batch_size` together."""
-    batch = dict[int, Image.Image]()
-    for i, place in enumerate(sources):
-        try:
-            if is_url(place):
-                from showattendtell.data.urls import fetch_image  # imports requests
+def _read_source(source: str) -> Image.Image:
+    if not is_url(source):
+        return open_image(source)
+    from showattendtell.data.urls import fetch_image  # imports requests
 
-                batch[i] = fetch_image(place)
-            else:
-                batch[i] = open_image(place)
+    return fetch_image(source)
+
+
+def _read_batches(
+    photographs: Iterable[Any], read: Callable[[Any], Image.Image], batch_size: int, errors: list[str] | None
+) -> Iterator[dict[int, tuple[str, Image.Image]]]:
+    """Yield names and photographs by their position, at most `batch_size` together. Those that cannot be read are
+    skipped, and their errors are added to `errors`; without it, the first error is raised."""
+    batch, pixels = dict[int, tuple[str, Image.Image]](), 0
+    for i, photograph in enumerate(photographs):
+        try:
+            image = read(photograph)
         except UserError as error:
+            if errors is None:
+                raise
             errors.append(str(error))
-        pixels = sum(one.width * one.height for one in batch.values())
-        if batch and (len(batch) == batch_size or pixels > MAX_BATCH_PIXELS or i == len(sources) - 1):
+            continue
+        batch[i] = (name_of(photograph), image)
+        pixels += image.width * image.height
+        if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
             yield batch
-            batch = {}
+            batch, pixels = {}, 0
+    if batch:
+        yield batch
 
 
 def warn_of_size(photographs: int, how: str) -> None:

@@ -21,7 +21,7 @@ from showattendtell.metrics.attention import (
     score_relations,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
+from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
@@ -126,31 +126,14 @@ def maps_at_nouns(
     captions, offset = CaptionDataset(examples, module.vocabulary, images), module.vocabulary.offset
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
-    for number, weights, regions in _maps(module, captions, selected, "attention at nouns", silent):
+    for number, weights, regions in maps_by_caption(module, captions, selected, "attention at nouns", silent):
         seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
         maps, place = module.encoder.arrange(weights, regions, seen)
         for phrase in phrases[number]:
             yield GroundedWord(maps[phrase.noun + offset], place, phrase.boxes, phrase.kind)
 
 
-def maps_of_captions(
-    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
-) -> Iterator[tuple[np.ndarray, Box | RegionBoxes]]:
-    """Yield for each image the attention maps at the T words of a caption, and their place (see `Encoder.arrange`).
-
-    Args:
-        written: a caption in words for each example.
-    """
-    captioned = []
-    for example, words in zip(examples, written, strict=True):
-        captioned.append(example._replace(captions=(Caption(tuple(words), language=module.language or ""),)))
-    captions, offset = CaptionDataset(captioned, module.vocabulary, images), module.vocabulary.offset
-    for number, weights, regions in _maps(module, captions, range(len(captions)), "grounding"):
-        seen = module.encoder.preprocessing.frame(examples[number].path).seen
-        yield module.encoder.arrange(weights[offset : offset + len(written[number])], regions, seen)
-
-
-def _maps(
+def maps_by_caption(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
 ) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Yield the index of each caption, the attention weights (T, L) at its words, and the input that they look at."""
