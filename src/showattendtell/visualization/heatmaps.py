@@ -44,25 +44,19 @@ def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int
 
     Of regions that are boxes, a pixel has the largest of the weights of the boxes that it lies in.
     """
+    canvas = np.zeros((height, width), dtype=np.float32)
     if isinstance(seen, RegionBoxes):
-        return _map_boxes(weights, seen, width, height)
-    left, top, right, bottom = (round(edge) for edge in seen)
-    size = (max(1, right - left), max(1, bottom - top))
-    grid = Image.fromarray(weights.astype(np.float32))
-    enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
-    region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
-    smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
-    canvas = np.zeros((height, width), dtype=np.float32)
-    canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
-    peak = canvas.max()
-    return canvas / peak if peak > 0 else canvas
-
-
-def _map_boxes(weights: np.ndarray, regions: RegionBoxes, width: int, height: int) -> np.ndarray:
-    canvas = np.zeros((height, width), dtype=np.float32)
-    for number in weights.argsort():  # the largest weight last
-        columns, rows = _pixels(regions.boxes[number], width, height)
-        canvas[rows, columns] = weights[number]
+        for number in weights.argsort():  # the largest weight last
+            columns, rows = _pixels(seen.boxes[number], width, height)
+            canvas[rows, columns] = weights[number]
+    else:
+        left, top, right, bottom = (round(edge) for edge in seen)
+        size = (max(1, right - left), max(1, bottom - top))
+        grid = Image.fromarray(weights.astype(np.float32))
+        enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
+        region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
+        smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
+        canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
 
 

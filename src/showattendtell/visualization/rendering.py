@@ -159,8 +159,10 @@ def _seen(encoder: Mapping[str, Any]) -> str:
 
 def _scores(result: Result) -> tuple[str, list[tuple[str, str]]]:
     """Return the heading of a result file, and the figures to show with their headings."""
-    figures, decoding = result.figures, result.decoding
-    how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
-    mirrored = ", mirror images read as well" if decoding.get("mirrored") else ""
-    heading = f"{result.dataset}, {figures.get('images', 0):,.0f} images of {result.split}{how}{mirrored}"
+    figures = result.figures
+    heading = f"{result.dataset}, {figures.get('images', 0):,.0f} images of {result.split}"
+    if "beam_size" in result.decoding:
+        heading += f", beam {result.decoding['beam_size']}"
+    if result.decoding.get("mirrored"):
+        heading += ", mirror images read as well"
     return heading, [(title, f"{figures[name]:.1f}") for name, title in CARD_SCORES.items() if name in figures]
