@@ -250,21 +250,6 @@ def test_the_button_plays_all_words_of_all_models_and_ends_with_the_photograph(o
     assert button.count() == 1
 
 
-def test_maps_go_over_into_each_other_unless_motion_is_to_be_reduced(open_page: Open):
-    for motion, middle in (("no-preference", True), ("reduce", False)):
-        tab = open_page(one_model(), reduced_motion=motion)
-        word(tab, 0).hover()
-        before = light(tab)
-        word(tab, 3).hover()
-        tab.clock.run_for(110)
-        meanwhile = light(tab)
-        tab.clock.run_for(1000)
-        after = light(tab)
-        assert peak(tab) == PEAKS[3]
-        assert (np.abs(meanwhile - after).max() > 0.2) == middle
-        assert np.abs(before - after).max() > 0.5
-
-
 @pytest.mark.parametrize("width", slow_after(1, [400, 1280]))
 @pytest.mark.parametrize("page", slow_after(1, [two_models, one_model]))
 def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Page], width: int):
@@ -274,17 +259,6 @@ def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Pa
     for box in (found.bounding_box() for found in tab.locator(".word, .frame, h2, .play").all()):
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
-
-
-def test_several_models_are_side_by_side_where_there_is_room(open_page: Open):
-    wide, narrow = (
-        [panel.bounding_box() for panel in open_page(two_models(), width).locator(".panel").all()]
-        for width in (1280, 400)
-    )
-    assert wide[0]["y"] == wide[1]["y"]
-    assert wide[0]["x"] + wide[0]["width"] < wide[1]["x"]
-    assert narrow[0]["x"] == narrow[1]["x"]
-    assert narrow[0]["y"] + narrow[0]["height"] < narrow[1]["y"]
 
 
 def test_screen_readers_get_what_is_on_the_page(open_page: Open):
@@ -425,17 +399,6 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
     word(tab, 0).hover()  # the maps are those of the photograph that is now the first
     assert chosen(tab) == ["a"]
     assert light(tab) is not None
-
-
-def test_photographs_are_sorted_by_the_disagreement_of_models(open_page: Open):
-    same, other = of_confidence(0.5), of_confidence(0.5, 0.25)
-    entries = [make_entry("a.jpg", [*same, *same]), make_entry("b.jpg", other)]
-    tab = open_page(Page("2 photographs", ["one", "two"], entries))
-    assert tab.locator(".measures").all_inner_texts() == ["disagreement 0.00", "disagreement 0.50"]
-    assert [float(card.get_attribute("data-confidence")) for card in tab.locator(".card").all()] == [0.5, 0.375]
-    choose(tab, order="disagreement")
-    assert shown(tab) == "ba"
-    assert tab.locator("img").evaluate_all("all => all.every(one => one.naturalWidth)")
 
 
 def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Open):

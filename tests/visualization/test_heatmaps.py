@@ -21,7 +21,6 @@ from showattendtell.visualization.heatmaps import (
     draw_heatmaps,
     map_onto_photograph,
     place_words,
-    titles,
 )
 from showattendtell.visualization.rendering import Drawing
 
@@ -73,11 +72,6 @@ def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path, draw: 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=rf"file/a.{suffix} cannot be written .*; choose another place"):
         draw(gated().as_drawn(), tmp_path / f"file/a.{suffix}")
-
-
-def test_titles_show_beta_for_a_model_with_a_gate():
-    assert titles(["a", "dog"], np.array([0.25, 1.0, 0.0])) == ["a  β 0.25", "dog  β 1.00"]
-    assert titles(["a", "dog"], np.array([1.0, 1.0, 0.0])) == ["a", "dog"]
 
 
 GREY = Image.new("RGB", (300, 200), (200, 200, 200))

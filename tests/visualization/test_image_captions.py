@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from existing_files import EXISTING, snapshot
 from PIL import Image, ImageChops
 from sample_pages import gated
 
@@ -58,15 +57,6 @@ def test_another_suffix_raises_an_error(tmp_path: Path, name: str):
     with pytest.raises(UserError, match="a picture cannot be written as"):
         gated().save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", EXISTING)
-def test_a_picture_replaces_no_file(tmp_path: Path, kind: str):
-    EXISTING[kind](tmp_path / "a.jpg")
-    before = snapshot(tmp_path)
-    with pytest.raises(UserError, match="a.jpg exists"):
-        gated().save(tmp_path / "a.jpg")
-    assert snapshot(tmp_path) == before
 
 
 def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):

@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from repository import SHARED
 from sample_pages import (
     HOSTILE,
     SEEN,
     WORDS,
     gated,
-    made_up,
     one_model,
-    output,
     peaked,
     photograph,
     two_models,
@@ -25,9 +22,6 @@ from sample_pages import (
 
 from showattendtell.types import Box
 from showattendtell.visualization.pages import (
-    KILOBYTES_EACH,
-    LONGEST_SIDE,
-    ImageCaptions,
     Page,
     describe_peak,
     describe_word,
@@ -37,7 +31,6 @@ from showattendtell.visualization.pages import (
     write_page,
 )
 
-PHOTOGRAPHS = SHARED / "flickr8k" / "images"
 VOID = {"meta", "link", "img", "br", "i", "input"}
 
 
@@ -158,18 +151,3 @@ def test_a_name_that_is_no_text_and_a_long_strip_make_a_page(tmp_path: Path):
     entry = make_entry("caf\udce9.jpg", [gated(photograph(2000, 2))])
     write_page(Page("1 photograph", ["m"], [entry]), tmp_path / "new" / "page.html")
     assert "caf?.jpg" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.skipif(not PHOTOGRAPHS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_a_page_of_fifty_photographs_stays_below_five_megabytes():
-    caption = output(["word"] * 15, made_up(0, 15, 14, 14), np.full(15, 0.5))
-    files = sorted(PHOTOGRAPHS.glob("*.jpg"))[::160][:50]
-    entries = []
-    for file in files:
-        with Image.open(file) as image:
-            scale = LONGEST_SIDE / max(image.size)
-            enlarged = image.convert("RGB").resize([round(side * scale) for side in image.size])
-        entries.append(make_entry(file.name, [ImageCaptions(file.name, enlarged, Box(0, 0, 1, 1), (caption,))]))
-    size = len(render(Page("50 photographs", ["m"], entries)).encode())
-    assert size < 5e6
-    assert 0.4 < size / 50 / (1000 * KILOBYTES_EACH) < 1.2
