@@ -12,7 +12,7 @@ from torch import Tensor
 
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.interfaces import CaptionGrid, Decoder, DecoderState, Steps
-from showattendtell.models.kernels import gpu_kernels, to_multiply, without_autocast
+from showattendtell.models.kernels import runs_triton, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
 from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
@@ -177,14 +177,15 @@ class SoftIncrementalDecoder(IncrementalDecoder):
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         (regions, keys, _, present), matrices, decoder = self.cache, self._matrices, self.decoder
         present = None if present is None else present[images]
-        kernels, width = gpu_kernels(regions), matrices.word.shape[1]
+        width = matrices.word.shape[1]
         with without_autocast(tokens.device):
             # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
-            if kernels is not None:
-                read = (keys.values, regions, images, query, matrices.score, present)
-                weights, context = kernels.score_and_read(*read)
+            if runs_triton(regions):
+                from showattendtell.models.kernels.gpu_recurrence import score_and_read
+
+                weights, context = score_and_read(keys.values, regions, images, query, matrices.score, present)
             else:
                 groups = CaptionGroups(images, len(regions))
                 region_scores = RegionPairs(groups, keys, matrices.score).scores(query)

@@ -1,7 +1,7 @@
 """The fast path: hand-derived backward passes, and loops compiled by numba.
 
     recurrence     `unroll_fused`, the fast version of `RecurrentDecoder.unroll`, the plain loop over the steps
-    gpu_recurrence the same with Triton's kernels
+    gpu_*          the same with Triton's kernels
     attention      additive scores and weighted sums of regions
     cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
     mixture        word probabilities that are mixtures over regions
@@ -18,7 +18,7 @@ import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from types import ModuleType
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -47,30 +47,22 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
 
 
-def gpu_kernels(values: Tensor) -> ModuleType | None:
-    """Return the module `gpu_recurrence` if its kernels can compute with tensors like this one, else None.
+def runs_triton(values: Tensor) -> bool:
+    """Return whether Triton's kernels can compute with tensors like this one.
 
     With TRITON_INTERPRET=1 Triton runs them on the CPU, slowly, for tests.
     """
-    if values.dtype == torch.float64 or torch.compiler.is_compiling():
-        return None
-    return _gpu_kernels(values.device)
+    return values.dtype != torch.float64 and not torch.compiler.is_compiling() and _runs_triton(values.device)
 
 
 @cache
-def _gpu_kernels(device: torch.device) -> ModuleType | None:
+def _runs_triton(device: torch.device) -> bool:
     if device.type != "cuda":
-        return _import_kernels() if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" else None
+        return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         log.info("attention runs on torch's kernels: Triton needs compute capability %d.%d", *MIN_CAPABILITY)
-        return None
-    return _import_kernels()
-
-
-def _import_kernels() -> ModuleType | None:
-    try:
-        from showattendtell.models.kernels import gpu_recurrence
-    except ImportError:
+        return False
+    if find_spec("triton") is None:
         log.info("attention runs on torch's kernels, which are slower: Triton is not installed")
-        return None
-    return gpu_recurrence
+        return False
+    return True

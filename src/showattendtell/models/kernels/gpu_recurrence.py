@@ -19,8 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from showattendtell.models.kernels.packing import Packing
-
 SCORE_REGIONS, CONTEXT_CHANNELS, KEY_REGIONS, LSTM_UNITS = 16, 64, 8, 256
 """Regions, channels or units of a program."""
 
@@ -32,14 +30,17 @@ PADDING = tl.constexpr(-1e30)
 
 
 @triton.jit
-def tanh(x):  # type: ignore[no-untyped-def]
+def tanh(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`FAST`: one instruction, with a relative error of 2^-11, which is less than that of half precision."""
+    if FAST:
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     return 2 * tl.sigmoid(2 * x) - 1
 
 
 @triton.jit
 def score_kernel(  # type: ignore[no-untyped-def]
     keys, images, from_hidden, weights, present, scores, L, A, query_at, stride,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    MASKED: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Write e_l = u . tanh(p_l + q) of `ROWS` regions; `PADDING` where a region is not present."""
     b, l = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -51,7 +52,7 @@ def score_kernel(  # type: ignore[no-untyped-def]
         u = tl.load(weights + a, mask=a < A, other=0)
         inside = (l[:, None] < L) & (a[None, :] < A)
         p = tl.load(keys + first + a[None, :], mask=inside, other=0).to(tl.float32)
-        total += tl.sum(tanh(p + q[None, :]) * u[None, :], axis=1)
+        total += tl.sum(tanh(p + q[None, :], FAST) * u[None, :], axis=1)
     if MASKED:
         total = tl.where(tl.load(present + b * L + l, mask=l < L, other=0) != 0, total, PADDING)
     tl.store(scores + b * L + l, total, mask=l < L)
@@ -111,7 +112,8 @@ def context_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def lstm_kernel(  # type: ignore[no-untyped-def]
-    word_gates, from_hidden, from_context, cell_before, activations, cells, hiddens, n, stride, WIDTH: tl.constexpr
+    word_gates, from_hidden, from_context, cell_before, activations, cells, hiddens, n, stride,
+    FAST: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Write c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c') and the four activations."""
     b, j = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -120,7 +122,7 @@ def lstm_kernel(  # type: ignore[no-untyped-def]
     i = tl.sigmoid(_sum(x, h, z, inside))
     f = tl.sigmoid(_sum(x + n, h + n, z + n, inside))
     o = tl.sigmoid(_sum(x + 2 * n, h + 2 * n, z + 2 * n, inside))
-    g = tanh(_sum(x + 3 * n, h + 3 * n, z + 3 * n, inside))
+    g = tanh(_sum(x + 3 * n, h + 3 * n, z + 3 * n, inside), FAST)
     c = f * tl.load(cell_before + b * n + j, mask=inside, other=0) + i * g
     kind = activations.dtype.element_ty
     stored = activations + b * 4 * n + j
@@ -129,7 +131,7 @@ def lstm_kernel(  # type: ignore[no-untyped-def]
     tl.store(stored + 2 * n, o.to(kind), mask=inside)
     tl.store(stored + 3 * n, g.to(kind), mask=inside)
     tl.store(cells + b * n + j, c, mask=inside)
-    tl.store(hiddens + b * n + j, (o * tanh(c)).to(hiddens.dtype.element_ty), mask=inside)
+    tl.store(hiddens + b * n + j, (o * tanh(c, FAST)).to(hiddens.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -141,7 +143,7 @@ def _sum(x, y, z, inside):  # type: ignore[no-untyped-def]
 @triton.jit
 def lstm_backward_kernel(  # type: ignore[no-untyped-def]
     grad_hidden, loss_grad_hidden, activations, cells, cell_before, grad_cell, grad_from_hidden, n, stride,
-    WIDTH: tl.constexpr
+    FAST: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of the gates, and that of c over that of c'."""
     b, j = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -151,7 +153,7 @@ def lstm_backward_kernel(  # type: ignore[no-untyped-def]
     f = tl.load(stored + n, mask=inside, other=0).to(tl.float32)
     o = tl.load(stored + 2 * n, mask=inside, other=0).to(tl.float32)
     g = tl.load(stored + 3 * n, mask=inside, other=0).to(tl.float32)
-    tanh_cell = tanh(tl.load(cells + b * n + j, mask=inside, other=0))
+    tanh_cell = tanh(tl.load(cells + b * n + j, mask=inside, other=0), FAST)
     grad_h = tl.load(grad_hidden + b * n + j, mask=inside, other=0).to(tl.float32)
     grad_h += tl.load(loss_grad_hidden + b * n + j, mask=inside, other=0).to(tl.float32)
     # h' = o tanh(c'):  dc' += dh' o (1 - tanh^2 c')
@@ -223,8 +225,8 @@ def context_backward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def query_backward_kernel(  # type: ignore[no-untyped-def]
-    keys, images, from_hidden, weights, grad_scores, grad_from_hidden, L, A, query_at, stride, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr
+    keys, images, from_hidden, weights, grad_scores, grad_from_hidden, L, A, query_at, stride, FAST: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Write dq_a = u_a sum_l de_l (1 - tanh^2(p_l + q)) of `WIDTH` channels."""
     b, a = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -236,7 +238,7 @@ def query_backward_kernel(  # type: ignore[no-untyped-def]
         de = tl.load(grad_scores + b * L + l, mask=l < L, other=0)
         inside = (l[:, None] < L) & (a[None, :] < A)
         p = tl.load(keys + (first + l[:, None]) * A + a[None, :], mask=inside, other=0).to(tl.float32)
-        t = tanh(p + q[None, :])
+        t = tanh(p + q[None, :], FAST)
         total += tl.sum(de[:, None] * (1 - t * t), axis=0)
     total *= tl.load(weights + a, mask=a < A, other=0)
     written = grad_from_hidden + b * stride + query_at + a
@@ -245,34 +247,36 @@ def query_backward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def keys_backward_kernel(  # type: ignore[no-untyped-def]
-    keys, starts, words, from_hidden, weights, grad_scores, grad_keys, grad_weights, L, A, query_at, stride,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr
+    keys, images, from_hidden, weights, grad_scores, grad_keys, grad_weights, L, A, B, T, query_at, stride,
+    FAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Write dp and this block's part of du, summed over the words of an image: words[starts[i] : starts[i + 1]]."""
+    """Write dp and this block's part of du, summed over the T words of the captions of an image."""
     image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     l, a = block * ROWS + tl.arange(0, ROWS), tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
     inside = (l[:, None] < L) & (a[None, :] < A)
     p = tl.load(keys + (image * L + l[:, None]) * A + a[None, :], mask=inside, other=0).to(tl.float32)
-    dp, du = tl.zeros([ROWS, WIDTH], tl.float32), tl.zeros([WIDTH], tl.float32)
-    for index in range(tl.load(starts + image), tl.load(starts + image + 1)):
-        word = tl.load(words + index).to(tl.int64)
-        q = tl.load(from_hidden + word * stride + query_at + a, mask=a < A, other=0).to(tl.float32)
-        de = tl.load(grad_scores + word * L + l, mask=l < L, other=0)
-        t = tanh(p + q[None, :])
-        du += tl.sum(de[:, None] * t, axis=0)
-        dp += de[:, None] * (1 - t * t)
+    dp, du = tl.zeros([ROWS, WIDTH], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)
+    for b in range(0, B):
+        if tl.load(images + b) == image:
+            for step in range(0, T):
+                word = (step * B + b).to(tl.int64)
+                q = tl.load(from_hidden + word * stride + query_at + a, mask=a < A, other=0).to(tl.float32)
+                de = tl.load(grad_scores + word * L + l, mask=l < L, other=0)
+                t = tanh(p + q[None, :], FAST)
+                du += de[:, None] * t
+                dp += de[:, None] * (1 - t * t)
     dp *= tl.load(weights + a, mask=a < A, other=0)[None, :]
     tl.store(grad_keys + (image * L + l[:, None]) * A + a[None, :], dp.to(grad_keys.dtype.element_ty), mask=inside)
-    tl.store(grad_weights + (image * tl.num_programs(1) + block) * A + a, du, mask=a < A)
+    tl.store(grad_weights + (image * tl.num_programs(1) + block) * A + a, tl.sum(du, axis=0), mask=a < A)
 
 
 class GPURecurrence(torch.autograd.Function):
-    """`recurrence._Recurrence` with the kernels of this module."""
+    """`recurrence._Recurrence` with the kernels of this module, for captions packed with their padding."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        packing: Packing,
+        steps: int,
         images: Tensor,
         noise: Tensor | None,
         given: Tensor | None,
@@ -291,7 +295,8 @@ class GPURecurrence(torch.autograd.Function):
         """Return h (N, n), z (N, D), e (N, L), beta (N, G), and hard attention's locations (N, 1).
 
         Args:
-            images: (B,) the image of each caption, in the packing's order.
+            steps: T; the N = T B words are all first words, then all second words, and so on.
+            images: (B,) the image of each caption.
             noise: hard attention: Gumbel noise (N, L), or zeros for the likeliest location.
 
         The other arguments are those of `_Recurrence`.
@@ -300,48 +305,50 @@ class GPURecurrence(torch.autograd.Function):
         ctx.dtypes = [part.dtype for part in (keys, regions, word_gates, first_hidden, first_cell)]
         keys, regions = keys.detach().to(dtype).contiguous(), regions.detach().to(dtype).contiguous()
         images, word_gates = images.to(torch.int32), word_gates.contiguous()
+        first_hidden, first_cell = first_hidden.to(dtype).contiguous(), first_cell.float().contiguous()
         weights = score_weights.detach().float().contiguous()
-        (_, L, A), D, n, N = keys.shape, regions.shape[2], first_hidden.shape[1], len(word_gates)
+        (_, L, A), D, (B, n), N = keys.shape, regions.shape[2], first_hidden.shape, len(word_gates)
         width = len(state_matrix)
-        gates = width - 4 * n - A
-        gate = min(gates, 2)
+        num_gates = width - 4 * n - A
         # cuBLAS takes slow kernels for rows that are no multiple of 16 bytes
-        stride = _round_up(width, 8)
+        stride = -(-width // 8) * 8
         matrix, padded_bias = state_matrix.new_zeros(stride, n), bias.new_zeros(stride)
         matrix[:width], padded_bias[:width] = state_matrix, bias
         single: Any = {"dtype": torch.float32, "device": device}
         from_hidden, contexts = keys.new_empty(N, stride), keys.new_empty(N, D)
         scores, alphas, sums = (torch.empty(N, size, **single) for size in (L, L, D))
-        betas, cells = torch.empty(N, gates, **single), torch.empty(N, n, **single)
+        betas, cells = torch.empty(N, num_gates, **single), torch.empty(N, n, **single)
         activations, hiddens = keys.new_empty(N, 4 * n), keys.new_empty(N, n)
-        from_context = keys.new_empty(packing.sizes[0], 4 * n)
-        first_hidden, first_cell = first_hidden.to(dtype), first_cell.float().contiguous()
+        from_context = keys.new_empty(B, 4 * n)
         samples = None
         if noise is not None:
             samples = torch.empty(N, 1, dtype=torch.long, device=device)
             given = torch.full_like(samples, -1) if given is None else given
         present = None if present is None else present.to(torch.int8).contiguous()
         use_expectation = None if use_expectation is None else use_expectation.to(torch.int8).contiguous()
-        hidden, cell = first_hidden.contiguous(), first_cell
-        for rows, size in zip(packing.steps(), packing.sizes, strict=True):
-            torch.addmm(padded_bias, hidden[:size], matrix.T, out=from_hidden[rows])
-            score_kernel[size, triton.cdiv(L, SCORE_REGIONS)](
+        settings: Any = {"GATE": min(num_gates, 2), "HARD": samples is not None}
+        is_fast = _has_fast_tanh(dtype, device)
+        hidden, cell = first_hidden, first_cell
+        for step in range(steps):
+            rows = slice(step * B, (step + 1) * B)
+            torch.addmm(padded_bias, hidden, matrix.T, out=from_hidden[rows])
+            score_kernel[B, triton.cdiv(L, SCORE_REGIONS)](
                 keys, images, from_hidden[rows], weights, present, scores[rows], L, A, 4 * n, stride,
-                MASKED=present is not None, ROWS=SCORE_REGIONS, WIDTH=_block(A),
+                MASKED=present is not None, FAST=is_fast, ROWS=SCORE_REGIONS, WIDTH=_block(A),
             )  # fmt: skip
             sampling = [None if part is None else part[rows] for part in (noise, given, samples)]
-            context_kernel[size, triton.cdiv(D, CONTEXT_CHANNELS)](
+            context_kernel[B, triton.cdiv(D, CONTEXT_CHANNELS)](
                 regions, images, from_hidden[rows], scores[rows], *sampling, use_expectation, alphas[rows], sums[rows],
-                contexts[rows], betas[rows], L, D, 4 * n + A, stride, GATE=gate, HARD=samples is not None,
-                ALL=triton.next_power_of_2(L), ROWS=min(triton.next_power_of_2(L), MAX_REGIONS), WIDTH=CONTEXT_CHANNELS,
+                contexts[rows], betas[rows], L, D, 4 * n + A, stride, **settings, ALL=triton.next_power_of_2(L),
+                ROWS=min(triton.next_power_of_2(L), MAX_REGIONS), WIDTH=CONTEXT_CHANNELS,
             )  # fmt: skip
-            torch.mm(contexts[rows], context_matrix.T, out=from_context[:size])
-            lstm_kernel[size, triton.cdiv(n, LSTM_UNITS)](
+            torch.mm(contexts[rows], context_matrix.T, out=from_context)
+            lstm_kernel[B, triton.cdiv(n, LSTM_UNITS)](
                 word_gates[rows], from_hidden[rows], from_context, cell, activations[rows], cells[rows], hiddens[rows],
-                n, stride, WIDTH=LSTM_UNITS, num_warps=2,
+                n, stride, FAST=is_fast, WIDTH=LSTM_UNITS, num_warps=2,
             )  # fmt: skip
             hidden, cell = hiddens[rows], cells[rows]
-        ctx.packing, ctx.sizes = packing, (L, A, D, n, N, width, gate)
+        ctx.steps, ctx.width, ctx.settings, ctx.is_fast = steps, width, settings, is_fast
         ctx.save_for_backward(
             keys, regions, images, use_expectation, from_hidden, weights, alphas, samples, sums, betas, contexts,
             activations, cells, hiddens, first_hidden, first_cell, matrix, context_matrix,
@@ -356,89 +363,61 @@ class GPURecurrence(torch.autograd.Function):
         (keys, regions, images, use_expectation, from_hidden, weights, alphas, samples, sums, betas, contexts,
          activations, cells, hiddens, first_hidden, first_cell, matrix, context_matrix) = ctx.saved_tensors  # fmt: skip
         loss_hidden, loss_context, loss_scores, loss_betas = (part.contiguous() for part in gradients[:4])
-        (L, A, D, n, N, width, gate), packing, is_hard = ctx.sizes, ctx.packing, samples is not None
-        stride = len(matrix)
+        (num_images, L, A), D, (B, n), N = keys.shape, regions.shape[2], first_hidden.shape, len(cells)
+        stride, is_fast = len(matrix), ctx.is_fast
         single: Any = {"dtype": torch.float32, "device": keys.device}
         grad_from_hidden = keys.new_empty(N, stride)
-        grad_from_hidden[:, width:] = 0  # each step writes the other columns
+        grad_from_hidden[:, ctx.width :] = 0  # each step writes the other columns
         grad_scores, grad_sums = torch.empty(N, L, **single), torch.empty(N, D, **single)
         grad_hidden, grad_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
-        grad_context = keys.new_empty(packing.sizes[0], D)
-        steps = [*zip(packing.steps(), packing.sizes, strict=True)]
-        for step in reversed(range(len(steps))):
-            rows, size = steps[step]
-            cell_before = cells[steps[step - 1][0]] if step else first_cell
-            lstm_backward_kernel[size, triton.cdiv(n, LSTM_UNITS)](
+        grad_context = keys.new_empty(B, D)
+        for step in reversed(range(ctx.steps)):
+            rows = slice(step * B, (step + 1) * B)
+            cell_before = cells[rows.start - B : rows.start] if step else first_cell
+            lstm_backward_kernel[B, triton.cdiv(n, LSTM_UNITS)](
                 grad_hidden, loss_hidden[rows], activations[rows], cells[rows], cell_before, grad_cell,
-                grad_from_hidden[rows], n, stride, WIDTH=LSTM_UNITS, num_warps=2,
+                grad_from_hidden[rows], n, stride, FAST=is_fast, WIDTH=LSTM_UNITS, num_warps=2,
             )  # fmt: skip
-            torch.mm(grad_from_hidden[rows, : 4 * n], context_matrix, out=grad_context[:size])
-            context_backward_kernel[size, triton.cdiv(L, SCORE_REGIONS)](
+            torch.mm(grad_from_hidden[rows, : 4 * n], context_matrix, out=grad_context)
+            context_backward_kernel[B, triton.cdiv(L, SCORE_REGIONS)](
                 regions, images, alphas[rows], sums[rows], betas[rows], use_expectation, grad_context,
                 loss_context[rows], loss_scores[rows], loss_betas[rows], grad_scores[rows], grad_sums[rows],
-                grad_from_hidden[rows], L, D, 4 * n + A, stride, GATE=gate, HARD=is_hard, ROWS=SCORE_REGIONS,
-                WIDTH=_block(D),
+                grad_from_hidden[rows], L, D, 4 * n + A, stride, **ctx.settings, ROWS=SCORE_REGIONS, WIDTH=_block(D),
             )  # fmt: skip
-            query_backward_kernel[size, triton.cdiv(A, CONTEXT_CHANNELS)](
+            query_backward_kernel[B, triton.cdiv(A, CONTEXT_CHANNELS)](
                 keys, images, from_hidden[rows], weights, grad_scores[rows], grad_from_hidden[rows], L, A, 4 * n,
-                stride, ROWS=min(triton.next_power_of_2(L), MAX_REGIONS), WIDTH=CONTEXT_CHANNELS,
+                stride, FAST=is_fast, ROWS=min(triton.next_power_of_2(L), MAX_REGIONS), WIDTH=CONTEXT_CHANNELS,
             )  # fmt: skip
-            torch.mm(grad_from_hidden[rows], matrix, out=grad_hidden[:size])
-        grad_keys, grad_weights = _keys_backward(packing, keys, images, from_hidden, weights, grad_scores, 4 * n)
+            torch.mm(grad_from_hidden[rows], matrix, out=grad_hidden)
+        blocks, channels = triton.cdiv(L, KEY_REGIONS), _block(A)
+        grad_keys, grad_weights = torch.empty_like(keys), torch.empty(num_images * blocks, A, **single)
+        keys_backward_kernel[num_images, blocks, triton.cdiv(A, channels)](
+            keys, images, from_hidden, weights, grad_scores, grad_keys, grad_weights, L, A, B, ctx.steps, 4 * n, stride,
+            FAST=is_fast, ROWS=KEY_REGIONS, WIDTH=channels,
+        )  # fmt: skip
         grad_regions = None
         if ctx.needs_input_grad[7]:
             maps = alphas
-            if is_hard:
+            if samples is not None:
                 one_hot = torch.zeros_like(alphas).scatter_(1, samples, 1.0)
-                word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes]) != 0
-                maps = torch.where(word_expectation.unsqueeze(1), alphas, one_hot)
-            maps, grad_sums = (packing.pad(part)[packing.order] for part in (maps, grad_sums))  # (B, T, ...)
+                maps = torch.where(use_expectation.repeat(ctx.steps).unsqueeze(1) != 0, alphas, one_hot)
+            maps, grad_sums = (part.unflatten(0, (-1, B)).transpose(0, 1) for part in (maps, grad_sums))  # (B, T, ...)
             grad_regions = torch.zeros(regions.shape, **single).index_add_(0, images, maps.mT @ grad_sums)
-        hidden_before = torch.cat(
-            [
-                first_hidden[: packing.sizes[0]],
-                *(hiddens[rows][:size] for (rows, _), size in zip(steps, packing.sizes[1:], strict=False)),
-            ]
-        )
         grad_gates = grad_from_hidden[:, : 4 * n]
-        grad_matrix = (grad_from_hidden.T @ hidden_before)[:width]
-        grad_bias = grad_from_hidden.sum(dim=0, dtype=torch.float32)[:width].to(matrix.dtype)
+        grad_matrix = (grad_from_hidden.T @ torch.cat([first_hidden, hiddens[:-B]]))[: ctx.width]
+        grad_bias = grad_from_hidden.sum(dim=0, dtype=torch.float32)[: ctx.width].to(matrix.dtype)
         inputs = (grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell)
         grad_inputs = [part if part is None else part.to(dtype) for part, dtype in zip(inputs, ctx.dtypes, strict=True)]
-        return *(None,) * 6, *grad_inputs, grad_matrix, grad_bias, grad_gates.T @ contexts, grad_weights
-
-
-def _keys_backward(
-    packing: Packing,
-    keys: Tensor,
-    images: Tensor,
-    from_hidden: Tensor,
-    weights: Tensor,
-    grad_scores: Tensor,
-    query_at: int,
-) -> tuple[Tensor, Tensor]:
-    """Return dp (I, L, A) and du (A,)."""
-    num_images, L, A = keys.shape
-    word_images = torch.cat([images[:size] for size in packing.sizes])
-    words = word_images.argsort(stable=True).to(torch.int32)
-    # `bincount` would synchronize the GPU
-    counts = word_images.new_zeros(num_images + 1).index_add_(0, word_images + 1, torch.ones_like(word_images))
-    blocks, channels = triton.cdiv(L, KEY_REGIONS), _block(A)
-    grad_keys = torch.empty_like(keys)
-    grad_weights = torch.empty(num_images * blocks, A, dtype=torch.float32, device=keys.device)
-    keys_backward_kernel[num_images, blocks, triton.cdiv(A, channels)](
-        keys, counts.cumsum(0, dtype=torch.int32), words, from_hidden, weights, grad_scores, grad_keys, grad_weights, L,
-        A, query_at, from_hidden.shape[1], ROWS=KEY_REGIONS, WIDTH=channels,
-    )  # fmt: skip
-    return grad_keys, grad_weights.sum(dim=0)
+        return *(None,) * 6, *grad_inputs, grad_matrix, grad_bias, grad_gates.T @ contexts, grad_weights.sum(dim=0)
 
 
 def _block(width: int) -> int:
     return min(triton.next_power_of_2(width), MAX_CHANNELS)
 
 
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def _has_fast_tanh(dtype: torch.dtype, device: torch.device) -> bool:
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return is_nvidia and dtype != torch.float32 and torch.cuda.get_device_capability(device) >= (7, 5)
 
 
 def score_and_read(
@@ -457,8 +436,8 @@ def score_and_read(
     scores, alphas, sums = (torch.empty(size, width, **single) for width in (L, L, D))
     present = None if present is None else present.to(torch.int8).contiguous()
     score_kernel[size, triton.cdiv(L, SCORE_REGIONS)](
-        keys, images, query, weights, present, scores, L, A, 0, A, MASKED=present is not None, ROWS=SCORE_REGIONS,
-        WIDTH=_block(A),
+        keys, images, query, weights, present, scores, L, A, 0, A, MASKED=present is not None, FAST=False,
+        ROWS=SCORE_REGIONS, WIDTH=_block(A),
     )  # fmt: skip
     context_kernel[size, triton.cdiv(D, CONTEXT_CHANNELS)](
         regions, images, query, scores, None, None, None, None, alphas, sums, torch.empty_like(sums), None, L, D, 0, A,

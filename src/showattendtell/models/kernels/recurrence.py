@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.interfaces import GivenCaptions, Steps
-from showattendtell.models.kernels import gpu_kernels, without_autocast
+from showattendtell.models.kernels import runs_triton, without_autocast
 from showattendtell.models.kernels.attention import (
     AdditiveKeys,
     RegionPairs,
@@ -100,11 +100,13 @@ def unroll_fused(
     present = None if cache.present is None else cache.present[image_index]
     attended = (given, use_expectation, present)
     inputs = (word_gates, *initial, *weights)
-    kernels = gpu_kernels(keys)
     with without_autocast(keys.device):
-        if kernels is not None:
+        if runs_triton(keys):
+            from showattendtell.models.kernels.gpu_recurrence import GPURecurrence
+
             noise = None if sampler is None else sampler.noise(len(word_gates), keys)
-            results = kernels.GPURecurrence.apply(packing, image_index, noise, *attended, keys, regions, *inputs)
+            steps = len(packing.sizes)
+            results = GPURecurrence.apply(steps, image_index, noise, *attended, keys, regions, *inputs)
         else:
             groups = CaptionGroups(image_index, len(keys))
             if _copies_regions(keys, regions, len(image_index)):
