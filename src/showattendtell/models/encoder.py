@@ -23,6 +23,9 @@ from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from showattendtell.types import Box, RegionBoxes
 
+FILLED = ("cuda",)
+"""Types of devices on which batches of images are filled up, see `Encoder.forward`."""
+
 
 class Encoder(nn.Module):
     """Encode pixels (I, 3, H, W) as regions a (I, L, D); frozen unless `trainable`.
@@ -214,7 +217,14 @@ class Encoder(nn.Module):
         return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row."""
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row.
+
+        On a GPU, batches are filled up to a power of two or a multiple of 16 images: cuDNN plans every convolution for
+        each number of images. The network computes each image alone, and the copies have no gradient.
+        """
+        images = len(pixels)
+        if pixels.device.type in FILLED and (missing := -images % min(16, 1 << (images - 1).bit_length())):
+            return self(torch.cat([pixels, pixels[:1].expand(missing, -1, -1, -1)]))[:images]
         normalized = pixels if pixels.is_floating_point() else self.preprocessing.normalize(pixels)
         features = self._feature_map(normalized.contiguous(memory_format=torch.channels_last))
         pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features

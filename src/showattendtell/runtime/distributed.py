@@ -21,6 +21,9 @@ Item = TypeVar("Item")
 TIMEOUT = timedelta(minutes=10)
 """Timeout of messages between processes."""
 
+MAX_READERS = 16
+"""Largest default number of processes that read photographs for a GPU."""
+
 
 class ReportedElsewhere(Exception):  # noqa: N818
     """Raised in all processes but the first instead of `error`, so that only the first one reports it."""
@@ -50,6 +53,12 @@ def local_device() -> str:
         return "cpu"
     number = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))
     return f"cuda:{int(number) % torch.cuda.device_count()}"
+
+
+def num_readers() -> int:
+    """Return how many processes read photographs for the GPU of this process: as many as it has cores, less one."""
+    processes = max(1, min(world_size(), torch.cuda.device_count()))
+    return min(MAX_READERS, max(0, len(os.sched_getaffinity(0)) // processes - 1))
 
 
 def shard_indices(number: int) -> range:

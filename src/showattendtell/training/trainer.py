@@ -80,13 +80,14 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     Each process draws its own random numbers from here on.
     """
     keep_freed_memory()
-    if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
+    device, workers = trainer.strategy.root_device.type, data.num_workers
+    if device == "cpu" and library() == "onednn":
         print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
     try:
-        with report_lost_workers(data.num_workers):
+        with report_lost_workers(device == "cuda" if workers is None else workers > 0):
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
