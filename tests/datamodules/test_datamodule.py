@@ -146,12 +146,20 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "given", "workers"),
-    [("cpu", 16, None, 0), ("cuda", 1, None, 0), ("cuda", 8, None, 7), ("cuda", 64, None, 16), ("cuda", 8, 2, 2)],
+    ("device", "cores", "shared_memory", "given", "workers"),
+    [
+        ("cpu", 16, 2**36, None, 0),
+        ("cuda", 1, 2**36, None, 0),
+        ("cuda", 8, 2**36, None, 7),
+        ("cuda", 64, 2**36, None, 16),
+        ("cuda", 64, 2**26, None, 1),
+        ("cuda", 8, 2**36, 2, 2),
+    ],
 )
 def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
     device: str,
     cores: int,
+    shared_memory: int,
     given: int | None,
     workers: int,
     photographs: list[Example],
@@ -159,6 +167,7 @@ def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
     dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
     sources = {"pixels": pixels_of(encoder), "grids": lambda examples, view="plain": numbered}
     for name, source in sources.items():
