@@ -21,7 +21,7 @@ from benchmarks.workload import Workload
 from rich.console import Console
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from benchmarks import extraction, generation, gpu_step, gpu_training, growth, training_step
+from benchmarks import extraction, generation, gpu_finetuning, gpu_step, gpu_training, growth, training_step
 from showattendtell.data.images import Preprocessing
 
 TINY = Workload(2, 2, regions=4, region_dim=8, vocabulary=40, embedding=8, hidden=8, attention=8)
@@ -64,6 +64,18 @@ SIZES: dict[str, dict[str, Any]] = {
         "NETWORKS": [NETWORK],
         "BEAM_WORKLOAD": TINY,
     },
+    "gpu_finetuning": {
+        **{"SIDE": 32, "IMAGES": 4, "DRAWN": 2, "CAPTIONS_PER_IMAGE": 2, "BATCH_SIZE": 3, "VOCABULARY_SIZE": 40},
+        **{
+            "WIDTH": 8,
+            "WORDS": 3,
+            "WARM_UP": 1,
+            "UNFILLED_BATCHES": 1,
+            "PORT_BATCHES": 1,
+            "READ_BATCHES": 3,
+            "ROUND_SECONDS": 0,
+        },
+    },
 }
 
 
@@ -101,7 +113,7 @@ def test_a_script_returns_finite_figures_with_units(
     assert {*RESULTS.glob("*")} == before
 
 
-@pytest.mark.parametrize("script", [gpu_step, gpu_training])
+@pytest.mark.parametrize("script", [gpu_step, gpu_training, gpu_finetuning])
 def test_a_gpu_script_cannot_run_without_a_gpu(script: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CannotRunError, match="there is no GPU"):

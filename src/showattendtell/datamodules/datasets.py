@@ -25,7 +25,7 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
@@ -305,7 +305,12 @@ class TargetMaker(NamedTuple):
         return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
-def check_workers(num_workers: int, cache_on_device: bool | None) -> None:
+def default_workers(images: ImageReader, device: torch.device) -> int:
+    """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
+    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource | AugmentedFiles) else 0
+
+
+def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
     """Raise `UserError` if worker processes would read images from a device, which forked processes cannot use."""
     if cache_on_device and num_workers:
         raise UserError(
@@ -391,7 +396,7 @@ class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
     """This process's shards of caption batches."""
 
     def __init__(self, captions: CaptionDataset):
-        self._captions = captions
+        self._captions, self.images = captions, captions.images
 
     def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
         return ShardedBatch(self._captions.batch(request.content, request.draw), request.shard)

@@ -86,7 +86,7 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     Each process draws its own random numbers from here on.
     """
     keep_freed_memory()
-    device = trainer.strategy.root_device
+    device, workers = trainer.strategy.root_device, data.num_workers
     if device.type == "cuda" and rank() == 0:
         other = "" if trainer.precision == "32-true" else "; trainer.precision=32-true computes in float32"
         print(f"training on {torch.cuda.get_device_name(device)} in {trainer.precision}{other}")
@@ -96,7 +96,7 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
     try:
-        with report_lost_workers(data.num_workers):
+        with report_lost_workers(device.type == "cuda" if workers is None else workers > 0):
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
