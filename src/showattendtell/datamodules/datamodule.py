@@ -83,7 +83,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
-            read once. Needs no worker processes.
+            read once. Needs no worker processes. None: on a GPU, if they take at most half of its free memory.
 
     Raises:
         UserError: a split is missing or empty; a mid-epoch checkpoint was written with other batches; `cache_on_device`
@@ -110,7 +110,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         group_by_image: bool = False,
         tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
-        cache_on_device: bool = False,
+        cache_on_device: bool | None = None,
     ):
         super().__init__()
         check_workers(num_workers, cache_on_device)
@@ -160,10 +160,17 @@ class CaptionDataModule(lightning.LightningDataModule):
         return ShardedBatchSampler(buckets, self._seed, self._min_batches)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
-        if self.cache_on_device:
-            assert self.trainer is not None
-            self.train_captions.cache_on(self.trainer.strategy.root_device)
+        if self.trainer is not None:
+            self._cache_grids(self.trainer.strategy.root_device, self.trainer.precision == "bf16-mixed")
         return self._loader(ShardedCaptionDataset(self.train_captions), self.train_batches)
+
+    def _cache_grids(self, device: torch.device, is_bfloat16: bool) -> None:
+        """Load the training grids into the memory of the device, if `cache_on_device` says so."""
+        wanted, captions, is_gpu = self.cache_on_device, self.train_captions, device.type == "cuda"
+        if wanted is None:
+            wanted = is_gpu and not self.num_workers and captions.fits_on(device)
+        if wanted:
+            captions.cache_on(device, torch.bfloat16 if is_gpu and is_bfloat16 else None)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
@@ -217,7 +224,9 @@ class CaptionDataModule(lightning.LightningDataModule):
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
             persistent_workers=bool(workers),
-            pin_memory=not isinstance(items, ImageDataset) and torch.cuda.is_available() and not self.cache_on_device,
+            pin_memory=not isinstance(items, ImageDataset)
+            and torch.cuda.is_available()
+            and not self.train_captions.is_cached,
             generator=torch.Generator(),
             worker_init_fn=outlive_signals if workers else None,
         )
