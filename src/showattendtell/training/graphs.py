@@ -5,6 +5,8 @@ The kernels of a training step are small, and Python launches them more slowly t
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -103,12 +105,29 @@ class LossGraphs:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
         # converted weights must not be cached between calls: they would be computed outside the graph
-        with torch.random.fork_rng([inputs[0].device]), torch.autocast("cuda", dtype, is_on, cache_enabled=False):
+        autocast = torch.autocast("cuda", dtype, is_on, cache_enabled=False)
+        with torch.random.fork_rng([inputs[0].device]), autocast, _alone_on_this_thread():
             arguments = (*examples, *aliases)
             graph = torch.cuda.make_graphed_callables(compute, arguments, allow_unused_input=True, pool=self._pool)
         for name, buffer in self.loss.named_buffers():
             buffer.copy_(buffers[name])
         return graph, flat
+
+
+@contextmanager
+def _alone_on_this_thread() -> Iterator[None]:
+    """Let other threads call CUDA while a graph is captured. By default a call of the thread that copies batches to
+    pinned memory would end the capture, and the thread. `make_graphed_callables` has no such setting in torch 2.11."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def begin_on_thread(graph: Any, *arguments: Any, **settings: Any) -> None:
+        begin(graph, *arguments, **{**settings, "capture_error_mode": "thread_local"})
+
+    torch.cuda.CUDAGraph.capture_begin = begin_on_thread  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.cuda.CUDAGraph.capture_begin = begin  # type: ignore[method-assign]
 
 
 class _Flat(nn.Module):
