@@ -85,8 +85,7 @@ def _caption_photographs(
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.config.instantiate import build
     from showattendtell.data.images import find_images
-    from showattendtell.inference.loading import note_about
-    from showattendtell.inference.pipeline import (
+    from showattendtell.inference.captioning import (
         caption_all,
         checkpoint_groups,
         load_captioners,
@@ -94,6 +93,7 @@ def _caption_photographs(
         settings_checksum,
         warn_of_size,
     )
+    from showattendtell.inference.loading import note_about
     from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_file, row_writer
     from showattendtell.visualization.pages import Page, make_entry, picture_names, write_page
 
@@ -196,7 +196,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.config.validation import raise_errors, validate
     from showattendtell.data.languages import in_language, tokenized
     from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
-    from showattendtell.inference import pipeline
+    from showattendtell.inference import captioning
     from showattendtell.inference.loading import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import evenly_spaced, reference_sentences
     from showattendtell.metrics.cider import make_scorer
@@ -210,7 +210,7 @@ def _caption_split(config: DictConfig) -> None:
         )
     checkpoint = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
-    captioners = pipeline.load_captioners(config)
+    captioners = captioning.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
     raise_errors(validate(settings))
     first = captioners[0].models[0].module
@@ -226,17 +226,17 @@ def _caption_split(config: DictConfig) -> None:
         raise UserError(
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
-    pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
+    captioning.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, errors = reference_sentences(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
-    stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
-    for i, outputs in pipeline.caption_all(captioners, [each.path for each in examples], errors, stored):
+    stored = [captioning.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
+    for i, outputs in captioning.caption_all(captioners, [each.path for each in examples], errors, stored):
         name, references_of_image = examples[i].image, [caption.words for caption in examples[i].captions]
         captions = [tokenizer.tokenize(output.caption) if tokenizer else output.words for output in outputs]
         score = mean(cider(words, references_of_image) for words in captions)
         entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
-    note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
+    note = note_about(chain.from_iterable(captioning.checkpoint_groups(config)))
     path = write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
     print(f"written to {path}")
     if settings.dataset.get("skip_unreadable"):

@@ -149,12 +149,6 @@ def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_fo
     ]
     links = re.findall('(?:href|src)="([^"]*)"', page)
     assert links == ["data:,", "photo%20graphs.html", "../runs/soft/seed%201", "../runs/soft/2", ".."]
-        "data:,",
-        "photo%20graphs.html",
-        "../runs/soft/seed%201",
-        "../runs/soft/2",
-        "..",
-    ]
     assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
 
 

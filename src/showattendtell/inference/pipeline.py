@@ -1,10 +1,8 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
-import hashlib
-import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, cycle, islice
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,16 +11,11 @@ import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
 from pydantic import Field
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
-from rich.text import Text
 from torch import Tensor
 
-from showattendtell.config.compose import to_plain
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
+from showattendtell.config.instantiate import Config
+from showattendtell.data.images import Photograph, as_image, find_images, name_of
 from showattendtell.data.tokenizers import PlainTokenizer
-from showattendtell.datamodules.datasets import View
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
@@ -30,18 +23,16 @@ from showattendtell.errors import UserError
 from showattendtell.inference.loading import (
     BUNDLED,
     LoadedModel,
-    find_model,
     load_models,
-    reading_settings,
     save_model_folder,
 )
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.runtime.files import new_folder, sha256
+from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import PositiveInt, Seed, checked, is_url
-from showattendtell.types import Box, CaptionOutput, Dataset, Example
-from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
+from showattendtell.settings import PositiveInt, Seed, checked
+from showattendtell.types import Box, CaptionOutput
+from showattendtell.visualization.pages import ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
 BATCH_SIZE = 8
@@ -80,6 +71,11 @@ class CaptioningPipeline(ModelHubMixin):
     def calibration(self) -> Calibration | None:
         """The calibration of the model; None if it has none, or for an ensemble."""
         return self.models[0].calibration if len(self.models) == 1 else None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first model."""
+        return self._first.device
 
     @property
     def is_deterministic(self) -> bool:
@@ -121,33 +117,35 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `errors` are given.
         """
+        self.check_reads_pixels()
         images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
-        for batch in _read_batches(images, as_image, batch_size, errors):
-            yield from self.describe(list(batch.values()))
+        opened = map(partial(open_photograph, as_image, [self]), images)
+        for batch in photograph_batches(opened, batch_size, errors):
+            pictures = [(name, photograph) for name, photograph, _ in batch.values()]
+            yield from self.describe(pictures, stacked(pixels for _, _, [pixels] in batch.values()))
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
         for model in self.models:
             model.module.encoder.check_reads_pixels()
 
+    def pixels(self, photograph: Image.Image) -> list[Tensor]:
+        """Return the pixels of a photograph for each model; with `decoding.mirrored`, then mirrored."""
+        pixels = [model.module.encoder.preprocessing(photograph) for model in self.models]
+        return [*pixels, *(plain.flip(-1) for plain in pixels)] if self._first.decoding.mirrored else pixels
+
     def describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
+        self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor]
     ) -> Iterator[ImageCaptions]:
         """Yield the captions of photographs.
 
         Args:
             pictures: names and photographs.
-            inputs: what each model reads, by default their pixels: stored regions (I, L, D); with
+            images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model; with
                 `decoding.mirrored`, then those of their mirror images.
         """
-        modules = [model.module for model in self.models]
-        first = modules[0]
-        if not inputs:
-            self.check_reads_pixels()
-            inputs = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
-            if first.decoding.mirrored:
-                inputs += [images.flip(-1) for images in inputs]
-        inputs = [images.to(module.device) for images, module in zip(inputs, cycle(modules), strict=False)]
+        first, models = self._first, self.models * (1 + self._first.decoding.mirrored)
+        inputs = [own.to(model.module.device) for model, own in zip(models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
@@ -274,163 +272,41 @@ def _decode(
     )
 
 
-def checkpoint_groups(config: Config) -> list[list[str]]:
-    """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone."""
-    checkpoint, compare = config.checkpoint, config.compare
-    first = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
-    return [first, *([path] for path in ([compare] if isinstance(compare, str) else compare))]
+def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+    """Return the inputs of each model, from those of each photograph."""
+    return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
-def model_names(config: Config) -> list[str]:
-    """Return the names of `checkpoint_groups`: `names` of the command, or the shortest ends of their paths.
-
-    Raises:
-        UserError: `names` does not have a different name for each.
-    """
-    groups = checkpoint_groups(config)
-    if not config.names:
-        short = iter(short_names([path for group in groups for path in group]))
-        return [" + ".join(islice(short, len(group))) for group in groups]
-    names = list(config.names)
-    if len(names) != len(groups) or len(set(names)) != len(names):
-        raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
-    return names
+Opened = tuple[str, Image.Image, list[list[Tensor]]]
+"""The name of a photograph, the photograph, and its pixels for each model of each pipeline that reads photographs."""
 
 
-def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return the pipelines of `checkpoint_groups`, see `model_names`."""
-    decoding = build(config.decoding)
-    captioners = []
-    for name, group in zip(model_names(config), checkpoint_groups(config), strict=True):
-        models = load_models(group, config.device, decoding, config.attention)
-        captioners.append(CaptioningPipeline(name, models, config.seed))
-    return captioners
+def open_photograph(
+    read: Callable[[Any], Image.Image], readers: Sequence[CaptioningPipeline], source: Any
+) -> Opened | UserError:
+    try:
+        photograph = read(source)
+        return name_of(source), photograph, [reader.pixels(photograph) for reader in readers]
+    except UserError as error:
+        return error
 
 
-def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths, of two parts or more, that are different for different paths."""
-    parts = [Path(path).parts for path in paths]
-    for length in range(2, max(map(len, parts))):
-        ends = [str(Path(*path[-length:])) for path in parts]
-        if len(set(ends)) == len(set(paths)):
-            return ends
-    return [str(Path(path)) for path in paths]
-
-
-StoredRegions = Callable[[Sequence[int]], list[Tensor]]
-"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
-then those of their mirror images."""
-
-
-class RateColumn(ProgressColumn):
-    """Photographs per second, over the last half minute."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
-
-
-def settings_checksum(config: Config) -> str:
-    """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
-    captions depend on."""
-    groups = checkpoint_groups(config)
-    paths = [path for group in groups for path in group]
-    if config.decoding.get("language_model"):
-        paths.append(config.decoding.language_model)
-    hashes, sizes = [sha256(find_model(path)) for path in paths], [len(group) for group in groups]
-    settings = [to_plain(config.decoding), to_plain(config.attention), config.seed]
-    return hashlib.sha256(json.dumps([sizes, hashes, settings]).encode()).hexdigest()[:16]
-
-
-def caption_all(
-    captioners: Sequence[CaptioningPipeline],
-    sources: Sequence[str],
-    errors: list[str],
-    stored: Sequence[StoredRegions | None] | None = None,
-) -> Iterator[tuple[int, list[ImageCaptions]]]:
-    """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
-
-    Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
-    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
-
-    Args:
-        stored: for each pipeline the regions of these photographs, if it does not read photographs.
-    """
-    console = Console(stderr=True)
-    is_hidden = not console.is_terminal or len(sources) < 2
-    columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    batch_size = BATCH_SIZE if all(captioner.is_deterministic for captioner in captioners) else 1
-    stored = stored or [None] * len(captioners)
-    with Progress(
-        *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
-    ) as progress:
-        task = progress.add_task("captioning", total=len(sources))
-        for batch in _read_batches(sources, _read_source, batch_size, errors):
-            written = []
-            for captioner, regions in zip(captioners, stored, strict=True):
-                written.append(captioner.describe(list(batch.values()), regions(list(batch)) if regions else ()))
-            for number, *outputs in zip(batch, *written, strict=True):
-                progress.update(task, completed=number + 1)
-                yield number, outputs
-
-
-def stored_regions(
-    captioner: CaptioningPipeline, dataset: Dataset, config: Config, examples: Sequence[Example]
-) -> StoredRegions | None:
-    """Return the regions of examples of a data set; None for a pipeline that reads photographs.
-
-    Args:
-        config: of a command.
-
-    Raises:
-        UserError: the decoding needs mirror images, and there are none.
-    """
-    if all(model.module.encoder.reads_pixels for model in captioner.models):
-        return None
-    sources = []
-    for model in captioner.models:
-        settings = reading_settings(model.config, dataset=config.dataset)
-        source, _ = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
-    views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
-    readers = [source(examples, view) for view in views for source in sources]
-    return lambda positions: [reader(positions) for reader in readers]
-
-
-def _read_source(source: str) -> Image.Image:
-    if not is_url(source):
-        return open_image(source)
-    from showattendtell.data.urls import fetch_image  # imports requests
-
-    return fetch_image(source)
-
-
-def _read_batches(
-    photographs: Iterable[Any], read: Callable[[Any], Image.Image], batch_size: int, errors: list[str] | None
-) -> Iterator[dict[int, tuple[str, Image.Image]]]:
-    """Yield names and photographs by their position, at most `batch_size` together. Those that cannot be read are
-    skipped, and their errors are added to `errors`; without it, the first error is raised."""
-    batch, pixels = dict[int, tuple[str, Image.Image]](), 0
-    for i, photograph in enumerate(photographs):
-        try:
-            image = read(photograph)
-        except UserError as error:
+def photograph_batches(
+    opened: Iterable[Opened | UserError], batch_size: int, errors: list[str] | None
+) -> Iterator[dict[int, Opened]]:
+    """Yield photographs by their position, at most `batch_size` together. Errors of others are added to `errors`;
+    without it, the first is raised."""
+    batch, pixels = dict[int, Opened](), 0
+    for i, photograph in enumerate(opened):
+        if isinstance(photograph, UserError):
             if errors is None:
-                raise
-            errors.append(str(error))
+                raise photograph
+            errors.append(str(photograph))
             continue
-        batch[i] = (name_of(photograph), image)
-        pixels += image.width * image.height
+        batch[i] = photograph
+        pixels += photograph[1].width * photograph[1].height
         if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
             yield batch
             batch, pixels = {}, 0
     if batch:
         yield batch
-
-
-def warn_of_size(photographs: int, how: str) -> None:
-    """Print a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
-    megabytes = photographs * KILOBYTES_EACH / 1000
-    if megabytes > 20:
-        note = f"note: a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
-        Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)

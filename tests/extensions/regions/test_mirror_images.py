@@ -15,8 +15,9 @@ from showattendtell.config.instantiate import build
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
+from showattendtell.inference.captioning import stored_regions
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.inference.pipeline import CaptioningPipeline, stored_regions
+from showattendtell.inference.pipeline import CaptioningPipeline
 
 SIZES = {"train": 2, "val": 1, "test": 2}
 

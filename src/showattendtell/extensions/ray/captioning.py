@@ -16,8 +16,8 @@ from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.actors import actor_options, require_ray
+from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.inference.loading import note_about
-from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
