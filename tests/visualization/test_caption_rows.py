@@ -64,12 +64,6 @@ def test_rows_resume_wherever_they_end_as_if_nothing_had_happened(tmp_path: Path
             assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
 
 
-def test_a_table_that_is_missing_is_written_from_the_rows(tmp_path: Path, written: dict[str, bytes]):
-    (tmp_path / "captions.csv").unlink()
-    assert len(resume_rows(tmp_path, ["jsonl", "csv"], "0123")) == 3
-    assert (tmp_path / "captions.csv").read_bytes() == written["captions.csv"]
-
-
 def test_rows_of_other_settings_are_not_resumed(tmp_path: Path, written: dict[str, bytes]):
     with pytest.raises(UserError, match="by another model or with other settings; set output to another folder"):
         resume_rows(tmp_path, ["jsonl"], "4567")

@@ -14,7 +14,7 @@ from system_packages import installed
 from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import figures
-from showattendtell.visualization.figures import FontFinder, families, pillow_font, right_to_left
+from showattendtell.visualization.figures import FontFinder, families, pillow_font
 from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
 from showattendtell.visualization.rendering import Drawing
 
@@ -103,13 +103,6 @@ def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.Mon
     figures.finder.cache_clear()
     with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
         families("a")
-
-
-def test_the_first_letter_tells_the_direction():
-    assert right_to_left(["123", "كلب", "dog"])
-    assert right_to_left(["כלב"])
-    assert not right_to_left(["dog", "كلب"])
-    assert not right_to_left([])
 
 
 def test_arabic_words_are_placed_from_the_right(tmp_path: Path):

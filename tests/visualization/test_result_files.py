@@ -26,11 +26,6 @@ def test_a_folder_is_searched_with_all_below_it_in_order_of_names(tmp_path: Path
     assert paths([swept.parent, one]) == [str(swept), str(one)]
 
 
-def test_the_split_is_what_the_file_says_whatever_it_is_called(tmp_path: Path):
-    odd = write(result(split="val"), tmp_path / "mine.json")
-    assert paths([odd], "val") == [str(odd)]
-
-
 def test_figures_are_the_finite_numbers(tmp_path: Path):
     content = result(bleu1=61, cider=float("nan"), spice=None, rouge_l="high", meteor=True)
     figures = read_result(write(content, tmp_path / "results-test.json")).figures
