@@ -24,13 +24,34 @@ from showattendtell.visualization.result_files import Result, run_name
 
 Labels = Mapping[str, tuple[str, str]]
 
-METRICS = {
-    "meteor": ("METEOR", ".1f"),
-    "rouge_l": ("ROUGE-L", ".1f"),
-    "cider": ("CIDEr", ".1f"),
-    "spice": ("SPICE", ".1f"),
-    "clip_score": ("CLIPScore", ".1f"),
+HEADINGS = {
+    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
+    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "spice": "SPICE",
+    "clip_score": "CLIPScore",
+    "pointing_game": "pointing game",
+    "attention_correctness": "correctness",
+    "attention_entropy": "entropy",
+    "attention_movement": "movement",
+    "attention_rank_correlation": "rank correlation",
+    "attention_magnitude_correlation": "rank correlation, absolute",
+    "attention_top_tenth": "top tenth",
+    "attention_magnitude_top_tenth": "top tenth, absolute",
+    "attention_deletion": "deletion",
+    "attention_insertion": "insertion",
+    "chair_i": "CHAIR-i",
+    "chair_s": "CHAIR-s",
+    "grounding_f1_all": "F1-all",
+    "grounding_f1_loc": "F1-loc",
+    "distinct_captions": "distinct captions",
+    "training_minutes": "minutes of training",
 }
+"""The figures that can be columns, and their headings."""
+
+METRICS = {name: (HEADINGS[name], ".1f") for name in ("meteor", "rouge_l", "cider", "spice", "clip_score")}
 BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
 BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
 BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
@@ -201,33 +222,6 @@ def _with_words(score: MapScore) -> dict[str, float]:
 def _rates(score: MapScore) -> dict[str, float]:
     return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
 
-
-HEADINGS = {
-    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "pointing_game": "pointing game",
-    "attention_correctness": "correctness",
-    "attention_entropy": "entropy",
-    "attention_movement": "movement",
-    "attention_rank_correlation": "rank correlation",
-    "attention_magnitude_correlation": "rank correlation, absolute",
-    "attention_top_tenth": "top tenth",
-    "attention_magnitude_top_tenth": "top tenth, absolute",
-    "attention_deletion": "deletion",
-    "attention_insertion": "insertion",
-    "chair_i": "CHAIR-i",
-    "chair_s": "CHAIR-s",
-    "grounding_f1_all": "F1-all",
-    "grounding_f1_loc": "F1-loc",
-    "distinct_captions": "distinct captions",
-    "training_minutes": "minutes of training",
-}
-"""The figures that can be columns, and their headings."""
 
 DIGITS = {"distinct_captions": 0}
 DIGITS |= dict.fromkeys(("meteor", "attention_entropy", "attention_movement"), 2)
