@@ -40,6 +40,16 @@ STEP = 900
 Open = Callable[..., Any]
 
 
+def page_of(*captions: ImageCaptions) -> Page:
+    """A page of one photograph for each of the captions, by one model."""
+    entries = [make_entry(f"{n}.jpg", [each], [each.caption]) for n, each in enumerate(captions)]
+    return Page("photographs", ["soft"], entries)
+
+
+def captioned(caption: Any, seen: Box = SEEN, picture: Image.Image | None = None) -> ImageCaptions:
+    return ImageCaptions("", picture or photograph(300, 200), seen, (caption,))
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with started_browser() as browser:
@@ -136,9 +146,8 @@ def test_a_notebook_shows_the_map_of_the_word_under_the_mouse(browser: Any):
 @pytest.mark.parametrize(("rows", "columns"), slow_after(1, [(3, 3), (7, 7), (14, 14), (4, 9)]))
 def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: int):
     maps = made_up(3, 2, rows, columns)
-    picture = Image.new("RGB", (300, 200), "white")
-    captions = ImageCaptions("a.jpg", picture, SEEN, (output(["a", "dog"], maps, np.ones(2)),))
-    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [captions])]))
+    white = Image.new("RGB", (300, 200), "white")
+    tab = open_page(page_of(captioned(output(["a", "dog"], maps, np.ones(2)), picture=white)))
     for number, grid in enumerate(maps):
         word(tab, number).hover()
         on_page = light(tab)
@@ -152,7 +161,7 @@ def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: in
 
 def test_maps_of_boxes_are_those_of_the_pictures_and_the_largest_is_outlined(open_page: Open):
     captions = boxed(Image.new("RGB", (300, 200), "white"))
-    tab = open_page(Page("1 photograph", ["regions"], [make_entry("a.jpg", [captions])]))
+    tab = open_page(page_of(captions))
     for number, weights in enumerate(captions.attention[:3]):
         word(tab, number).hover()
         canvas = pixels(tab)
@@ -331,8 +340,7 @@ def test_maps_as_colors_are_brightest_at_the_peak_and_dark_where_the_model_saw_n
 def test_contrast_darkens_all_but_the_peak_and_the_own_range_reaches_from_dark_to_bright(open_page: Open):
     even = np.full((3, 3), 0.1)
     even[1, 1] = 0.2
-    picture = ImageCaptions("", photograph(300, 200), Box(0, 0, 1, 1), (output(["dog"], even[np.newaxis], np.ones(1)),))
-    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+    tab = open_page(page_of(captioned(output(["dog"], even[np.newaxis], np.ones(1)), Box(0, 0, 1, 1))))
     word(tab, 0).hover()
     plain = light(tab)
     choose(tab, contrast="3")
@@ -346,9 +354,7 @@ def test_contrast_darkens_all_but_the_peak_and_the_own_range_reaches_from_dark_t
 
 def test_words_are_shaded_from_the_lowest_to_the_highest_value(open_page: Open):
     caption = output(["a", "b", "c"], made_up(0, 3, 3, 3), np.array([0.4, 0.5, 0.6]))
-    caption = caption._replace(log_probs=np.log([0.9, 0.3, 0.6]))
-    picture = ImageCaptions("", photograph(300, 200), SEEN, (caption,))
-    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+    tab = open_page(page_of(captioned(caption._replace(log_probs=np.log([0.9, 0.3, 0.6])))))
 
     def shades() -> list[float]:
         return [float(one.evaluate("e => e.style.getPropertyValue('--value')")) for one in tab.locator(".word").all()]
@@ -363,23 +369,16 @@ def test_words_are_shaded_from_the_lowest_to_the_highest_value(open_page: Open):
     assert not tab.locator(".legend").is_visible()
 
 
-def of_confidence(*confidences: float) -> list[ImageCaptions]:
-    """One caption of each model; that of the second model has other words."""
-    captions = []
-    for number, confidence in enumerate(confidences):
-        caption = output(["a", "dog" if number == 0 else "cat"], made_up(0, 2, 3, 3), np.ones(2))
-        caption = caption._replace(log_probs=np.log([confidence] * 2))
-        captions.append(ImageCaptions("", photograph(30, 20), SEEN, (caption,)))
-    return captions
-
-
 def shown(tab: Any) -> str:
     return "".join(name.removesuffix(".jpg") for name in tab.locator("h2").all_inner_texts())
 
 
 def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_page: Open):
     measured = {"a": (50.0, 0.9), "b": (9.5, 0.5), "c": (120.0, 0.2)}
-    entries = [make_entry(f"{n}.jpg", of_confidence(sure), (), score) for n, (score, sure) in measured.items()]
+    entries = []
+    for name, (score, sure) in measured.items():
+        caption = output(["a", "dog"], made_up(0, 2, 3, 3), np.ones(2))._replace(log_probs=np.log([sure] * 2))
+        entries.append(make_entry(f"{name}.jpg", [captioned(caption)], (), score))
     tab = open_page(Page("3 photographs", ["soft"], entries))
     order = tab.get_by_label("Sort by")
     assert order.locator("option").all_inner_texts() == [
@@ -402,9 +401,7 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
 
 
 def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Open):
-    caption = output(["كلب", "يجري"], made_up(0, 2, 3, 3), np.ones(2))
-    picture = ImageCaptions("", photograph(300, 200), SEEN, (caption,))
-    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+    tab = open_page(page_of(captioned(output(["كلب", "يجري"], made_up(0, 2, 3, 3), np.ones(2)))))
     first, second = (one.bounding_box() for one in tab.locator(".word").all())
     assert first["x"] > second["x"]
     word(tab, 0).focus()
@@ -415,8 +412,8 @@ def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Ope
 def sentence(*parts: str) -> ImageCaptions:
     """A caption of words that join to a sentence."""
     words = tuple(part.strip() for part in parts)
-    caption = output(list(words), made_up(3, len(words) + 1, 3, 3), np.ones(len(words) + 1))._replace(parts=parts)
-    return ImageCaptions("", photograph(300, 200), SEEN, (caption,))
+    caption = output(list(words), made_up(3, len(words) + 1, 3, 3), np.ones(len(words) + 1))
+    return captioned(caption._replace(parts=parts))
 
 
 def boxes(tab: Any, card: int) -> list[dict[str, float]]:
@@ -432,8 +429,7 @@ def test_captions_go_from_the_side_where_their_script_begins(open_page: Open):
         sentence("a", " boy", " runs"),
         sentence("ילד", " עם", " T-shirt", " אדומה"),
     ]
-    entries = [make_entry(f"{n}.jpg", [each], [each.caption]) for n, each in enumerate(captions)]
-    tab = open_page(Page("4 photographs", ["model"], entries))
+    tab = open_page(page_of(*captions))
     for number, is_reversed in enumerate((True, True, False, True)):
         lefts = [box["x"] for box in boxes(tab, number)]
         assert lefts == sorted(lefts, reverse=is_reversed), number
@@ -449,7 +445,7 @@ def test_captions_go_from_the_side_where_their_script_begins(open_page: Open):
 
 def test_words_without_a_space_between_them_touch(open_page: Open):
     captions = [sentence("一", "只", "狗"), sentence("Ein", " Mäd", "chen"), sentence("a", " dog", " runs")]
-    tab = open_page(Page("3 photographs", ["model"], [make_entry("", [each]) for each in captions]))
+    tab = open_page(page_of(*captions))
     gaps = []
     for number in range(3):
         own = boxes(tab, number)
