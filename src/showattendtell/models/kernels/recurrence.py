@@ -96,7 +96,8 @@ def unroll_fused(
         use_expectation = torch.zeros_like(image_index, dtype=torch.bool)
         if cache.use_expectation is not None:
             use_expectation = cache.use_expectation[image_index]
-    initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
+    single = torch.promote_types(keys.dtype, torch.float32)  # float64 in tests
+    initial = (state.hidden.to(single), state.cell.to(single))
     present = None if cache.present is None else cache.present[image_index]
     attended = (given, use_expectation, present)
     inputs = (word_gates, *initial, *weights)
@@ -108,6 +109,7 @@ def unroll_fused(
             steps = len(packing.sizes)
             results = GPURecurrence.apply(steps, image_index, noise, *attended, keys, regions, *inputs)
         else:
+            keys, regions = keys.to(single), regions.to(single)
             groups = CaptionGroups(image_index, len(keys))
             if _copies_regions(keys, regions, len(image_index)):
                 groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
