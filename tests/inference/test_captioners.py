@@ -101,7 +101,7 @@ def test_stored_mirror_images_are_read_as_they_are_given(regions_config: DictCon
     regions, mirrors = (torch.rand(2, 12, DIM + 4, generator=generator) for _ in range(2))
     pictures = [(name, Image.new("RGB", (8, 8))) for name in "ab"]
     expected = ImageCaptionerEnsemble([pipeline.models[0].module]).generate([regions, mirrors])
-    written = list(pipeline.caption_stored(pictures, [regions, mirrors]))
+    written = list(pipeline.caption_inputs(pictures, [regions, mirrors]))
     assert [one.captions[0].tokens for one in written] == [captions[0].tokens for captions in expected]
     log_probs = [captions[0].log_probs.numpy() for captions in expected]
     for one, log_p in zip(written, log_probs, strict=True):

@@ -170,7 +170,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     is_deep = upright.mode.startswith(("I", "F"))
     if not is_deep and not upright.has_transparency_data:
-        return upright.convert("RGB")
+        return upright if upright.mode == "RGB" else upright.convert("RGB")
     # in bands, because the steps take up to 30 bytes for a pixel
     width, rows = upright.width, math.ceil(BAND_PIXELS / upright.width)
     boxes = [(0, top, width, min(top + rows, upright.height)) for top in range(0, upright.height, rows)]
@@ -376,7 +376,8 @@ def as_image(photograph: Photograph) -> Image.Image:
         case bytes() | bytearray() | memoryview():
             return decode_image(bytes(photograph), name_of(photograph))
         case Image.Image():
-            return upright_rgb(photograph)
+            image = upright_rgb(photograph)
+            return image.copy() if image is photograph else image  # the caller may change its own
         case Tensor():
             pixels = photograph.detach().cpu()
             layout = pixels.movedim(0, 2) if pixels.ndim == 3 else pixels

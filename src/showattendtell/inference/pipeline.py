@@ -125,39 +125,30 @@ class CaptioningPipeline(ModelHubMixin):
                         raise
                     errors.append(str(error))
             if pictures:
-                yield from self._describe(pictures)
+                yield from self.caption_inputs(pictures, self.preprocess([image for _, image in pictures]))
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
         for model in self.models:
             model.module.encoder.check_reads_pixels()
 
-    def caption_stored(
-        self, pictures: Sequence[tuple[str, Image.Image]], regions: Sequence[Tensor]
+    def preprocess(self, photographs: Sequence[Image.Image]) -> list[Tensor]:
+        """Return the pixels of photographs for each model; with `decoding.mirrored`, then of their mirror images."""
+        self.check_reads_pixels()
+        modules = [model.module for model in self.models]
+        pixels = [torch.stack([module.encoder.preprocessing(image) for image in photographs]) for module in modules]
+        return pixels + [images.flip(-1) for images in pixels] if self._first.decoding.mirrored else pixels
+
+    def caption_inputs(
+        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor]
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs whose regions are stored.
+        """Yield the captions of photographs, which are given with their names.
 
         Args:
-            pictures: names and photographs.
-            regions: (I, L, D) of the photographs, for each model; with `decoding.mirrored`, then those of their mirror
-                images.
+            inputs: what `preprocess` returns, or as many tensors of stored regions (I, L, D).
         """
         models = self.models * (1 + self._first.decoding.mirrored)
-        inputs = [images.to(model.module.device) for model, images in zip(models, regions, strict=True)]
-        yield from self._describe(pictures, inputs)
-
-    def _describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
-    ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs from the input of each model, by default their pixels; with
-        `decoding.mirrored`, then the input of their mirror images."""
-        if not inputs:
-            self.check_reads_pixels()
-            modules = [model.module for model in self.models]
-            pixels = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
-            inputs = [images.to(module.device) for images, module in zip(pixels, modules, strict=True)]
-            if self._first.decoding.mirrored:
-                inputs += [images.flip(-1) for images in inputs]
+        inputs = [images.to(model.module.device) for model, images in zip(models, inputs, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
@@ -382,7 +373,7 @@ def caption_all(
                     written.append(captioner(photographs))
                 else:
                     pictures = [(name_of(photograph), photograph) for photograph in photographs]
-                    written.append(list(captioner.caption_stored(pictures, regions(list(batch)))))
+                    written.append(list(captioner.caption_inputs(pictures, regions(list(batch)))))
             outputs = zip(*written, strict=True)
             for number, of_each in zip(batch, outputs, strict=True):
                 progress.update(task, completed=number + 1)
