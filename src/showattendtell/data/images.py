@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,6 +22,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
+from showattendtell.runtime.files import check_regular
 from showattendtell.settings import ImageLength, is_url
 from showattendtell.types import Box
 
@@ -110,9 +110,7 @@ def image_size(path: str) -> tuple[int, int]:
 def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
     """Open a file with Pillow, as a header only unless it will be `decoded`. Any failure becomes a `UserError`."""
     with _reported(path):
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):  # reading a pipe would block
-            raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
+        check_regular(path)
         with open(path, "rb", buffering=0) as file:
             if decoded and file.read(2) == b"\xff\xd8":
                 file.seek(0)

@@ -8,8 +8,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.errors import printable
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
@@ -46,18 +48,28 @@ COUNTS = {
 
 
 class Terminal(Console):
-    """Standard output that may be closed, as by `... | head`. The command then continues without printing, and writes
-    its result files."""
+    """Standard output without the control characters of names from files. It may be closed, as by `... | head`: the
+    command then continues without printing, and writes its result files."""
 
     def on_broken_pipe(self) -> None:
         """Discard what is printed from now on."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    def print(self, *shown: Any, **options: Any) -> None:
+        lines = ("\n".join(map(printable, one.split("\n"))) if isinstance(one, str) else one for one in shown)
+        super().print(*lines, **options)
+
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
     table = Table(
-        "split", "images", "captions", "words per caption", "known words", title=dataset.name, title_justify="left"
+        "split",
+        "images",
+        "captions",
+        "words per caption",
+        "known words",
+        title=Text(printable(dataset.name)),
+        title_justify="left",
     )
     for column in table.columns[1:]:
         column.justify = "right"
