@@ -60,7 +60,7 @@ class GridLoss(nn.Module):
         """Return the loss of captions (B, T) of the `images` (B,)."""
         rows = torch.arange(len(images), device=images.device)
         with torch.autocast(images.device.type, torch.bfloat16):
-            return total(self.loss(self.captioner, self.grids[images].float(), rows, tokens).terms)
+            return total(self.loss(self.captioner, self.grids[images], rows, tokens).terms)
 
 
 def measure(options: Namespace) -> Results:

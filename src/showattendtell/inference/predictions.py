@@ -1,15 +1,16 @@
 """Captions and attention maps of trained models for the images of a split."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
@@ -17,11 +18,11 @@ from showattendtell.metrics.attention import (
     AttentionScores,
     GroundedWord,
     Relations,
-    RunningMean,
     attention_statistics,
+    score_relations,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
+from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
@@ -43,6 +44,20 @@ def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:
     return [items[place * len(items) // number] for place in range(number)]
 
 
+def read_batches(data: CaptionDataset | ImageDataset, requests: Iterable[Any], module: ImageCaptioner) -> DataLoader:
+    """Return the items of a data set in the order of the requests, read for the device of a model."""
+    workers = default_workers(data.images, module.device)
+    return DataLoader(
+        data,
+        batch_size=None,  # an item is a batch
+        sampler=requests,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+        pin_memory=workers > 0,
+        generator=torch.Generator(),  # captions do not depend on the seed that it draws
+    )
+
+
 @torch.no_grad()
 def read_grids(predictor: Predictor, examples: Sequence[Example], description: str) -> Iterator[Tensor]:
     """Yield the grids (I, L, D) of examples in batches, with a progress bar.
@@ -52,8 +67,9 @@ def read_grids(predictor: Predictor, examples: Sequence[Example], description: s
     """
     module, console = predictor.module, Console(stderr=True)
     images = ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE)
-    for number in track(range(len(images)), description, console=console, transient=True):
-        yield module.grids(images[number].images.to(module.device))
+    batches = read_batches(images, range(len(images)), module)
+    for batch in track(batches, description, console=console, transient=True):
+        yield module.grids(batch.images.to(module.device))
 
 
 def generate_captions(
@@ -79,10 +95,10 @@ def generate_captions(
     ensemble = ImageCaptionerEnsemble([predictor.module for predictor in predictors], None, language_models)
     written: dict[str, list[list[str]]] = {}
     device, vocabulary = predictors[0].module.device, predictors[0].module.vocabulary
-    console = Console(stderr=True, quiet=rank() > 0)
-    for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
+    console, indices = Console(stderr=True, quiet=rank() > 0), shard_indices(len(sources[0]))
+    batches = zip(indices, *(read_batches(source, indices, predictors[0].module) for source in sources), strict=True)
+    for index, *scenes in track(batches, "captioning", len(indices), console=console, transient=True):
         torch.manual_seed(seed + index)
-        scenes = [source[index] for source in sources]
         captioned = ensemble.generate([scene.images.to(device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
             written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
@@ -123,44 +139,33 @@ def maps_at_nouns(
 ) -> Iterator[GroundedWord]:
     """Yield the attention map at each noun that has ground-truth boxes, given the words before it in the reference
     caption. With several processes each one yields a part."""
-    captions = CaptionDataset(examples, module.vocabulary, images)
+    captions, offset = CaptionDataset(examples, module.vocabulary, images), module.vocabulary.offset
     phrases = [caption.phrases for example in examples for caption in example.captions]
-    selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
-    for together, outputs, regions in _outputs_by_batch(module, captions, selected, "attention at nouns", silent):
-        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
-            seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
-            maps, place = module.encoder.arrange(alpha, of_image, seen)
-            for phrase in phrases[number]:
-                yield GroundedWord(maps[phrase.noun + before], place, phrase.boxes, phrase.kind)
+    selected = shard([number for number, nouns in enumerate(phrases) if nouns])
+    for number, weights, regions in maps_by_caption(module, captions, selected, "attention at nouns", silent):
+        seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
+        maps, place = module.encoder.arrange(weights, regions, seen)
+        for phrase in phrases[number]:
+            yield GroundedWord(maps[phrase.noun + offset], place, phrase.boxes, phrase.kind)
 
 
-def maps_of_captions(
-    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
-) -> Iterator[tuple[np.ndarray, Box | RegionBoxes]]:
-    """Yield for each image the attention maps at the T words of a caption, and their place (see `Encoder.arrange`).
-
-    Args:
-        written: a caption in words for each example.
-    """
-    captions = (Caption(tuple(words), language=module.language or "") for words in written)
-    own = [each._replace(captions=(caption,)) for each, caption in zip(examples, captions, strict=True)]
-    dataset, first = CaptionDataset(own, module.vocabulary, images), module.vocabulary.offset
-    for together, outputs, regions in _outputs_by_batch(module, dataset, list(range(len(dataset))), "grounding"):
-        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
-            seen = module.encoder.preprocessing.frame(examples[number].path).seen
-            yield module.encoder.arrange(alpha[first : first + len(written[number])], of_image, seen)
+def maps_by_caption(
+    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
+) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+    """Yield the index of each caption, the attention weights (T, L) at its words, and the input that they look at."""
+    for together, outputs, inputs in _outputs_by_batch(module, captions, numbers, doing, silent):
+        yield from zip(together, outputs.weights.cpu().numpy(), inputs, strict=True)
 
 
-def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
+def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
     """Return the `attention_statistics` of the maps at all words of the reference captions."""
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
-    for together, outputs, _ in _outputs_by_batch(
-        module, captions, shard(list(range(len(captions)))), "attention statistics"
-    ):
+    numbers = shard(list(range(len(captions))))
+    for together, outputs, _ in _outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
-    return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
+    return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
 
 
 def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
@@ -168,8 +173,6 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 
     The prediction is the relation word with the largest logit, given the words before it.
     """
-    from showattendtell.metrics import RelationAccuracy
-
     captions = CaptionDataset(examples, module.vocabulary, images)
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
@@ -178,11 +181,10 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     for together, outputs, _ in _outputs_by_batch(module, captions, selected, "relation words"):
         for number, logits in zip(together, outputs.at_steps(outputs.logits), strict=True):  # (T, V)
             choices = logits[:, known].argmax(dim=1).tolist()
-            choice_of_token = zip(captions.tokens[number], choices, strict=False)
-            pairs += [(words[token], words[known[choice]]) for token, choice in choice_of_token if token in known]
-    relations = RelationAccuracy()
-    relations.update(pairs)
-    return relations.scores()
+            for token, choice in zip(captions.tokens[number], choices, strict=False):
+                if token in known:
+                    pairs.append((words[token], words[known[choice]]))
+    return score_relations(pairs)
 
 
 @torch.no_grad()
@@ -194,8 +196,9 @@ def _outputs_by_batch(
     console = Console(stderr=True)
     silent = silent or not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTION_BATCH_SIZE)
-    for start in track(starts, doing, console=console, transient=True, disable=silent):
-        together = list(numbers[start : start + CAPTION_BATCH_SIZE])
-        images, image_index, tokens, *_ = captions[together]
+    requests = [list(numbers[start : start + CAPTION_BATCH_SIZE]) for start in starts]
+    batches = zip(requests, read_batches(captions, requests, module), strict=True)
+    for together, batch in track(batches, doing, len(requests), console=console, transient=True, disable=silent):
+        images, image_index, tokens, *_ = batch
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         yield together, outputs, [images[image] for image in image_index.tolist()]

@@ -18,7 +18,7 @@ from server_requests import FORM, caption, form, part, send_request
 from small_server import Served
 
 from showattendtell.extensions.serving.app import PICTURE_CELL
-from showattendtell.inference.loading import BUNDLED_NOTE
+from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.pipeline import load
 from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.rendering import EXAMPLES
@@ -86,7 +86,7 @@ def test_a_seed_decides_what_is_drawn(served: Served):
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
     assert answered.headers["content-type"] == "image/png"
-    expected = draw_panel(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
+    expected = draw_panel(load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(answered.content))), np.asarray(expected))
 
 
@@ -129,7 +129,7 @@ def test_given_names_are_used_as_they_are_and_the_page_has_the_note_on_the_bundl
         "my/nice/name",
         "demo",
     ]
-    assert BUNDLED_NOTE in html.unescape(send_request(served.address, "").content.decode())
+    assert note_about([BUNDLED]) in html.unescape(send_request(served.address, "").content.decode())
 
 
 class Addresses(HTMLParser):

@@ -10,7 +10,7 @@ from hostile_uploads import noise
 from showattendtell.extensions.serving.models import RegisteredModel
 from showattendtell.extensions.serving.schemas import CaptionRequest
 from showattendtell.inference import pipeline
-from showattendtell.inference.pipeline import load
+from showattendtell.inference.pipeline import load, stacked
 
 PHOTOGRAPH = noise(90, 60)
 SEARCH = {"min_length": 3, "max_length": 5, "allow_unk": False}
@@ -26,7 +26,7 @@ def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[
     built: list[Any] = []
     build = pipeline.ImageCaptionerEnsemble
     monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
-    given = [("a.png", PHOTOGRAPH)], model.preprocess([PHOTOGRAPH])
+    given = [("a.png", PHOTOGRAPH)], stacked([model.pixels(PHOTOGRAPH)])
     for seed in (None, 5, 6, None, 5):
         [output] = model.describe(*given, CaptionRequest(seed=seed, attention="sample"))
         assert output.tokens == expected[seed].tokens

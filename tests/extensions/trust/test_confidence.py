@@ -20,11 +20,11 @@ from showattendtell.extensions.trust.confidence import (
     fit_temperature,
     principal_directions,
     score_calibration,
+    write_calibration,
 )
 from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.loading import bundled_models, load_model, save_model_folder, write_calibration
+from showattendtell.inference.loading import average, bundled_models, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.inference.weight_averaging import average
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 
 BUNDLED = bundled_models()["flickr8k_soft"]

@@ -42,9 +42,9 @@ def score_baselines(
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """
-    from showattendtell.metrics.modular import CLASSES, ENGLISH, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import ENGLISH, METRICS, measure  # torchmetrics takes seconds to import
 
-    names = [name for name in config.metrics if name in CLASSES]
+    names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")
     constant = WeightedReferences([_words(example) for example in evenly_spaced(train, MOST_IMAGES)]).best_constant()
     weighted_references = WeightedReferences([_words(example) for example in train])

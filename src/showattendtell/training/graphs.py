@@ -1,0 +1,159 @@
+"""Training losses as CUDA graphs: all kernels of a forward or a backward pass are launched at once.
+
+The kernels of a training step are small, and Python launches them more slowly than a GPU runs them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from showattendtell.losses.caption import LossOutput, SoftLoss
+from showattendtell.models.captioner import Captioner
+from showattendtell.types import AttentionTargets, BatchShard
+
+log = logging.getLogger(__name__)
+
+IMAGE_MULTIPLE = 16
+"""Batches are filled up to a multiple of this number of images, so that few graphs serve all numbers."""
+
+MAX_GRAPHS, MIN_FREE = 64, 0.2
+"""The largest number of captured shapes, and the part of the GPU's memory that has to be free to capture one more."""
+
+
+class LossGraphs:
+    """Computes a training loss by CUDA graphs where that is possible, and else as the loss does.
+
+    Called like the loss, and differentiable like it; the tensors of a captured result are valid until the next call,
+    and its `outputs` are None. The second batch of a shape is captured: the number of images I, filled up, the number
+    of captions B and their length T. All graphs share one memory pool, in which activations are reused, but each keeps
+    its inputs and outputs, and a copy of the gradients of all trainable parameters.
+    """
+
+    def __init__(self, loss: SoftLoss, captioner: Captioner):
+        self.loss, self.captioner = loss, captioner
+        self._graphs: dict[tuple[Any, ...], tuple[Any, _Flat]] = {}
+        self._seen = Counter[tuple[Any, ...]]()
+        self._pool: Any = None
+        self._can_capture = True
+        self.memory = 0
+        """Bytes that the graphs take."""
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __call__(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        shard: BatchShard,
+        targets: AttentionTargets | None = None,
+    ) -> LossOutput:
+        maps = self.loss.target_maps(targets, tokens)
+        given = [part for part in (fill_up(regions, IMAGE_MULTIPLE), image_index, tokens, maps) if part is not None]
+        key = (*((part.shape, part.dtype) for part in given), regions.requires_grad, shard.num_captions)
+        if key not in self._graphs and self._wants(key):
+            self._try_to_capture(key, given, shard)
+        if key not in self._graphs:
+            return self.loss(captioner, regions, image_index, tokens, shard, targets)
+        graph, flat = self._graphs[key]
+        return flat.restore(graph(*given, *flat.learned.values()))
+
+    def _wants(self, key: tuple[Any, ...]) -> bool:
+        """Return whether to capture this shape now. A shape that comes once is not worth it."""
+        self._seen[key] += 1
+        if not (self._can_capture and self.loss.is_capturable and torch.is_grad_enabled()):
+            return False
+        free, total = torch.cuda.mem_get_info()
+        return self._seen[key] > 1 and len(self) < MAX_GRAPHS and free > MIN_FREE * total
+
+    def _try_to_capture(self, key: tuple[Any, ...], inputs: list[Tensor], shard: BatchShard) -> None:
+        before, device = torch.cuda.memory_reserved(), inputs[0].device
+        random_state = torch.cuda.get_rng_state(device)
+        try:
+            self._graphs[key] = self._capture(inputs, shard)
+        except RuntimeError as error:  # an operation that waits for the GPU, in a model of somebody's own
+            self._can_capture = False
+            log.info("training steps are not captured as CUDA graphs: %s", error)
+            # the generator still counts for the graph that has failed
+            generator = torch.Generator(device)
+            generator.set_state(random_state)
+            torch.cuda.default_generators[device.index].graphsafe_set_state(generator.graphsafe_get_state())
+        self.memory += torch.cuda.memory_reserved() - before
+
+    def _capture(self, inputs: list[Tensor], shard: BatchShard) -> "tuple[Any, _Flat]":
+        """Capture the loss of inputs of these shapes. Neither the buffers of the loss nor random numbers change."""
+        flat = _Flat(self.loss, self.captioner, shard)
+        buffers = {name: buffer.clone() for name, buffer in self.loss.named_buffers()}
+        examples = [part.detach().clone().requires_grad_(part.requires_grad) for part in inputs]
+        # Gradients of the parameters themselves would be accumulated on the stream of earlier steps, which a capture
+        # must not wait for; so they are arguments, and the graph is captured with others that share their memory.
+        aliases = [parameter.detach().requires_grad_() for parameter in flat.learned.values()]
+
+        def compute(*values: Tensor) -> tuple[Tensor, ...]:
+            parameters = dict(zip(flat.learned, values[len(inputs) :], strict=True))
+            results: tuple[Tensor, ...] = functional_call(flat, parameters, values[: len(inputs)])
+            return results
+
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+        # converted weights must not be cached between calls: they would be computed outside the graph
+        autocast = torch.autocast("cuda", dtype, is_on, cache_enabled=False)
+        with torch.random.fork_rng([inputs[0].device]), autocast, _alone_on_this_thread():
+            arguments = (*examples, *aliases)
+            graph = torch.cuda.make_graphed_callables(compute, arguments, allow_unused_input=True, pool=self._pool)
+        for name, buffer in self.loss.named_buffers():
+            buffer.copy_(buffers[name])
+        return graph, flat
+
+
+@contextmanager
+def _alone_on_this_thread() -> Iterator[None]:
+    """Let other threads call CUDA while a graph is captured. By default a call of the thread that copies batches to
+    pinned memory would end the capture, and the thread. `make_graphed_callables` has no such setting in torch 2.11."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def begin_on_thread(graph: Any, *arguments: Any, **settings: Any) -> None:
+        begin(graph, *arguments, **{**settings, "capture_error_mode": "thread_local"})
+
+    torch.cuda.CUDAGraph.capture_begin = begin_on_thread  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.cuda.CUDAGraph.capture_begin = begin  # type: ignore[method-assign]
+
+
+class _Flat(nn.Module):
+    """A loss that returns a tuple of tensors, as CUDA graphs need it."""
+
+    def __init__(self, loss: SoftLoss, captioner: Captioner, shard: BatchShard):
+        super().__init__()
+        self.loss, self.captioner, self.shard = loss, captioner, shard
+        self.terms: list[str] = []
+        self.metrics: list[str] = []
+        self.learned = {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def forward(
+        self, regions: Tensor, image_index: Tensor, tokens: Tensor, maps: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        output = self.loss(self.captioner, regions, image_index, tokens, self.shard, maps)
+        self.terms, self.metrics = list(output.terms), list(output.metrics)
+        return (output.nll.detach(), *output.terms.values(), *(value.detach() for value in output.metrics.values()))
+
+    def restore(self, values: tuple[Tensor, ...]) -> LossOutput:
+        nll, *others = values
+        terms = dict(zip(self.terms, others[: len(self.terms)], strict=True))
+        return LossOutput(nll, terms, dict(zip(self.metrics, others[len(self.terms) :], strict=True)))
+
+
+def fill_up(regions: Tensor, multiple: int) -> Tensor:
+    """Repeat the first image of (I, L, D) until the number of images is a multiple; no caption reads the copies."""
+    missing = -len(regions) % multiple
+    return torch.cat([regions, regions[:1].expand(missing, -1, -1)]) if missing else regions
