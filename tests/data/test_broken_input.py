@@ -224,7 +224,7 @@ KINDS = {
     ),
     "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),
     "a list that is a folder": Kind(
-        folder_instead("val.txt"), "val.txt is a folder, a file was expected", read_flickr30k
+        folder_instead("val.txt"), "val.txt cannot be read .it is a folder", read_flickr30k
     ),
     "a list that is not UTF-8": Kind(raw("val.txt", b"b\xe9\n"), "val.txt is not UTF-8", read_flickr30k),
     "no lists at all": Kind(both(), "has no lists train.txt, val.txt and test.txt", settings={"splits": "images"}),

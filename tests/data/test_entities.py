@@ -1,3 +1,4 @@
+import os
 import zipfile
 from pathlib import Path
 
@@ -176,8 +177,11 @@ def test_a_damaged_member_of_a_zip_is_reported(folder: Path):
 def test_a_place_that_holds_no_entities_is_reported(folder: Path, tmp_path: Path):
     (tmp_path / "text.zip").write_text("no zip")
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"nowhere.zip does not exist; set dataset.entities"):
-        Entities(tmp_path / "nowhere.zip")
+    os.mkfifo(tmp_path / "pipe.zip")
+    for name in ("nowhere.zip", "pipe.zip"):
+        with pytest.raises(UserError, match=rf"{name} is no file or folder; set dataset.entities"):
+            Entities(tmp_path / name)
+    (tmp_path / "pipe.zip").unlink()
     with pytest.raises(UserError, match=r"text.zip is neither a folder nor a zip"):
         Entities(tmp_path / "text.zip")
     with pytest.raises(UserError, match=r"other has no folder Annotations"):

@@ -1,7 +1,9 @@
 """Word vectors from text files and matrices, and the embeddings that begin with them."""
 
 import json
+import os
 import re
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,6 +87,22 @@ def test_a_text_file_that_has_no_vectors_is_reported(tmp_path: Path, content: st
     (tmp_path / "vectors.txt").write_text(content)
     with pytest.raises(UserError, match=fault):
         read_word_vectors(str(tmp_path / "vectors.txt"), WORDS)
+
+
+def test_a_line_is_read_in_parts(tmp_path: Path):
+    (tmp_path / "vectors.txt").write_text(f"dog 1 2\n{'0 ' * 20_000_000}\ncat 4 5\n")
+    tracemalloc.start()
+    found = read_word_vectors(str(tmp_path / "vectors.txt"), WORDS)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["cat"].tolist() == [4, 5]
+    assert peak < 100_000_000
+
+
+def test_a_pipe_is_reported(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe cannot be read \(it is a pipe or device\)"):
+        read_word_vectors(str(tmp_path / "pipe"), WORDS)
 
 
 def test_files_that_do_not_fit_are_reported(tmp_path: Path):

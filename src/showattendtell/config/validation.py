@@ -95,7 +95,7 @@ def _is_part(value: Any) -> bool:
 
 
 def _has_parts(value: Any) -> bool:
-    return isinstance(value, Mapping) and (not value or any(map(_is_part, value.values())))
+    return isinstance(value, Mapping) and any(map(_is_part, value.values()))
 
 
 def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
                 if name not in SUPPLIED.get(path, ()):
                     yield join(path, name)
     for key, value in node.items():
-        if _is_part(value) or (not path and _has_parts(value)):
+        if _is_part(value) or _has_parts(value) or (not path and value == {}):
             yield join(path, key)
             yield from _names(join(path, key), value)
 
@@ -129,7 +129,7 @@ def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]
             continue
         if key in SUPPLIED.get(path, ()):
             yield f"{name} is set by the code; leave it out"
-        elif (_is_part(value) or (not path and _has_parts(value))) and (accepts_parts or key in signature.parameters):
+        elif (_is_part(value) or _has_parts(value)) and (accepts_parts or key in signature.parameters):
             yield from _node_errors(name, value, settings)
         elif key in signature.parameters:
             annotation = signature.parameters[key].annotation

@@ -21,7 +21,7 @@ from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import PLAIN, SUFFIXES, read_caption_folder, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import SPLIT_OF_SPELLING, CaptionFile, read_list
-from showattendtell.errors import UserError, listed
+from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
@@ -63,7 +63,7 @@ def read_custom(
     image_folder = _image_folder(folder, images)
     # different folders of one name do not share stored grids
     path = folder.resolve()
-    own_name = name or f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+    own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
 
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)

@@ -142,8 +142,10 @@ class Entities:
 
     def __init__(self, path: Path):
         self.path = path
-        if not path.exists():
-            raise UserError(f"{path} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
+        if not (path.is_dir() or path.is_file()):
+            raise UserError(
+                f"{path} is no file or folder; set dataset.entities to the zip or folder of Flickr30k Entities"
+            )
         try:
             self.root = path if path.is_dir() else zipfile.Path(path)
         except zipfile.BadZipFile:

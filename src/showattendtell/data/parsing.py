@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.runtime.files import check_regular
 from showattendtell.runtime.memory import paused_collection
 
 Layout = TypeVar("Layout")
@@ -24,11 +25,10 @@ def read_text(path: Path) -> str:
         UserError: it is missing, unreadable or not UTF-8.
     """
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, a file was expected") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
     except OSError as error:

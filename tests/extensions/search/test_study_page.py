@@ -1,6 +1,8 @@
 """The table and the page of a study."""
 
+import os
 import re
+import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from slow_cases import slow_after
 
+from showattendtell.errors import UserError
+from showattendtell.extensions.search import study_page
+from showattendtell.extensions.search.study import FILE, open_storage
 from showattendtell.extensions.search.study_page import (
     print_study,
     render,
@@ -159,3 +164,33 @@ def test_axe_finds_no_fault(study: optuna.Study, scheme: str, width: int, tmp_pa
     with started_browser() as browser:
         page = render(summarize_study(study, Path("runs/mine-study")))
         assert_accessible(lambda **settings: browser.new_context(**settings).new_page(), page, tmp_path, scheme, width)
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT t.* FROM t, n ORDER BY n.x"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (f"ALTER TABLE trials RENAME TO t; CREATE VIEW trials AS {ENDLESS}", "takes more than 1 seconds or 4 GB"),
+        ("UPDATE trials SET state = 'OTHER'", "cannot be read (KeyError: 'OTHER')"),
+        ("DELETE FROM trial_user_attributes", "cannot be read (KeyError: 'settings')"),
+        ("UPDATE trial_user_attributes SET value_json = '{'", "cannot be read (Expecting property name"),
+        ("pipe", "takes more than 1 seconds"),
+    ],
+)
+def test_a_damaged_study_is_reported_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, reason: str
+):
+    storage = tmp_path / "pipe"
+    os.mkfifo(storage)
+    study = optuna.create_study(study_name=tmp_path.name, storage=open_storage(None, tmp_path))
+    study.set_user_attr("space", {"monitor": "bleu4"})
+    study.add_trial(trial(TrialState.COMPLETE, 20.0, 0.001))
+    if change != "pipe":
+        with sqlite3.connect(tmp_path / FILE) as database:
+            database.executescript(change)
+    if "seconds" in reason:
+        monkeypatch.setattr(study_page, "SECONDS", 1)
+    with pytest.raises(UserError, match=re.escape(reason)):
+        study_page.report_study(tmp_path, str(storage) if change == "pipe" else None)

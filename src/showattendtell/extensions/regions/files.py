@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path, PurePath
 from typing import IO, Any, NamedTuple
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from showattendtell.data.images import image_size
 from showattendtell.errors import UserError, first_line, printable
 from showattendtell.features.writer import EncodedBatch
+from showattendtell.runtime.files import check_regular
 
 BOX = 4
 """Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
@@ -93,6 +95,7 @@ class TsvRegions(RegionFile):
         """The file and position of each image's line."""
         lines: dict[str, tuple[Path, int]] = {}
         for file in sorted(self.path.glob("*.tsv*")) if self.path.is_dir() else [self.path]:
+            check_regular(file)
             with file.open("rb") as stream:
                 position = 0
                 while line := stream.readline(LONGEST_LINE):
@@ -174,6 +177,7 @@ def read_array(stream: IO[bytes], name: str) -> NDArray:
     Raises:
         ValueError: it is damaged, has more than `LARGEST` values, or has objects.
     """
+    stream = BytesIO(stream.read(20 * LARGEST))  # a zip, and the header in it, may unpack to any size
     version = np.lib.format.read_magic(stream)
     readers: Mapping[Any, Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -208,6 +212,7 @@ class H5Regions(RegionFile):
             package = "pip install 'showattendtell[regions]'"
             raise UserError(f"{path} needs the package h5py; install it with: {package}") from None
         self._h5py = h5py
+        check_regular(path)
         self._file = h5py.File(path, "r")
         self._rows = self._read_rows() if "image_features" in self._file else None
 

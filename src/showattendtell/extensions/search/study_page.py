@@ -2,8 +2,10 @@
 
 import resource
 import shlex
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -18,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from showattendtell.config.validation import reading
+from showattendtell.errors import UserError, printable
 from showattendtell.extensions.search.charts import Axis, Chart, Mark, axis_over, category_axis
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
@@ -92,12 +95,12 @@ def train_command(trial: FrozenTrial) -> str:
 def print_study(summary: StudySummary) -> None:
     """Print the best, pruned, failed and running trials, and the command of the best."""
     console = Console(highlight=False)
-    title = Text(f"{summary.study.study_name}: {_counts(summary)}")
+    title = Text(printable(f"{summary.study.study_name}: {_counts(summary)}"))
     metric = FIGURES[summary.study.user_attrs["space"]["monitor"]].removesuffix(" in validation")
     table = Table("trial", metric, "wall time", "settings searched", title=title, title_justify="left")
     for trial in summary.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
+        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(printable(searched)))
     console.print(table)
     lines = []
     if summary.pruned:
@@ -111,7 +114,7 @@ def print_study(summary: StudySummary) -> None:
         lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
         lines.append(f"  {summary.command}")
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(printable(line), markup=False, soft_wrap=True)
 
 
 def _counts(summary: StudySummary) -> str:
@@ -138,7 +141,7 @@ def render(summary: StudySummary) -> str:
 
 
 SECONDS, MEMORY = 60, 4 * 2**30
-"""The most computing time and memory, in bytes, that reading the storage of a study takes: a query may have no end."""
+"""The most time and memory, in bytes, that the report of a study takes: a query of its storage may have no end."""
 
 
 def report_study(folder: Path, storage: str | None) -> None:
@@ -147,21 +150,24 @@ def report_study(folder: Path, storage: str | None) -> None:
     Raises:
         UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
     """
-    pool = ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources)
-    with reading(f"the study in {folder}"), pool:
-        pool.submit(_read_trials, folder, storage).result()
-        report(find_study(folder, storage), folder)
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources) as pool:
+        try:
+            pool.submit(_read_and_report, folder, storage).result()
+        except BrokenProcessPool:
+            limits = f"{SECONDS} seconds or {MEMORY / 2**30:.0f} GB"
+            raise UserError(f"the study in {folder} takes more than {limits}; restore a copy of it") from None
 
 
 def _limit_resources() -> None:
-    """Make the system end this process if it needs more than `SECONDS` of computing or `MEMORY`."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    """Make the system end this process if it needs more than `SECONDS` or `MEMORY`."""
+    signal.alarm(SECONDS)
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
 
 
-def _read_trials(folder: Path, storage: str | None) -> None:
-    find_study(folder, storage).get_trials(deepcopy=False)
+def _read_and_report(folder: Path, storage: str | None) -> None:
+    with reading(f"the study in {folder}"):
+        report(find_study(folder, storage), folder)
 
 
 def report(study: Study, folder: Path) -> None:
