@@ -17,7 +17,6 @@ from showattendtell.extensions.trust.faithfulness import (
     INTEGRATED,
     areas,
     check_intervention,
-    faithfulness_of,
     gradient_maps,
     log_probs_with,
     measure_faithfulness,
@@ -152,25 +151,6 @@ def measured(captioner: Captioner, images: int = 40) -> dict[str, tuple[float | 
     captions = {one.image: ["a", "dog", "runs"] for one in examples}
     predictor = Predictor(model_of(captioner), lambda positions, draw=(0, 0): grids[list(positions)])
     return {name: tuple(one) for name, one in measure_faithfulness(predictor, examples, captions).maps.items()}
-
-
-class ReachedError(Exception):
-    """Raised by a hook once it has seen what it waits for."""
-
-
-def test_the_captioner_is_called_on_the_device_of_the_regions():
-    """The device meta, which has no values: the test ends when the captioner is called."""
-    module, devices = model_of(small_captioner().to("meta")), set[str]()
-
-    def record(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        devices.update(one.device.type for one in given)
-        raise ReachedError
-
-    module.captioner.register_forward_pre_hook(record)
-    example, generator = Example("", "", (Caption(("a",)),)), np.random.default_rng(0)
-    with pytest.raises(ReachedError):
-        next(faithfulness_of(module, REGIONS.to("meta"), ["a", "dog"], example, generator))
-    assert devices == {"meta"}
 
 
 def planted(honest: bool) -> Captioner:

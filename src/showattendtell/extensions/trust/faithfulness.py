@@ -26,7 +26,6 @@ from showattendtell.extensions.trust.map_faithfulness import (
     FaithfulnessScores,
     MapFaithfulness,
     WordFaithfulness,
-    area,
     num_deleted,
     rank_agreement,
 )
@@ -34,13 +33,22 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScore
 from showattendtell.inference.predictions import Predictor, read_grids
 from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
 from showattendtell.models.captioner import Captioner
-from showattendtell.types import Example, RegionBoxes
+from showattendtell.types import Box, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels, Terminal
 
 CENTER, BOX = "center", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
-"""Names of maps: the center prior, the ground-truth boxes of the word, two attributions by gradients, and the effects
-themselves."""
+
+FAITHFULNESS = {
+    ATTENTION: "attention",
+    RANDOM: "random maps",
+    CENTER: "center prior",
+    GRADIENT: "gradient x input",
+    INTEGRATED: "integrated gradients",
+    EFFECT: "the effects themselves",
+    BOX: "ground-truth boxes",
+}
+"""Labels of the maps whose faithfulness is measured."""
 
 INTEGRATION_STEPS = 8
 
@@ -51,8 +59,14 @@ class FaithfulnessMetric:
     labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
-        """Raise `UserError` as `check_faithfulness`."""
-        check_faithfulness(run)
+        """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
+        if len(run.models) > 1:
+            raise UserError(
+                "faithfulness is scored for one model; give a single checkpoint, or leave it out of metrics"
+            )
+        if run.vocabulary.languages:
+            raise UserError("faithfulness is scored for models of one language; leave it out of metrics")
+        check_intervention(run.models[0].module)
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores."""
@@ -60,15 +74,6 @@ class FaithfulnessMetric:
         scores = measure_faithfulness(run.predictors[0], run.examples, best, seed)
         print_faithfulness(scores, "faithfulness of the maps at the generated words")
         return RunScores(faithfulness_figures(scores))
-
-
-def check_faithfulness(run: EvaluationRun) -> None:
-    """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
-    if len(run.models) > 1:
-        raise UserError("faithfulness is scored for one model; give a single checkpoint, or leave it out of metrics")
-    if run.vocabulary.languages:
-        raise UserError("faithfulness is scored for models of one language; leave it out of metrics")
-    check_intervention(run.models[0].module)
 
 
 def measure_faithfulness(
@@ -82,13 +87,9 @@ def measure_faithfulness(
     Args:
         captions: the caption of each image, in words.
         seed: seed of the random maps and of the choice of words.
-
-    Raises:
-        UserError: attention samples its regions, or images have a single region.
     """
     from showattendtell.extensions.trust.metrics import Faithfulness  # torchmetrics takes seconds to import
 
-    check_intervention(predictor.module)
     faithfulness, generator = Faithfulness(), np.random.default_rng(seed)
     grids = read_grids(predictor, examples, "leaving out regions")
     encoder = predictor.module.encoder
@@ -139,14 +140,16 @@ def faithfulness_of(
     with_curve = int(generator.choice(candidates))
     for i in range(len(words)):
         maps = {ATTENTION: alpha[i], RANDOM: generator.random(num_regions), CENTER: center}
+        curves: dict[str, tuple[float, float]] = {}
         if i == with_curve:
             maps |= {EFFECT: effects[i], **gradient_maps(captioner, regions, tokens, i)}
-            maps |= {BOX: grounded[i]} if i in grounded else {}
-        agreement = {name: rank_agreement(weights, effects[i]) for name, weights in maps.items()}
-        if i == with_curve:
+            if i in grounded:
+                maps[BOX] = grounded[i]
             curves = areas(captioner, regions, tokens, i, maps, float(np.exp(log_p[i])), generator)
-            for name, (deletion, insertion) in curves.items():
-                agreement[name] = agreement[name]._replace(deletion=deletion, insertion=insertion)
+        agreement = {}
+        for name, weights in maps.items():
+            deletion, insertion = curves.get(name, (None, None))
+            agreement[name] = rank_agreement(weights, effects[i])._replace(deletion=deletion, insertion=insertion)
         yield WordFaithfulness(agreement, float(effects[i].max()), example.image)
 
 
@@ -206,22 +209,18 @@ def areas(
     num_regions = len(regions)
     ties = generator.random(num_regions)
     orders = torch.from_numpy(np.stack([np.lexsort((ties, -weights)) for weights in maps.values()]))
-    deleted, inserted = [np.array(p_all)], list[Array]()
+    everything = np.full(len(maps), p_all)
+    deletion, insertion = [everything], [everything]
     removed = num_deleted(num_regions)
     for n in removed:
         sets = torch.cat([orders[:, n:], orders[:, : num_regions - n]])  # without, and with only, the first
         p = log_probs_with(captioner, regions, tokens, sets.to(regions.device), word).exp().double().cpu().numpy()
-        without, inserted_p = p[:, 0].reshape(2, -1)
-        deleted.append(without)
-        inserted.append(inserted_p)
+        deletion.append(p[: len(maps), 0])
+        insertion.append(p[len(maps) :, 0])
     fractions = [n / num_regions for n in (0, *removed)]
-    deletion_curves = zip(*(np.broadcast_to(p, len(maps)) for p in deleted), strict=True)
-    insertion_curves = zip(*(np.broadcast_to(p, len(maps)) for p in (*reversed(inserted), deleted[0])), strict=True)
-    insertion_fractions = [1 - fraction for fraction in reversed(fractions)]
-    return {
-        name: (area(fractions, deletion), area(insertion_fractions, insertion))
-        for name, deletion, insertion in zip(maps, deletion_curves, insertion_curves, strict=True)
-    }
+    # the means of both curves: their areas by the trapezoidal rule, divided by their width
+    means = np.trapezoid([deletion, insertion], fractions, axis=1) / fractions[-1]  # (2, maps)
+    return dict(zip(maps, map(tuple, means.T.tolist()), strict=True))
 
 
 def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: int) -> dict[str, Array]:
@@ -231,7 +230,7 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
     integrated_gradients  the same with the mean gradient on the way from regions of zeros to the regions (Sundararajan
                           et al. 2017), by the midpoint rule; its sum is log p less that of an image of zeros
     """
-    fractions = [*((step + 0.5) / INTEGRATION_STEPS for step in range(INTEGRATION_STEPS)), 1.0]
+    fractions = [(step + 0.5) / INTEGRATION_STEPS for step in range(INTEGRATION_STEPS)] + [1.0]
     points = regions * torch.tensor(fractions, device=regions.device).view(-1, 1, 1)  # (S + 1, L, D)
     points.requires_grad_()
     captions = tokens[: word + 1].expand(len(fractions), -1)
@@ -241,9 +240,8 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
         features = output.output_features.select(last)
         loss = features.cross_entropy(captions.flatten()[output.indices[last]]).loss
         [gradients] = torch.autograd.grad(-loss.sum(), points)
-    mean = gradients[:-1].mean(dim=0)
-    maps = ((gradient * regions).sum(dim=1).double().cpu().numpy() for gradient in (gradients[-1], mean))
-    return dict(zip((GRADIENT, INTEGRATED), maps, strict=True))
+    attributions = {GRADIENT: gradients[-1], INTEGRATED: gradients[:-1].mean(dim=0)}
+    return {name: (x * regions).sum(dim=1).double().cpu().numpy() for name, x in attributions.items()}
 
 
 def box_maps(
@@ -251,32 +249,17 @@ def box_maps(
 ) -> dict[int, Array]:
     """Return for each word that a reference caption uses for an object with ground-truth boxes the fraction of each
     region (L,) that the boxes cover; not if they are outside of the part that the encoder sees."""
-    by_noun: dict[str, tuple[object, ...]] = {}
+    by_noun: dict[str, list[Box]] = {}
     for caption in example.captions:
         for phrase in caption.phrases:
-            noun = caption.words[phrase.noun]
-            by_noun[noun] = (*by_noun.get(noun, ()), *phrase.boxes)
-    maps = {}
-    if set(by_noun) & set(words):
-        seen = boxes or module.encoder.preprocessing.frame(example.path).seen
-        no_weights = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
-        for i, word in enumerate(words):
-            if word in by_noun:
-                grounded = GroundedWord(no_weights, seen, by_noun[word])  # type: ignore[arg-type]
-                maps[i] = box_coverage(grounded).flatten()
+            by_noun.setdefault(caption.words[phrase.noun], []).extend(phrase.boxes)
+    named = [i for i, word in enumerate(words) if word in by_noun]
+    if not named:
+        return {}
+    seen = boxes or module.encoder.preprocessing.frame(example.path).seen
+    no_weights = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
+    maps = {i: box_coverage(GroundedWord(no_weights, seen, tuple(by_noun[words[i]]))).flatten() for i in named}
     return {i: covered for i, covered in maps.items() if covered.any()}
-
-
-FAITHFULNESS = {
-    "attention": "attention",
-    "random": "random maps",
-    "center": "center prior",
-    "gradient_input": "gradient x input",
-    "integrated_gradients": "integrated gradients",
-    "leave_one_out": "the effects themselves",
-    "box": "ground-truth boxes",
-}
-"""Labels of the maps whose faithfulness is measured."""
 
 
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
@@ -291,9 +274,9 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    for field, (low, high) in scores.intervals.get("attention", {}).items():
+    for field, (low, high) in scores.intervals.get(ATTENTION, {}).items():
         console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
-    for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
+    for field, (difference, low, high, _) in scores.against.get(RANDOM, {}).get(ATTENTION, {}).items():
         console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
         f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
@@ -303,29 +286,22 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
 
 def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
     """Return the faithfulness of the maps by their names in result files; rates in percent."""
-    against = {
-        other: {
-            name: {field: value._asdict() for field, value in map_scores_by_name.items()}
-            for name, map_scores_by_name in maps.items()
-        }
-        for other, maps in scores.against.items()
+    against: dict[str, dict[str, Any]] = {}
+    for other, differences_by_map in scores.against.items():
+        against[other] = {}
+        for name, differences in differences_by_map.items():
+            against[other][name] = {field: difference._asdict() for field, difference in differences.items()}
+    attention = scores.maps.get(ATTENTION, MapFaithfulness())
+    figures: dict[str, Any] = {f"attention_{field}": value for field, value in attention._asdict().items()}
+    for name in ("attention_top_tenth", "attention_magnitude_top_tenth"):
+        if figures[name] is not None:
+            figures[name] *= 100
+    figures["faithfulness"] = {
+        "maps": {name: value._asdict() for name, value in scores.maps.items()},
+        "intervals": scores.intervals,
+        "against": against,
+        "largest_effect": scores.largest_effect,
+        "words": scores.num_words,
+        "curves": scores.num_curves,
     }
-    attention = scores.maps.get("attention", MapFaithfulness())
-    return {
-        "attention_rank_correlation": attention.rank_correlation,
-        "attention_magnitude_correlation": attention.magnitude_correlation,
-        "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
-        "attention_deletion": attention.deletion,
-        "attention_insertion": attention.insertion,
-        "attention_magnitude_top_tenth": (
-            None if attention.magnitude_top_tenth is None else 100 * attention.magnitude_top_tenth
-        ),
-        "faithfulness": {
-            "maps": {name: value._asdict() for name, value in scores.maps.items()},
-            "intervals": scores.intervals,
-            "against": against,
-            "largest_effect": scores.largest_effect,
-            "words": scores.num_words,
-            "curves": scores.num_curves,
-        },
-    }
+    return figures
