@@ -68,10 +68,9 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
-        file = read_captions(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
+        file = _read_references(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-        _refuse_generated(file, texts)
         if lists is None and texts and not file.splits and "train" in _find_lists(folder):
             lists = folder  # lists next to the captions
         file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
@@ -109,8 +108,7 @@ def read_text(
 
     def read(file_name: str) -> Dataset:
         texts = look_in([folder], file_name)
-        file = read_captions(texts)
-        _refuse_generated(file, texts)
+        file = _read_references(texts)
         kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
         splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
         shared, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})
@@ -122,10 +120,12 @@ def read_text(
     return read_languages(captions, read)
 
 
-def _refuse_generated(file: CaptionFile, path: Path | None) -> None:
-    """Raise `UserError` for a file of generated captions."""
+def _read_references(path: Path) -> CaptionFile:
+    """Read a caption file; raise `UserError` for one of generated captions."""
+    file = read_captions(path)
     if file.references:
         raise UserError(f"{path} holds a model's captions; give a file of reference captions")
+    return file
 
 
 def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[CaptionFile, tuple[str, ...]]:

@@ -68,14 +68,10 @@ def read(path: str | Path) -> Image.Image:
                 raise ValueError(f"{path} has {pixels}; give a copy of at most {most} million pixels")
             photograph.load()
             return photograph
-    except Image.UnidentifiedImageError:
-        raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has too many pixels; give a copy of at most {MEGAPIXELS} million pixels") from None
-    except (SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
-        raise ValueError(f"{path} is damaged ({error})") from None
+    except (OSError, SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
+        raise ValueError(f"{path} cannot be read ({error}); give a {', '.join(FORMATS)} file") from None
 
 
 @cache
@@ -130,13 +126,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _center(image: Image.Image, width: int, height: int) -> Image.Image:
     """Crop the center of an image; a smaller image is padded with black."""
-    left, top = _before(image.width - width), _before(image.height - height)
+    # of an odd number of pixels, the larger half of what is cropped or added may be on the left or top
+    left, top = (
+        round(rest / 2) if rest >= 0 else -(-rest // 2) for rest in (image.width - width, image.height - height)
+    )
     return image.crop((left, top, left + width, top + height))
-
-
-def _before(rest: int) -> int:
-    """Return how many of the `rest` cropped pixels are on the left or top."""
-    return round(rest / 2) if rest >= 0 else -(-rest // 2)
 
 
 def _typed(pixels: ndarray, card: Card) -> ndarray:
@@ -154,9 +148,9 @@ def language_token(card: Card, language: str | None) -> int | None:
     return languages[language or next(iter(languages))] if languages else None
 
 
-def greedy_search(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[OnnxCaption]:
-    """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
-    captions, token = [], language_token(card, language)
+def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+    """Greedy search for images (I, 3, S, S) at once, in the first language; the loop is part of the graph."""
+    captions, token = [], language_token(card, None)
     languages = [] if token is None else [np.full(len(pixels), token, np.int64)]
     for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card), *languages), strict=True):
         words = tokens.tolist()
@@ -197,10 +191,10 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language
         continuing = [candidate for candidate in continuing if candidate[0] > threshold]
         if not continuing:
             break
+        _, parents, words = map(list, zip(*continuing, strict=True))
         open_captions = [
             _append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in continuing
         ]
-        parents, words = [parent for _, parent, _ in continuing], [word for _, _, word in continuing]
     return ended or open_captions[0]
 
 
@@ -285,13 +279,6 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
     return CaptionedPhotograph(sentence_of(output, card), words, confidence, unsure, maps, output.gates[: len(words)])
 
 
-def print_attention_peaks(output: CaptionedPhotograph) -> None:
-    rows, columns = output.attention.shape[1:]
-    for word, attention, gate in zip(output.words, output.attention, output.gates, strict=True):
-        row, column = divmod(int(attention.argmax()), columns)
-        print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Captions photographs with an exported model.")
     parser.add_argument("photographs", nargs="+", type=Path)
@@ -312,7 +299,10 @@ def main() -> int:
         print(f"{path}: {output.text}{' (not sure)' if output.unsure else ''}")
         print(f"  confidence {output.confidence:.2f}")
         if arguments.where:
-            print_attention_peaks(output)
+            _, rows, columns = output.attention.shape
+            for word, attention, gate in zip(output.words, output.attention, output.gates, strict=True):
+                row, column = divmod(int(attention.argmax()), columns)
+                print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
     return failed
 
 

@@ -96,10 +96,9 @@ def _read(run: TableRun, decoding: int | str) -> Result:
     """Return a run's result; its training time includes the earlier stages."""
     result = read_result(run.scoring.result_file(decoding))
     minutes = 0.0 if run.is_mean else result.figures.get(TIME)
-    minutes_before = run.minutes_before
-    if not minutes_before or minutes is None:
+    if not run.minutes_before or minutes is None:
         return result
-    return result._replace(figures={**result.figures, TIME: minutes + minutes_before})
+    return result._replace(figures={**result.figures, TIME: minutes + run.minutes_before})
 
 
 def _next_to_paper(

@@ -4,6 +4,7 @@ Sizes are those of `showattendtell.types`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScore
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
+from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
 
@@ -38,6 +40,24 @@ TRAINING_IMAGES, WORDS = 2000, 10_000
 
 UNSURE = 0.05
 """Fraction of the validation images that a calibrated model is unsure of."""
+
+
+@dataclass
+class CalibrateConfig:
+    """Settings of `calibrate`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
+        cache: the folder of the feature cache; by default that of training.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text
+    output: Text | None
+    cache: Text | None
+    device: Text
 
 
 class CalibrationScores(NamedTuple):

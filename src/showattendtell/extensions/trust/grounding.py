@@ -105,23 +105,22 @@ def intersection_over_union(a: Box, b: Box) -> float:
     return common / union if union else 0.0
 
 
-def attended_box(weights: np.ndarray, seen: Box | RegionBoxes, peak: float = PEAK) -> Box:
+def attended_box(weights: np.ndarray, seen: Box | RegionBoxes) -> Box:
     """Return the box that a model attends to, in fractions of the image.
 
-    It is the bounding box of the cells around the maximum whose weight is at least `peak` times the maximum, and that
+    It is the bounding box of the cells around the maximum whose weight is at least `PEAK` times the maximum, and that
     are connected to it (as for class activation maps, Zhou et al. 2016). Of regions that are boxes, it is the box with
     the maximum (as Zhou et al. 2019).
 
     Args:
         weights: attention map (rows, columns), or (L,) of regions that are boxes.
         seen: the part of the image that the grid covers, or the boxes of the regions.
-        peak: fraction of the maximum, 0 to 1.
     """
     if isinstance(seen, RegionBoxes):
         return seen.boxes[int(weights.argmax())]
     from scipy.ndimage import find_objects, label  # here, so that tables of scores do not wait for it
 
-    parts, _ = label(weights >= peak * weights.max())
+    parts, _ = label(weights >= PEAK * weights.max())
     top = parts[np.unravel_index(weights.argmax(), weights.shape)]
     rows, columns = find_objects(parts)[top - 1]
     height, width = (seen.bottom - seen.top) / weights.shape[0], (seen.right - seen.left) / weights.shape[1]

@@ -114,15 +114,14 @@ def num_deleted(regions: int) -> list[int]:
     return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
 
 
-def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000, seed: int = 0) -> FaithfulnessScores:
+def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000) -> FaithfulnessScores:
     """Return the means over words, nan without words.
 
     Args:
         resamples: number of bootstrap samples.
-        seed: their seed.
     """
     images = list(dict.fromkeys(word.image for word in words))
-    copies = draw_copies(len(images), resamples, seed) if images else np.zeros((resamples, 0))
+    copies = draw_copies(len(images), resamples, seed=0) if images else np.zeros((resamples, 0))
     names = dict.fromkeys(name for word in words for name in word.maps)
     maps = {}
     intervals: dict[str, dict[str, Interval]] = {name: {} for name in names}
