@@ -35,7 +35,7 @@ BUDGETS = {
 }
 """Seconds per script on two cores, together less than ten minutes."""
 
-GPU_BUDGETS = {"gpu_step": 60, "gpu_training": 300}
+GPU_BUDGETS = {"gpu_step": 60, "gpu_training": 300, "gpu_finetuning": 150}
 """Seconds per script on a GPU; without one, these scripts end after a few seconds."""
 
 SCRIPTS = BUDGETS | GPU_BUDGETS

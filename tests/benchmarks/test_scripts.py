@@ -21,8 +21,9 @@ from benchmarks.workload import Workload
 from rich.console import Console
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from benchmarks import extraction, generation, gpu_step, gpu_training, growth, training_step
+from benchmarks import extraction, generation, gpu_finetuning, gpu_step, gpu_training, growth, training_step
 from showattendtell.data.images import Preprocessing
+from showattendtell.models import kernels
 
 TINY = Workload(2, 2, regions=4, region_dim=8, vocabulary=40, embedding=8, hidden=8, attention=8)
 NETWORK = extraction.Network("tf_efficientnet_lite0", 16, "random", 2, 0, 1)
@@ -64,6 +65,18 @@ SIZES: dict[str, dict[str, Any]] = {
         "NETWORKS": [NETWORK],
         "BEAM_WORKLOAD": TINY,
     },
+    "gpu_finetuning": {
+        **{"SIDE": 32, "IMAGES": 4, "DRAWN": 2, "CAPTIONS_PER_IMAGE": 2, "BATCH_SIZE": 3, "VOCABULARY_SIZE": 40},
+        **{
+            "WIDTH": 8,
+            "WORDS": 3,
+            "WARM_UP": 1,
+            "UNFILLED_BATCHES": 1,
+            "PORT_BATCHES": 1,
+            "READ_BATCHES": 3,
+            "ROUND_SECONDS": 0,
+        },
+    },
 }
 
 
@@ -101,7 +114,7 @@ def test_a_script_returns_finite_figures_with_units(
     assert {*RESULTS.glob("*")} == before
 
 
-@pytest.mark.parametrize("script", [gpu_step, gpu_training])
+@pytest.mark.parametrize("script", [gpu_step, gpu_training, gpu_finetuning])
 def test_a_gpu_script_cannot_run_without_a_gpu(script: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CannotRunError, match="there is no GPU"):
@@ -127,8 +140,9 @@ def test_a_cuda_graph_reads_the_arguments_of_each_call(monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("attention", "loss"), gpu_training.KINDS.values(), ids=gpu_training.KINDS)
-def test_the_loss_does_not_wait_for_the_gpu(attention: Any, loss: Any):
+def test_the_loss_does_not_wait_for_the_gpu(attention: Any, loss: Any, monkeypatch: pytest.MonkeyPatch):
     """A CUDA graph cannot contain an operation whose result the CPU reads. On fake tensors it raises an error."""
+    monkeypatch.setattr(kernels, "_runs_triton", lambda device: False)
     with FakeTensorMode(), torch.device("cuda"):
         model = gpu_training.GridLoss(TINY.captioner(attention), loss(), torch.ones(5, 4, 8))
         value = model(torch.zeros(3, dtype=torch.long), torch.ones(3, 6, dtype=torch.long))

@@ -1,5 +1,6 @@
 import multiprocessing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,10 +8,11 @@ import torch
 from PIL import Image
 from three_images import CAPTIONS, examples_of, numbered, vocabulary
 
+from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource
+from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource, pixels_of
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.models.encoder import Encoder
@@ -141,6 +143,54 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
         next(iter(data.train_dataloader()))
     for worker in multiprocessing.active_children():
         worker.terminate()  # torch would wait for it for 10 seconds
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "shared_memory", "given", "workers"),
+    [
+        ("cpu", 16, 2**36, None, 0),
+        ("cuda", 1, 2**36, None, 0),
+        ("cuda", 8, 2**36, None, 7),
+        ("cuda", 64, 2**36, None, 16),
+        ("cuda", 64, 2**26, None, 1),
+        ("cuda", 8, 2**36, 2, 2),
+    ],
+)
+def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
+    device: str,
+    cores: int,
+    shared_memory: int,
+    given: int | None,
+    workers: int,
+    photographs: list[Example],
+    encoder: Encoder,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
+    dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
+    sources = {"pixels": pixels_of(encoder), "grids": lambda examples, view="plain": numbered}
+    for name, source in sources.items():
+        data = CaptionDataModule(dataset, vocabulary(), source, batch_size=2, seed=0, num_workers=given)
+        data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), world_size=1)
+        loaders = [data.train_dataloader(), *data.val_dataloader()]
+        expected = workers if given is not None or name == "pixels" else 0
+        assert [loader.num_workers for loader in loaders] == 3 * [expected]
+
+
+def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Example], encoder: Encoder):
+    dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
+    augmentation = Augmentation(seed=1, flip=0.5, crop=0.5, color=0.2)
+    read = []
+    for workers in (0, 2):
+        data = CaptionDataModule(
+            dataset, vocabulary(), pixels_of(encoder, augmentation), batch_size=1, seed=0, num_workers=workers
+        )
+        captions, images = data.val_dataloader()
+        batches = [part.content for part in data.train_dataloader()] + list(captions)
+        read.append([part for batch in batches for part in batch[:4]] + [batch.images for batch in images])
+    assert len(read[0]) == 4 * 12 + 1
+    torch.testing.assert_close(*read, rtol=0, atol=0)
 
 
 def test_a_caption_is_named_by_its_image_and_its_number_there():

@@ -101,7 +101,7 @@ def test_stored_mirror_images_are_read_as_they_are_given(regions_config: DictCon
     regions, mirrors = (torch.rand(2, 12, DIM + 4, generator=generator) for _ in range(2))
     pictures = [(name, Image.new("RGB", (8, 8))) for name in "ab"]
     expected = ImageCaptionerEnsemble([pipeline.models[0].module]).generate([regions, mirrors])
-    written = list(pipeline.caption_stored(pictures, [regions, mirrors]))
+    written = list(pipeline.describe(pictures, [regions, mirrors]))
     assert [one.captions[0].tokens for one in written] == [captions[0].tokens for captions in expected]
     log_probs = [captions[0].log_probs.numpy() for captions in expected]
     for one, log_p in zip(written, log_probs, strict=True):
@@ -109,12 +109,22 @@ def test_stored_mirror_images_are_read_as_they_are_given(regions_config: DictCon
 
 
 class Silent:
-    """A captioner that says nothing."""
+    """A captioner that says nothing but the red of the first pixel."""
 
     is_deterministic = True
 
-    def __call__(self, photographs: list[Image.Image]) -> list[None]:
-        return [None] * len(photographs)
+    def __init__(self, device: str = "cpu"):
+        self.device, self.batches = torch.device(device), list[int]()
+
+    def check_reads_pixels(self) -> None:
+        pass
+
+    def pixels(self, photograph: Image.Image) -> list[torch.Tensor]:
+        return [torch.tensor(photograph.getpixel((0, 0)))]
+
+    def describe(self, pictures: list[tuple[str, Image.Image]], images: list[torch.Tensor]) -> list[int]:
+        self.batches.append(len(pictures))
+        return images[0][:, 0].tolist()
 
 
 @pytest.fixture
@@ -131,6 +141,23 @@ def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs
     assert [number for number, _ in caption_all([Silent()], list(map(str, photographs)), faults)] == [0, 2]
     [fault] = faults
     assert "1.png cannot be read (it is text)" in fault
+
+
+@pytest.mark.parametrize(("device", "batches"), [("cpu", 9 * [8] + [6]), ("cuda", [64, 14])])
+def test_photographs_keep_their_order_whichever_thread_opens_them(
+    device: str, batches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("showattendtell.inference.pipeline.num_readers", lambda: 3)
+    for number in range(80):
+        side = 400 if number % 7 == 0 else 8  # some take longer than others
+        Image.new("RGB", (side, side), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "5.png").write_text("no image")
+    sources, errors, captioner = [str(tmp_path / f"{number}.png") for number in range(80)], list[str](), Silent(device)
+    sources[60] = "nowhere.png"
+    written = list(caption_all([captioner], sources, errors))
+    assert written == [(number, [number]) for number in range(80) if number not in (5, 60)]
+    assert captioner.batches == batches
+    assert ["5.png cannot be read" in errors[0], "nowhere.png does not exist" in errors[1]] == [True, True]
 
 
 class Terminal(io.StringIO):

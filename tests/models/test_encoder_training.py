@@ -7,7 +7,7 @@ from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.models.encoder import Encoder
+from showattendtell.models.encoder import RARE, BatchSizes, Encoder
 
 
 def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
@@ -19,6 +19,33 @@ def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
     assert all(torch.equal(buffer, statistics[name]) for name, buffer in encoder.named_buffers())
     assert all(parameter.grad is not None for parameter in encoder.parameters())
     assert encoder.network.conv_stem.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("images", "computed"), [(1, 1), (3, 4), (5, 8), (16, 16), (17, 32)])
+@pytest.mark.parametrize("network", ["tf_efficientnet_lite0", "vgg11"])
+def test_a_batch_that_is_filled_up_has_the_same_regions_and_gradients(
+    network: str, images: int, computed: int, monkeypatch: pytest.MonkeyPatch
+):
+    encoder = Encoder(network, 16, "random", size=32, trainable=True).double()
+    batch = torch.rand(images, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sizes, results = [], []
+    monkeypatch.setattr(encoder, "_feature_map", lambda pixels: sizes.append(len(pixels)) or features(pixels))
+    features = type(encoder)._feature_map.__get__(encoder)
+    for devices in (("cuda",), ("cpu",)):
+        monkeypatch.setattr("showattendtell.models.encoder.FILLED", devices)
+        regions = encoder(batch)
+        weights = torch.linspace(-1, 1, regions.numel(), dtype=torch.float64).view_as(regions)
+        gradients = torch.autograd.grad((weights * regions).sum(), [*encoder.parameters()])
+        results.append((regions, *gradients))
+    assert sizes == [images, computed]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-12)
+
+
+def test_rare_numbers_of_images_are_filled_up_to_one_that_is_planned():
+    sizes = BatchSizes()
+    assert [sizes.choose(images) for images in (61, 64, 58, 30, 3, 70, 66, 64)] == [64, 64, 64, 64, 64, 80, 80, 64]
+    assert [sizes.choose(29) for _ in range(RARE)] == (RARE - 1) * [64] + [32]
+    assert [sizes.choose(images) for images in (17, 33, 3)] == [32, 64, 32]
 
 
 @pytest.mark.parametrize(

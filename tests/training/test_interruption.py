@@ -279,19 +279,19 @@ def test_a_process_that_reads_and_is_gone_is_reported(said: str, message: str):
     for fault in (first, second):
         with (
             pytest.raises(UserError, match=rf"ended \({message}\), perhaps because memory ran out"),
-            report_lost_workers(2),
+            report_lost_workers(True),
         ):
             raise fault
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
 def test_a_batch_that_does_not_arrive_is_reported_as_its_process(fault: Exception):
-    with pytest.raises(UserError, match=r"has ended \(its batch did not arrive\)"), report_lost_workers(2):
+    with pytest.raises(UserError, match=r"has ended \(its batch did not arrive\)"), report_lost_workers(True):
         raise fault
-    with pytest.raises(type(fault)), report_lost_workers(0):
+    with pytest.raises(type(fault)), report_lost_workers(False):
         raise fault
 
 
 def test_other_errors_are_what_they_were():
-    with pytest.raises(RuntimeError, match="out of memory"), report_lost_workers(2):
+    with pytest.raises(RuntimeError, match="out of memory"), report_lost_workers(True):
         raise RuntimeError("CUDA out of memory")

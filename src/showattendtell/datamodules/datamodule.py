@@ -11,7 +11,6 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
@@ -30,6 +29,7 @@ from showattendtell.datamodules.datasets import (
     ShardedCaptionDataset,
     TargetMaker,
     check_workers,
+    default_workers,
     open_source,
 )
 from showattendtell.datamodules.loader import PrefetchDataLoader, outlive_signals
@@ -74,7 +74,8 @@ class CaptionDataModule(lightning.LightningDataModule):
         seed: seed of the order of captions.
         batch_size: captions per training step and process.
         generation_batch_size: images captioned at a time.
-        num_workers: processes that read images; 0 if the grids are in a feature cache.
+        num_workers: processes that read images; by default 0, and as many as there are cores, less one and at most 16,
+            that decode photographs for a GPU.
         bucketing: batching strategy: paper, captions of one length, drawn at random; round_robin, the same with the
             lengths in turn; padded, captions of nearly one length.
         group_by_image: keep an image's captions in one batch, so that its grid is read and projected once: captions of
@@ -82,7 +83,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
-            read once. Needs num_workers=0.
+            read once. Needs no worker processes. None: on a GPU, if they take at most half of its free memory.
 
     Raises:
         UserError: a split is missing or empty; a mid-epoch checkpoint was written with other batches; `cache_on_device`
@@ -104,12 +105,12 @@ class CaptionDataModule(lightning.LightningDataModule):
         batch_size: PositiveInt,
         seed: Seed,
         generation_batch_size: PositiveInt = 100,
-        num_workers: NonNegativeInt = 0,
+        num_workers: NonNegativeInt | None = None,
         bucketing: BucketingName = "paper",
         group_by_image: bool = False,
         tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
-        cache_on_device: bool = False,
+        cache_on_device: bool | None = None,
     ):
         super().__init__()
         check_workers(num_workers, cache_on_device)
@@ -159,10 +160,17 @@ class CaptionDataModule(lightning.LightningDataModule):
         return ShardedBatchSampler(buckets, self._seed, self._min_batches)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
-        if self.cache_on_device:
-            assert self.trainer is not None
-            self.train_captions.cache_on(self.trainer.strategy.root_device)
+        if self.trainer is not None:
+            self._cache_grids(self.trainer.strategy.root_device, self.trainer.precision == "bf16-mixed")
         return self._loader(ShardedCaptionDataset(self.train_captions), self.train_batches)
+
+    def _cache_grids(self, device: torch.device, is_bfloat16: bool) -> None:
+        """Load the training grids into the memory of the device, if `cache_on_device` says so."""
+        wanted, captions, is_gpu = self.cache_on_device, self.train_captions, device.type == "cuda"
+        if wanted is None:
+            wanted = is_gpu and not self.num_workers and captions.fits_on(device)
+        if wanted:
+            captions.cache_on(device, torch.bfloat16 if is_gpu and is_bfloat16 else None)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
@@ -195,7 +203,9 @@ class CaptionDataModule(lightning.LightningDataModule):
         # which the module does not score.
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
-    def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:
+    def _loader(
+        self, items: ShardedCaptionDataset | CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range
+    ) -> DataLoader:
         # Lightning's Trainer has no attribute that says whether it would replace the sampler
         connector = getattr(self.trainer, "_accelerator_connector", None)
         if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
@@ -203,16 +213,22 @@ class CaptionDataModule(lightning.LightningDataModule):
                 "batches are already distributed over the processes, and Lightning would do so once more; pass "
                 "use_distributed_sampler=False to the Trainer"
             )
+        workers = self.num_workers
+        if workers is None:
+            device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+            workers = default_workers(items.images, device)
         return PrefetchDataLoader(
             items,
             batch_size=None,  # the sampler yields whole batches, and Lightning calls its `set_epoch`
             sampler=sampler,
-            num_workers=self.num_workers,
-            multiprocessing_context="fork" if self.num_workers else None,
-            persistent_workers=bool(self.num_workers),
-            pin_memory=not isinstance(items, ImageDataset) and torch.cuda.is_available() and not self.cache_on_device,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+            persistent_workers=bool(workers),
+            pin_memory=not isinstance(items, ImageDataset)
+            and torch.cuda.is_available()
+            and not self.train_captions.is_cached,
             generator=torch.Generator(),
-            worker_init_fn=outlive_signals if self.num_workers else None,
+            worker_init_fn=outlive_signals if workers else None,
         )
 
     def name_batch(self, index: int) -> list[str]:

@@ -25,6 +25,7 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
@@ -74,10 +75,10 @@ class GridSource:
         seed: int = 0,
     ):
         self._store, self._examples, self._preprocessing = store, examples, preprocessing
-        self._draws_views = view == "drawn" and store.views > 1
+        self.draws_views = view == "drawn" and store.views > 1
         self._fixed_view, self._seed = MIRRORED if view == "mirrored" else 0, seed
         self._rows = store.rows([example.image for example in examples])
-        self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self._draws_views else [])
+        self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         rows, views = self._rows[list(positions)], self._views(positions, draw)
@@ -92,7 +93,7 @@ class GridSource:
         ]
 
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
-        if self._draws_views:
+        if self.draws_views:
             return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
         return torch.full((len(positions),), self._fixed_view)
 
@@ -304,7 +305,12 @@ class TargetMaker(NamedTuple):
         return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
-def check_workers(num_workers: int, cache_on_device: bool) -> None:
+def default_workers(images: ImageReader, device: torch.device) -> int:
+    """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
+    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource | AugmentedFiles) else 0
+
+
+def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
     """Raise `UserError` if worker processes would read images from a device, which forked processes cannot use."""
     if cache_on_device and num_workers:
         raise UserError(
@@ -321,17 +327,26 @@ class CaptionDataset(TorchDataset[Batch]):
             vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
         )
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
-        self.images, self._is_cached = images, False
+        self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
         self._names = [example.image for example in examples]
 
-    def cache_on(self, device: torch.device) -> None:
+    def fits_on(self, device: torch.device) -> bool:
+        """Return whether the images are grids, one per image, that take at most half of a GPU's free memory."""
+        first = self.images([0])
+        is_grid = first.ndim == 3 and not getattr(self.images, "draws_views", False)
+        return is_grid and len(self._names) * first.nbytes <= torch.cuda.mem_get_info(device)[0] / 2
+
+    def cache_on(self, device: torch.device, half: torch.dtype | None = None) -> None:
         """Load the grids of all images into a device's memory, so that none is read again.
+
+        Args:
+            half: the dtype in half precision that grids in another one are converted to.
 
         Raises:
             UserError: the images are pixels; the grids exceed the free memory of a GPU.
         """
-        if self._is_cached:
+        if self.is_cached:
             return
         first, num_images = self.images([0]), len(self._names)
         if first.ndim != 3:
@@ -343,12 +358,16 @@ class CaptionDataset(TorchDataset[Batch]):
                 f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
-        grids = torch.empty(num_images, *first.shape[1:], dtype=first.dtype, device=device)
+        dtype = half if half is not None and first.dtype == torch.float16 else first.dtype
+        grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
         for start in range(0, num_images, 256):
             positions = range(start, min(start + 256, num_images))
             grids[start : positions.stop] = self.images(positions)
         self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
-        self._is_cached = True
+        self.is_cached = True
+        if device.type == "cuda" and rank() == 0:
+            stored = f"grids of {num_images:,} images in GPU memory: {grids.nbytes / 1e9:.1f} GB"
+            print(f"{stored}; data.cache_on_device=false reads them batch by batch")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -377,7 +396,7 @@ class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
     """This process's shards of caption batches."""
 
     def __init__(self, captions: CaptionDataset):
-        self._captions = captions
+        self._captions, self.images = captions, captions.images
 
     def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
         return ShardedBatch(self._captions.batch(request.content, request.draw), request.shard)

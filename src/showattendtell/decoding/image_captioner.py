@@ -14,6 +14,7 @@ from showattendtell.errors import UserError
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.kernels import autocast_dtype
 from showattendtell.types import CaptionerOutput
 
 
@@ -34,11 +35,14 @@ class ImageCaptioner(nn.Module):
         return self.decoding.language or next(iter(self.vocabulary.languages), None)
 
     def grids(self, images: Tensor) -> Tensor:
-        """Return float32 grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only."""
-        return (self.encoder(images) if images.ndim == 4 else images).float()
+        """Return grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only. They are float32, but
+        on a GPU in the precision of the autocast."""
+        grids = self.encoder(images) if images.ndim == 4 else images
+        half = autocast_dtype(grids.device) if grids.is_cuda else None
+        return grids.to(half or torch.float32)
 
     def regions(self, images: Tensor) -> Tensor:
-        """Return float32 regions, with position channels, from cached grids (I, L, D) or pixels (I, 3, H, W)."""
+        """Return regions, with position channels, from cached grids (I, L, D) or pixels (I, 3, H, W)."""
         return self.encoder.prepare_regions(self.grids(images))
 
     def forward(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:

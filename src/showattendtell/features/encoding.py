@@ -141,9 +141,9 @@ class ImageEncoding:
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        """Keep the encoder on the GPU, if there is one; on a CPU, use the memory of its activations again."""
+        """Keep the encoder on the GPU, if there is one."""
+        keep_freed_memory()
         if self.engine != "torch" or not torch.cuda.is_available():
-            keep_freed_memory()
             yield
             return
         self.encoder.to(local_device()).to(memory_format=torch.channels_last)

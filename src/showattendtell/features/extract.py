@@ -25,12 +25,12 @@ from showattendtell.features.encoding import EngineName, ImageEncoding, Precisio
 from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_finished, verify_changed
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
 READERS = 2
-"""Number of processes that read images, if a single process encodes."""
+"""Number of processes that read images, if a single process encodes on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Extraction:
     """How the grids of a frozen encoder are computed and stored.
 
     Args:
-        workers: number of processes. Without a GPU each encodes and writes its own images, with a GPU they
-            read images.
+        workers: number of processes. Without a GPU each encodes and writes its own images. With a GPU they
+            read images, by default one for each core but one.
         dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value;
             the loss is reported.
         precision: number format of the encoder. Shorter formats are faster on GPUs and some CPUs; the error
@@ -65,7 +65,8 @@ class Extraction:
     def write(self, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
         """Write all shards of a store. An extension may override this, to write them elsewhere."""
         if self.workers == 1 or self.on_gpu:
-            write_shards(path, plan, replace(encode, readers=max(READERS, self.workers)))
+            default = max(READERS, num_readers()) if self.on_gpu else READERS
+            write_shards(path, plan, replace(encode, readers=self.workers if self.workers > 1 else default))
         else:
             run_in_processes(self.workers, partial(write_shards, path, plan, encode))
 

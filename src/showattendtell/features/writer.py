@@ -13,12 +13,14 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -165,8 +167,8 @@ class ShardWriter:
                     f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
                     "choose another encoder.stride"
                 ) from None
-            record.lost += (unpack(packed).double() - grids.double()).square().sum().item()
-            record.whole += grids.double().square().sum().item()
+            record.lost += _squared_norm(unpack(packed) - grids)
+            record.whole += _squared_norm(grids)
             rows = [images.index(image) for image in encoded.images]
             stored[rows] = packed.reshape(-1, *stored.shape[1:])
         self._append(stored.tobytes())
@@ -192,10 +194,22 @@ class ShardWriter:
         self._lock.close()
 
 
+def _squared_norm(values: Tensor) -> float:
+    return torch.linalg.vector_norm(values, dtype=torch.float64).item() ** 2
+
+
 def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
-    """Write all shards, or those with these numbers, that no other process writes or has written."""
+    """Write all shards, or those with these numbers, that no other process writes or has written.
+
+    A batch is written while the next one is encoded.
+    """
     writers: deque[ShardWriter] = deque()  # of the batches that were requested and not yet encoded
-    with ExitStack() as opened:
+
+    def write(writer: ShardWriter, encoded: EncodedBatch) -> None:
+        with report_write_errors(path, plan):
+            writer.write(encoded)
+
+    with ExitStack() as opened, ThreadPoolExecutor(1) as thread:
 
         def batches() -> Iterator[Sequence[str]]:
             for number in range(len(plan.shards)) if numbers is None else numbers:
@@ -208,9 +222,13 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
                     writers.append(writer)
                     yield images
 
+        last: Future[None] | None = None
         for encoded in encode(batches()):
-            with report_write_errors(path, plan):
-                writers.popleft().write(encoded)
+            if last:
+                last.result()
+            last = thread.submit(write, writers.popleft(), encoded)
+        if last:
+            last.result()
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:

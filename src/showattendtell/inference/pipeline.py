@@ -3,10 +3,13 @@
 import hashlib
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin
@@ -30,6 +33,7 @@ from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, 
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.models.pretrained import state_hash
+from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked, is_url
@@ -37,11 +41,14 @@ from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
-BATCH_SIZE = 8
-"""Default batch size in photographs."""
+BATCH_SIZE, GPU_BATCH_SIZE = 8, 64
+"""Default batch sizes in photographs."""
 
 BLANK = "␣"
 """The word of a token that adds only a space to the caption."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MAX_BATCH_PIXELS = 100_000_000
 """A batch of files ends after the photograph that exceeds this number of pixels, which take 300 MB."""
@@ -73,6 +80,11 @@ class CaptioningPipeline(ModelHubMixin):
     def calibration(self) -> Calibration | None:
         """The calibration of the model; None if it has none, or for an ensemble."""
         return self.models[0].calibration if len(self.models) == 1 else None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first model."""
+        return self._first.device
 
     @property
     def is_deterministic(self) -> bool:
@@ -125,39 +137,31 @@ class CaptioningPipeline(ModelHubMixin):
                         raise
                     errors.append(str(error))
             if pictures:
-                yield from self._describe(pictures)
+                self.check_reads_pixels()
+                yield from self.describe(pictures, stacked(self.pixels(image) for _, image in pictures))
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
         for model in self.models:
             model.module.encoder.check_reads_pixels()
 
-    def caption_stored(
-        self, pictures: Sequence[tuple[str, Image.Image]], regions: Sequence[Tensor]
+    def pixels(self, photograph: Image.Image) -> list[Tensor]:
+        """Return the pixels of a photograph for each model; with `decoding.mirrored`, then mirrored."""
+        pixels = [model.module.encoder.preprocessing(photograph) for model in self.models]
+        return [*pixels, *(plain.flip(-1) for plain in pixels)] if self._first.decoding.mirrored else pixels
+
+    def describe(
+        self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor]
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs whose regions are stored.
+        """Yield the captions of photographs.
 
         Args:
             pictures: names and photographs.
-            regions: (I, L, D) of the photographs, for each model; with `decoding.mirrored`, then those of their mirror
-                images.
+            images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model; with
+                `decoding.mirrored`, then those of their mirror images.
         """
         models = self.models * (1 + self._first.decoding.mirrored)
-        inputs = [images.to(model.module.device) for model, images in zip(models, regions, strict=True)]
-        yield from self._describe(pictures, inputs)
-
-    def _describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
-    ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs from the input of each model, by default their pixels; with
-        `decoding.mirrored`, then the input of their mirror images."""
-        if not inputs:
-            self.check_reads_pixels()
-            modules = [model.module for model in self.models]
-            pixels = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
-            inputs = [images.to(module.device) for images, module in zip(pixels, modules, strict=True)]
-            if self._first.decoding.mirrored:
-                inputs += [images.flip(-1) for images in inputs]
+        inputs = [own.to(model.module.device) for model, own in zip(models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
@@ -324,6 +328,11 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return [str(Path(path)) for path in paths]
 
 
+def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+    """Return the inputs of each model, from those of each photograph."""
+    return [torch.stack(own) for own in zip(*images, strict=True)]
+
+
 StoredRegions = Callable[[Sequence[int]], list[Tensor]]
 """From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
 then those of their mirror images."""
@@ -369,20 +378,26 @@ def caption_all(
     console = Console(stderr=True)
     is_hidden = not console.is_terminal or len(sources) < 2
     columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    batch_size = BATCH_SIZE if all(captioner.is_deterministic for captioner in captioners) else 1
+    pairs = list(zip(captioners, stored or [None] * len(captioners), strict=True))
+    readers = [captioner for captioner, regions in pairs if regions is None]
+    for captioner in readers:
+        captioner.check_reads_pixels()
+    on_gpu = any(captioner.device.type == "cuda" for captioner in captioners)
+    batch_size = GPU_BATCH_SIZE if on_gpu else BATCH_SIZE
+    if not all(captioner.is_deterministic for captioner in captioners):
+        batch_size = 1
+    opened = _in_threads(partial(_open, readers), sources, num_readers() if on_gpu else 0)
     with Progress(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for batch in _open_batches(sources, batch_size, errors):
-            photographs = list(batch.values())
+        for batch in _batches(opened, batch_size, errors):
+            pictures = [(name_of(photograph), photograph) for photograph, _ in batch.values()]
+            pixels = zip(*(pixels for _, pixels in batch.values()), strict=True)  # of each reader
             written = []
-            for captioner, regions in zip(captioners, stored or [None] * len(captioners), strict=True):
-                if regions is None:
-                    written.append(captioner(photographs))
-                else:
-                    pictures = [(name_of(photograph), photograph) for photograph in photographs]
-                    written.append(list(captioner.caption_stored(pictures, regions(list(batch)))))
+            for captioner, regions in pairs:
+                images = stacked(next(pixels)) if regions is None else regions(list(batch))
+                written.append(list(captioner.describe(pictures, images)))
             outputs = zip(*written, strict=True)
             for number, of_each in zip(batch, outputs, strict=True):
                 progress.update(task, completed=number + 1)
@@ -418,18 +433,47 @@ def stored_regions(
     return lambda positions: [reader(positions) for reader in readers]
 
 
-def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) -> Iterator[dict[int, Image.Image]]:
+Opened = tuple[Image.Image, list[list[Tensor]]]
+"""A photograph, and its pixels for each model of each pipeline that reads photographs."""
+
+
+def _open(readers: Sequence[CaptioningPipeline], place: str) -> Opened | UserError:
+    try:
+        photograph = _fetch_image(place) if is_url(place) else open_image(place)
+        return photograph, [reader.pixels(photograph) for reader in readers]
+    except UserError as error:
+        return error
+
+
+def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Map a function, a few items ahead; without threads, when an item is requested."""
+    if not threads:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        ahead = deque[Future[Result]]()
+        for item in items:
+            ahead.append(pool.submit(function, item))
+            if len(ahead) > 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _batches(opened: Iterable[Opened | UserError], batch_size: int, errors: list[str]) -> Iterator[dict[int, Opened]]:
     """Yield photographs by their position, at most `batch_size` together."""
-    batch = dict[int, Image.Image]()
-    for i, place in enumerate(sources):
-        try:
-            batch[i] = _fetch_image(place) if is_url(place) else open_image(place)
-        except UserError as error:
-            errors.append(str(error))
-        pixels = sum(one.width * one.height for one in batch.values())
-        if batch and (len(batch) == batch_size or pixels > MAX_BATCH_PIXELS or i == len(sources) - 1):
+    batch, pixels = dict[int, Opened](), 0
+    for i, photograph in enumerate(opened):
+        if isinstance(photograph, UserError):
+            errors.append(str(photograph))
+            continue
+        batch[i] = photograph
+        pixels += photograph[0].width * photograph[0].height
+        if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
             yield batch
-            batch = {}
+            batch, pixels = {}, 0
+    if batch:
+        yield batch
 
 
 def warn_of_size(photographs: int, how: str) -> None:

@@ -1,15 +1,16 @@
 """Captions and attention maps of trained models for the images of a split."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
@@ -43,6 +44,20 @@ def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:
     return [items[place * len(items) // number] for place in range(number)]
 
 
+def read_batches(data: CaptionDataset | ImageDataset, requests: Iterable[Any], module: ImageCaptioner) -> DataLoader:
+    """Return the items of a data set in the order of the requests, read for the device of a model."""
+    workers = default_workers(data.images, module.device)
+    return DataLoader(
+        data,
+        batch_size=None,  # an item is a batch
+        sampler=requests,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+        pin_memory=workers > 0,
+        generator=torch.Generator(),  # captions do not depend on the seed that it draws
+    )
+
+
 @torch.no_grad()
 def read_grids(predictor: Predictor, examples: Sequence[Example], description: str) -> Iterator[Tensor]:
     """Yield the grids (I, L, D) of examples in batches, with a progress bar.
@@ -52,8 +67,9 @@ def read_grids(predictor: Predictor, examples: Sequence[Example], description: s
     """
     module, console = predictor.module, Console(stderr=True)
     images = ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE)
-    for number in track(range(len(images)), description, console=console, transient=True):
-        yield module.grids(images[number].images.to(module.device))
+    batches = read_batches(images, range(len(images)), module)
+    for batch in track(batches, description, console=console, transient=True):
+        yield module.grids(batch.images.to(module.device))
 
 
 def generate_captions(
@@ -79,10 +95,10 @@ def generate_captions(
     ensemble = ImageCaptionerEnsemble([predictor.module for predictor in predictors], None, language_models)
     written: dict[str, list[list[str]]] = {}
     device, vocabulary = predictors[0].module.device, predictors[0].module.vocabulary
-    console = Console(stderr=True, quiet=rank() > 0)
-    for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
+    console, indices = Console(stderr=True, quiet=rank() > 0), shard_indices(len(sources[0]))
+    batches = zip(indices, *(read_batches(source, indices, predictors[0].module) for source in sources), strict=True)
+    for index, *scenes in track(batches, "captioning", len(indices), console=console, transient=True):
         torch.manual_seed(seed + index)
-        scenes = [source[index] for source in sources]
         captioned = ensemble.generate([scene.images.to(device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
             written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
@@ -194,8 +210,9 @@ def _outputs_by_batch(
     console = Console(stderr=True)
     silent = silent or not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTION_BATCH_SIZE)
-    for start in track(starts, doing, console=console, transient=True, disable=silent):
-        together = list(numbers[start : start + CAPTION_BATCH_SIZE])
-        images, image_index, tokens, *_ = captions[together]
+    requests = [list(numbers[start : start + CAPTION_BATCH_SIZE]) for start in starts]
+    batches = zip(requests, read_batches(captions, requests, module), strict=True)
+    for together, batch in track(batches, doing, len(requests), console=console, transient=True, disable=silent):
+        images, image_index, tokens, *_ = batch
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         yield together, outputs, [images[image] for image in image_index.tolist()]

@@ -98,7 +98,7 @@ class SoftLoss(nn.Module):
         image_index: Tensor,
         tokens: Tensor,
         shard: BatchShard | None = None,
-        targets: AttentionTargets | None = None,
+        targets: AttentionTargets | Tensor | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch, or of one process's shard of it.
 
@@ -109,7 +109,8 @@ class SoftLoss(nn.Module):
             image_index: (B,) the image of each caption.
             tokens: (B, T) the target words, with `<pad>` after `<eos>`, which is ignored.
             shard: the shard; by default the whole batch.
-            targets: attention maps of the words that have boxes, which `supervision_weight` needs.
+            targets: attention maps of the words that have boxes, which `supervision_weight` needs, or the result of
+                `target_maps`.
 
         Raises:
             UserError: `supervision_weight` without targets.
@@ -125,9 +126,15 @@ class SoftLoss(nn.Module):
         output = LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs)
         return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 
-    def target_maps(self, targets: AttentionTargets | None, tokens: Tensor) -> Tensor | None:
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a CUDA graph can compute the loss: nothing but its arguments changes from step to step."""
+        has_schedule = self.supervision_weight and self.supervision_schedule == "linear"
+        return not (self.scheduled_sampling or has_schedule)
+
+    def target_maps(self, targets: AttentionTargets | Tensor | None, tokens: Tensor) -> Tensor | None:
         """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
-        `supervision_weight` is 0.
+        `supervision_weight` is 0. `targets` may be these maps.
 
         Raises:
             UserError: there are no targets.
@@ -139,6 +146,8 @@ class SoftLoss(nn.Module):
                 "loss.supervision_weight needs batches with attention targets; train with one of this package's data "
                 "modules, and with a data set that has boxes"
             )
+        if isinstance(targets, Tensor):
+            return targets
         return scatter_words(targets.masses, targets.indices, (tokens.shape[0], tokens.shape[1]))
 
     def supervised(self, output: LossOutput, losses: Tensor) -> LossOutput:

@@ -13,7 +13,7 @@ from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, caption_cross_entropy, doubly_stochastic_penalty
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
-from showattendtell.runtime.distributed import mean_over_processes
+from showattendtell.runtime.distributed import mean_over_processes, world_size
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
@@ -31,6 +31,10 @@ class BaselineLoss(SoftLoss):
         super().__init__(**settings)
         self.baseline_decay = baseline_decay
         self.register_buffer("baseline", torch.tensor(0.0))
+
+    @property
+    def is_capturable(self) -> bool:
+        return super().is_capturable and world_size() == 1  # processes capture at different steps, and would wait
 
     def update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
         """Update the baseline in training with the mean reward of a shard of the batch."""
@@ -122,7 +126,7 @@ class HardLoss(BaselineLoss):
         image_index: Tensor,
         tokens: Tensor,
         shard: BatchShard | None = None,
-        targets: AttentionTargets | None = None,
+        targets: AttentionTargets | Tensor | None = None,
     ) -> LossOutput:
         """Compute the loss from N samples per caption; the arguments are those of `SoftLoss.forward`.
 

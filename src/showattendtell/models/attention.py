@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, StepAttention
 from showattendtell.models.kernels.attention import mask_padding
 from showattendtell.models.kernels.products import Linear
+from showattendtell.models.kernels.recurrence import Sampler
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
 
 Gate = Literal["scalar", "channel", "none"]
-
-Sampler = Callable[[Tensor, Tensor | None], Tensor]
-"""From alpha (..., L) and given locations (...), of which negative ones are to be sampled, to locations (...)."""
 
 
 class ScoredAttention(StepAttention):
@@ -57,7 +55,7 @@ class ScoredAttention(StepAttention):
         return AttentionCache(regions, self.score.precompute(regions))
 
     def sampler(self) -> Sampler | None:
-        """Return the function that samples the locations; None if the context is always the expectation."""
+        """Return how locations are sampled; None if the context is always the expectation."""
         return None
 
     def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.generation import IncrementalDecoder, SoftIncrementalDecoder, TransposedWeights, transposed
 from showattendtell.models.initialization import orthogonal_blocks, start_small
 from showattendtell.models.interfaces import DecoderState, GivenCaptions, Steps, is_fused
-from showattendtell.models.kernels import to_multiply
+from showattendtell.models.kernels import runs_triton, to_multiply
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.kernels.recurrence import RecurrenceWeights, unroll_fused
 from showattendtell.models.recurrent import RecurrentDecoder
@@ -204,8 +204,8 @@ class LSTMDecoder(RecurrentDecoder):
     def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
         attention: Any = captioner.attention
         words = transposed(self.word_scores.weight)
-        is_on_cpu = words.device.type == "cpu"
-        if not (is_on_cpu and attention.fuses_decoding(self) and self._fuses(attention)):
+        is_fast = words.device.type == "cpu" or runs_triton(words)
+        if not (is_fast and attention.fuses_decoding(self) and self._fuses(attention)):
             return partial(IncrementalDecoder, captioner, words)
         weights = self._recurrence_weights(attention)
         context = weights.context

@@ -4,6 +4,7 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,33 @@ from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
 from showattendtell.types import Box, RegionBoxes
+
+FILLED = ("cuda",)
+"""Types of devices on which batches of images are filled up, see `BatchSizes`."""
+
+RARE = 32
+"""Number of batches of one size for which cuDNN plans nothing: it takes as long as the copies in so many batches."""
+
+
+class BatchSizes:
+    """Chooses to how many images batches are filled up.
+
+    cuDNN plans every convolution for each number of images, which takes a second. There are few numbers: powers of two
+    and multiples of 16. A batch of a rare number is filled up to a larger one that is planned.
+    """
+
+    def __init__(self) -> None:
+        self._requests, self._planned = Counter[int](), set[int]()
+
+    def choose(self, images: int) -> int:
+        """Return the number to which a batch of so many images is filled up."""
+        size = images + -images % min(16, 1 << (images - 1).bit_length())
+        self._requests[size] += 1
+        larger = [planned for planned in self._planned if planned >= size]
+        if not larger or self._requests[size] > RARE:
+            self._planned.add(size)
+            return size
+        return min(larger)
 
 
 class Encoder(nn.Module):
@@ -103,6 +131,7 @@ class Encoder(nn.Module):
         self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         self.frozen_stride, self.gradient_checkpointing = frozen_stride, gradient_checkpointing
+        self._sizes = BatchSizes()
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -214,7 +243,17 @@ class Encoder(nn.Module):
         return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row."""
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row.
+
+        On a GPU, batches are filled up with copies of the first image. The network computes each image alone, and the
+        copies have no gradient.
+        """
+        if pixels.device.type in FILLED:
+            copies = pixels[:1].expand(self._sizes.choose(len(pixels)) - len(pixels), -1, -1, -1)
+            return self._regions(torch.cat([pixels, copies]))[: len(pixels)]
+        return self._regions(pixels)
+
+    def _regions(self, pixels: Tensor) -> Tensor:
         normalized = pixels if pixels.is_floating_point() else self.preprocessing.normalize(pixels)
         features = self._feature_map(normalized.contiguous(memory_format=torch.channels_last))
         pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features

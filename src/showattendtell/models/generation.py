@@ -12,7 +12,7 @@ from torch import Tensor
 
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.interfaces import CaptionGrid, Decoder, DecoderState, Steps
-from showattendtell.models.kernels import to_multiply, without_autocast
+from showattendtell.models.kernels import runs_triton, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
 from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
@@ -177,26 +177,38 @@ class SoftIncrementalDecoder(IncrementalDecoder):
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         (regions, keys, _, present), matrices, decoder = self.cache, self._matrices, self.decoder
         present = None if present is None else present[images]
-        groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
+        width = matrices.word.shape[1]
         with without_autocast(tokens.device):
             # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
-            weights = mask_padding(RegionPairs(groups, keys, matrices.score).scores(query), present).softmax(dim=1)
-            context, gate = weighted_sum(groups, regions, weights), weights.new_ones(len(weights))
+            if runs_triton(regions):
+                from showattendtell.models.kernels.gpu_recurrence import score_and_read
+
+                weights, context = score_and_read(keys.values, regions, images, query, matrices.score, present)
+            else:
+                groups = CaptionGroups(images, len(regions))
+                region_scores = RegionPairs(groups, keys, matrices.score).scores(query)
+                weights = mask_padding(region_scores, present).softmax(dim=1)
+                context = weighted_sum(groups, regions, weights)
+            gate = weights.new_ones(len(weights))
             if beta.shape[1]:
                 context *= beta.sigmoid_()
                 gate = beta.mean(dim=1)
             from_context = _product(context, matrices.context)
             gates.add_(from_context[:, :width])
-            # of the B captions: the LSTM, with each distinct word multiplied once
-            words, inverse = tokens.unique(return_inverse=True)
+            # of the B captions: the LSTM, with each distinct word multiplied once; `unique` would synchronize a GPU
+            words, inverse = tokens, None
+            if tokens.device.type == "cpu":
+                words, inverse = tokens.unique(return_inverse=True)
             embedded = decoder.embed(words)
             word_gates = _product(embedded, matrices.word).add_(matrices.word_bias)
-            gates = gates.index_select(0, prefix_index).add_(word_gates.index_select(0, inverse))
+            if inverse is not None:
+                embedded, word_gates = embedded.index_select(0, inverse), word_gates.index_select(0, inverse)
+            gates = gates.index_select(0, prefix_index).add_(word_gates)
             state = lstm_in_place(gates, state.cell.index_select(0, prefix_index))
             # the terms of the deep output
-            parts = [embedded.index_select(0, inverse)] if decoder.word_output else []
+            parts = [embedded] if decoder.word_output else []
             if decoder.context_output is not None and self.scorer.reads_context:
                 parts.append(from_context[:, width:].index_select(0, prefix_index))
             if decoder.hidden_output is not None:

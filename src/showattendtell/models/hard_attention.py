@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import Gate, Sampler, ScoredAttention
+from showattendtell.models.attention import Gate, ScoredAttention
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, InferenceMode
+from showattendtell.models.kernels.recurrence import Sampler
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt, Probability
 from showattendtell.types import SampledLocations
@@ -106,14 +107,26 @@ class HardAttention(ScoredAttention):
         return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, path)
 
     def sampler(self) -> Sampler:
-        return self.sample
+        return Sampler(self.sample, self.noise)
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the location is the argmax instead of a sample."""
+        return not self.training and self.inference_mode != "sample"
+
+    def noise(self, num_words: int, keys: Tensor) -> Tensor:
+        """Return g of `Sampler`, (N, L), for N words and keys (I, L, A)."""
+        shape = (num_words, keys.shape[1])
+        if self.takes_likeliest:
+            return torch.zeros(shape, device=keys.device)
+        return -torch.empty(shape, device=keys.device).exponential_().log_()  # -log of Exp(1) is Gumbel(0, 1)
 
     def sample(self, weights: Tensor, given: Tensor | None) -> Tensor:
         """Sample locations (...) from alpha (..., L); entries of `given` that are not negative replace the samples.
 
         Outside training, use the argmax unless `inference_mode` is "sample".
         """
-        if not self.training and self.inference_mode != "sample":
+        if self.takes_likeliest:
             sampled = weights.argmax(dim=-1)
         else:
             sampled = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])

@@ -1,6 +1,7 @@
 """Work that is distributed over the processes of a run. All functions also work in a single process."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,12 @@ Item = TypeVar("Item")
 
 TIMEOUT = timedelta(minutes=10)
 """Timeout of messages between processes."""
+
+MAX_READERS = 16
+"""Largest default number of processes that read photographs for a GPU."""
+
+READER_MEMORY = 2**26
+"""Bytes of shared memory for each of them: a few batches of 64 photographs. Docker gives 64 MB to all by default."""
 
 
 class ReportedElsewhere(Exception):  # noqa: N818
@@ -50,6 +57,14 @@ def local_device() -> str:
         return "cpu"
     number = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))
     return f"cuda:{int(number) % torch.cuda.device_count()}"
+
+
+def num_readers() -> int:
+    """Return how many processes read photographs for the GPU of this process: one for each of its cores but one, and
+    fewer where shared memory is small."""
+    processes = max(1, min(world_size(), torch.cuda.device_count()))
+    readers = max(0, len(os.sched_getaffinity(0)) // processes - 1)
+    return min(MAX_READERS, readers, shutil.disk_usage("/dev/shm").free // READER_MEMORY // processes)
 
 
 def shard_indices(number: int) -> range:

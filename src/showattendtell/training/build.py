@@ -37,7 +37,12 @@ from showattendtell.training.extras import TrainingExtra
 from showattendtell.training.interruption import SignalHandler
 from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
-from showattendtell.training.trainer import cluster_environment, report_refusals, validate_combination
+from showattendtell.training.trainer import (
+    cluster_environment,
+    default_precision,
+    report_refusals,
+    validate_combination,
+)
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import print_dataset
 
@@ -176,6 +181,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     with report_refusals("trainer"):
         trainer = build(
             config.trainer,
+            precision=config.trainer.get("precision") or default_precision(config.trainer.get("accelerator", "auto")),
             default_root_dir=folder,
             logger=[MetricsFile(folder), *loggers],
             callbacks=[*callbacks, last, best],
@@ -185,7 +191,4 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
-    for callback in callbacks:
-        if hasattr(callback, "check_trainer"):  # before data and model are built
-            callback.check_trainer(trainer)
     return trainer, best

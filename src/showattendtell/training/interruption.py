@@ -174,7 +174,7 @@ class WorkerShutdown(Callback):
 
 
 @contextmanager
-def report_lost_workers(num_workers: int) -> Iterator[None]:
+def report_lost_workers(has_workers: bool) -> Iterator[None]:
     """Convert the loss of one of the data loader's workers to a `UserError`. torch raises its error anywhere in the
     training process, even in the middle of writing a file."""
     try:
@@ -184,7 +184,7 @@ def report_lost_workers(num_workers: int) -> Iterator[None]:
         while cause:
             found = LOST_WORKER.match(str(cause))
             # before the worker's end is known, a batch from it fails to arrive
-            if found or (num_workers and isinstance(cause, ConnectionError | EOFError)):
+            if found or (has_workers and isinstance(cause, ConnectionError | EOFError)):
                 lost = found[1].strip() if found else "its batch did not arrive"
                 raise UserError(
                     f"a process that reads images has ended ({lost}), perhaps because memory ran out; {RESUME}, "

@@ -31,6 +31,7 @@ from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.extras import LossTerm
+from showattendtell.training.graphs import LossGraphs
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
 from showattendtell.training.recipe import Recipe, restore_encoder, restore_vocabulary
@@ -98,7 +99,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or Constant()
         self.step_terms: Mapping[str, Tensor] = {}
         """The weighted loss terms of a training step until its backward pass, for callbacks."""
-        self.graphs: Callable[..., LossOutput] | None = None  # set by the callback CUDAGraphs
+        self.graphs: LossGraphs | None = None  # in training on a GPU
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
@@ -159,6 +160,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """Return whether attention depends on the image and the words."""
         return self.captioner.attention.selective and self.encoder.constant_regions is None
 
+    def on_fit_start(self) -> None:
+        if self.device.type == "cuda":
+            # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+            self.graphs = LossGraphs(self.loss, self.captioner)
+
+    def on_fit_end(self) -> None:
+        self.graphs = None  # a module with graphs cannot be copied
+
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
         batch, shard = sharded_batch
@@ -187,7 +197,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         output = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                loss = self.graphs if self.graphs and weight else self.loss
+                # the terms of extensions read the captioner's outputs, which graphs do not return
+                loss = self.loss if self.graphs is None or self.terms else self.graphs
                 output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
                 for term in self.terms:
                     output = term(output, batch)
@@ -198,9 +209,14 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return LossOutput(output.nll, {**terms, **rewards.terms}, {**output.metrics, **rewards.metrics})
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch's training metrics. Lightning's own aggregation is not stored in its checkpoints, so an epoch
-        that resumes from one would lack the earlier steps."""
+        """Log the epoch's training metrics, and print what graphs take after the first epoch.
+
+        Lightning's own aggregation is not stored in its checkpoints, so an epoch that resumes from one would lack the
+        earlier steps.
+        """
         self._log_means("train", self._train_means)
+        if self.graphs and self.current_epoch == 0 and rank() == 0:
+            print(f"CUDA graphs of {len(self.graphs)} shapes of batches take {self.graphs.memory / 1e9:.1f} GB")
 
     def validation_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):

@@ -60,6 +60,12 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
         )
 
 
+def default_precision(accelerator: str) -> str:
+    """Return bf16-mixed on a GPU that multiplies bfloat16 numbers, and else 32-true."""
+    may_use_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return "bf16-mixed" if may_use_gpu and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
+
+
 def cluster_environment() -> list[ClusterEnvironment]:
     """Return the plugin that keeps Lightning from waiting for processes of SLURM and others that it believes in."""
     return [] if is_launched() else [LightningEnvironment()]
@@ -80,13 +86,17 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     Each process draws its own random numbers from here on.
     """
     keep_freed_memory()
-    if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
+    device, workers = trainer.strategy.root_device, data.num_workers
+    if device.type == "cuda" and rank() == 0:
+        other = "" if trainer.precision == "32-true" else "; trainer.precision=32-true computes in float32"
+        print(f"training on {torch.cuda.get_device_name(device)} in {trainer.precision}{other}")
+    if device.type == "cpu" and library() == "onednn":
         print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
     try:
-        with report_lost_workers(data.num_workers):
+        with report_lost_workers(device.type == "cuda" if workers is None else workers > 0):
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)

@@ -53,6 +53,7 @@ TRAININGS = {
     "step": ["attention=marginal", "attention.latent=step", "trainer.precision=bf16-mixed"],
     "log-bilinear": ["attention=marginal", "decoder=log_bilinear"],
 }
+CAPTURED = {"marginal": {"attention": "marginal"}, "variational": {"attention": "variational"}}
 RESUMED = {"variational": ["attention=variational"]}
 ON_REGIONS = {"marginal": ["attention=marginal"]}
 EXPORTED = {"marginal": ["marginal", "lstm", 6, 3]}

@@ -25,6 +25,7 @@ GENERATED_PAIRS |= {("cross, rollout", "transformer, rotary"): None}
 UNROLLED = {"transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss)}
 
 TRAININGS = {"rollout": ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.num_samples=2"]}
+CAPTURED = {"transformer": {"decoder": "transformer"}}
 TINY = ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"]
 RESUMED = {"transformer": TINY}
 IN_SEVERAL_PROCESSES = {"transformer": TINY}

@@ -100,7 +100,7 @@ class VariationalLoss(BaselineLoss):
         image_index: Tensor,
         tokens: Tensor,
         shard: BatchShard | None = None,
-        targets: AttentionTargets | None = None,
+        targets: AttentionTargets | Tensor | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch; the arguments are those of `SoftLoss.forward`. `nll` is minus the bound."""
         self.check(captioner)

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.interfaces import GivenCaptions, Steps
-from showattendtell.models.kernels import without_autocast
+from showattendtell.models.kernels import runs_triton, without_autocast
 from showattendtell.models.kernels.attention import (
     AdditiveKeys,
     RegionPairs,
@@ -40,6 +40,18 @@ from showattendtell.types import SampledLocations
 
 MAX_COPIED = 2**28
 """The largest number of values of regions and keys that are copied once per caption on a GPU; see `_copies_regions`."""
+
+
+class Sampler(NamedTuple):
+    """How hard attention samples locations.
+
+    sample  from alpha (..., L) and given locations (...), of which negative ones are to be sampled, to locations (...)
+    noise   the same by argmax_i (log alpha_i + g_i): from N and keys (I, L, A) to g (N, L), Gumbel noise, or zeros for
+            the likeliest location
+    """
+
+    sample: Callable[[Tensor, Tensor | None], Tensor]
+    noise: Callable[[int, Tensor], Tensor]
 
 
 class RecurrenceWeights(NamedTuple):
@@ -67,13 +79,13 @@ def unroll_fused(
     weights: RecurrenceWeights,
     captions: GivenCaptions,
     word_gates: Tensor,
-    sampler: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+    sampler: Sampler | None = None,
 ) -> Steps:
     """Compute all steps of given captions.
 
     Args:
         word_gates: x, (N, 4n).
-        sampler: samples the locations of hard attention, see `ScoredAttention.sampler`.
+        sampler: samples the locations of hard attention.
     """
     cache, packing = captions.cache, captions.packing
     image_index = captions.image_index[packing.order]
@@ -86,15 +98,23 @@ def unroll_fused(
             use_expectation = cache.use_expectation[image_index]
     initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
     present = None if cache.present is None else cache.present[image_index]
-    groups = CaptionGroups(image_index, len(keys))
-    if _copies_regions(keys, regions, len(image_index)):
-        groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
-        keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
-    batch = (packing, groups, sampler, given, use_expectation, present)
+    attended = (given, use_expectation, present)
+    inputs = (word_gates, *initial, *weights)
     with without_autocast(keys.device):
-        hidden, context, scores, beta, sampled = _Recurrence.apply(
-            *batch, keys, regions, word_gates, *initial, *weights
-        )
+        if runs_triton(keys):
+            from showattendtell.models.kernels.gpu_recurrence import GPURecurrence
+
+            noise = None if sampler is None else sampler.noise(len(word_gates), keys)
+            steps = len(packing.sizes)
+            results = GPURecurrence.apply(steps, image_index, noise, *attended, keys, regions, *inputs)
+        else:
+            groups = CaptionGroups(image_index, len(keys))
+            if _copies_regions(keys, regions, len(image_index)):
+                groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
+                keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
+            sample_locations = None if sampler is None else sampler.sample
+            results = _Recurrence.apply(packing, groups, sample_locations, *attended, keys, regions, *inputs)
+    hidden, context, scores, beta, sampled = results
     # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
     log_weights = scores.log_softmax(dim=1)
     gates = beta.mean(dim=1) if beta.shape[1] else log_weights.new_ones(len(log_weights))

@@ -1,25 +1,25 @@
 """Training with CUDA graphs, compared with the same training without them."""
 
-from collections.abc import Callable
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytorch_lightning as lightning
 import torch
+from extension_cases import cases
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.errors import UserError
-from showattendtell.extensions.cuda.graphs import CUDAGraphs, LossGraphs, fill_up
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.training.graphs import LossGraphs, fill_up
 from showattendtell.types import BatchShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,7 +75,8 @@ def test_graphs_compute_the_loss_and_its_gradients(attention: str):
     eager = ATTENTIONS[attention][1]().cuda()  # its own baseline
     graphs = LossGraphs(loss, captioner)
     parameters = [*captioner.parameters()]
-    for step, shape in enumerate([(5, 12, 7), (16, 16, 9), (5, 12, 7), (7, 12, 7), (16, 16, 9)]):
+    shapes = [(5, 12, 7), (16, 16, 9), (5, 12, 7), (7, 12, 7), (16, 16, 9)]
+    for step, shape in enumerate(shapes):
         batch = [part.cuda() for part in make_batch(*shape, seed=step)]
         shard = BatchShard(1.0, shape[1])
         values = [function(captioner, *batch, shard, None) for function in (graphs, eager)]
@@ -88,6 +89,7 @@ def test_graphs_compute_the_loss_and_its_gradients(attention: str):
         gradients = [torch.autograd.grad(total(output.terms), parameters, allow_unused=True) for output in values]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert len(graphs) == 2
 
 
 class Losses(Callback):
@@ -98,54 +100,44 @@ class Losses(Callback):
         self.values.append(float(outputs["loss"]))
 
 
-def train(folder: Path, attention: str, *callbacks: Callback, **settings: Any) -> list[float]:
-    """Return the losses of 30 steps."""
+def train(folder: Path, has_graphs: bool, **settings: Any) -> tuple[list[float], int]:
+    """Return the losses of 60 steps, and the number of graphs after them."""
     lightning.seed_everything(0, verbose=False)
     data = ShapesDataModule(80, 20, 1, cache=folder, seed=0)
-    module = CaptioningModule(attention, hidden_dim=32, embedding_dim=32, lr=5e-3, **settings)
+    module = CaptioningModule(hidden_dim=32, embedding_dim=32, lr=5e-3, **settings)
     losses = Losses()
     trainer = lightning.Trainer(
-        max_steps=30,
+        max_steps=60,
         limit_val_batches=0,
-        callbacks=[losses, *callbacks],
+        callbacks=[losses],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, data)
-    return losses.values
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_graphs:
+            patch.setattr(LossGraphs, "_wants", lambda graphs, key: False)
+        number = list[int]()
+        patch.setattr(module, "on_fit_end", lambda: number.append(len(module.graphs)))
+        trainer.fit(module, data)
+    return losses.values, number[0]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "soft": {"attention": "soft"},
+    "hard": {"attention": "hard"},
+    "scheduled sampling": {"attention": "soft", "loss": SoftLoss(scheduled_sampling=0.5)},
+    **cases("CAPTURED"),
+}
 
 
 @gpu
-def test_training_with_graphs_has_the_losses_of_training_without(tmp_path: Path):
-    eager, captured = train(tmp_path, "soft", dropout=0.0), train(tmp_path, "soft", CUDAGraphs(), dropout=0.0)
-    assert captured == pytest.approx(eager, rel=0.02)
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_with_graphs_has_the_losses_of_training_without(kind: str, tmp_path: Path):
+    """With dropout and samples: a graph draws the random numbers that its operations would."""
+    eager, _ = train(tmp_path, False, **copy.deepcopy(KINDS[kind]))
+    captured, graphs = train(tmp_path, True, **copy.deepcopy(KINDS[kind]))
+    assert captured[:20] == pytest.approx(eager[:20], rel=0.02)
     assert abs(eager[-1] / eager[0] - 1) > 0.02
-
-
-@gpu
-def test_training_of_hard_attention_with_graphs_learns_as_much(tmp_path: Path):
-    eager, captured = train(tmp_path, "hard"), train(tmp_path, "hard", CUDAGraphs())
-    assert sum(captured[-5:]) == pytest.approx(sum(eager[-5:]), rel=0.1)
-    assert len(set(captured)) == len(captured)  # every step draws its own regions and dropout
-
-
-@gpu
-def test_a_loss_that_changes_from_step_to_step_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"cannot capture loss\.scheduled_sampling; leave one of both out"):
-        train(tmp_path, "soft", CUDAGraphs(), loss=SoftLoss(scheduled_sampling=0.5))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_machine_without_a_gpu_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match="for training on one GPU, and this run uses cpu; leave it out, or set"):
-        train(tmp_path, "soft", CUDAGraphs())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_machine_without_a_gpu_is_reported_before_the_data_are_read(run_forked: Callable[..., Any], tmp_path: Path):
-    done = run_forked("train", "dataset=flickr8k", "dataset.root=nowhere", "callbacks=cuda_graphs", folder=tmp_path)
-    assert done.status == 2
-    assert done.err.startswith("error: callbacks=cuda_graphs is for training on one GPU, and this run uses cpu")
-    assert "Traceback" not in done.err
+    assert (graphs == 0) == (kind == "scheduled sampling")
