@@ -98,7 +98,7 @@ def assemble(
         return Example(image, f"{folder}/{path}" if folder else "", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
-    notes = [f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count]
+    notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
     if without_captions and not skip_missing:
         hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(

@@ -21,7 +21,15 @@ from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaption
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.extensions.export.loading import ExportModel
-from showattendtell.extensions.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
+from showattendtell.extensions.export.run_onnx import (
+    Card,
+    Graphs,
+    OnnxCaption,
+    beam_search,
+    greedy_search,
+    sentence_of,
+    start,
+)
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import reference_sentences
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -65,9 +73,9 @@ def time_captions(caption: CaptionFunction, images: Sequence[ndarray]) -> tuple[
     caption(images[0])
     captions, seconds = [], []
     for pixels in images:
-        start = time.perf_counter()
+        begun = time.perf_counter()
         captions.append(caption(pixels))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - begun)
     return captions, 1000 * statistics.median(seconds)
 
 
@@ -105,7 +113,7 @@ def check_formats(
         exact = name != "onnx" or metadata["precision"] == "float32"
         methods: list[tuple[str, CaptionFunction, list[OnnxCaption]]] = []
         for (method, size), captions in zip(beams.items(), expected, strict=True):
-            methods.append((method, partial(beam_search, graphs, metadata, beam=size), captions))
+            methods.append((method, partial(_beam_caption, graphs, metadata, size), captions))
         if "greedy" in graphs:
             methods.append(("in one graph", partial(_greedy_caption, graphs, metadata), greedy))
         for method, writer, others in methods:
@@ -115,6 +123,10 @@ def check_formats(
             batched = greedy_search(graphs, metadata, np.concatenate(images[:TOGETHER]))
             compare(batched, greedy[:TOGETHER], metadata, f"{runner}, given several pictures at once,")
     return rows
+
+
+def _beam_caption(graphs: Graphs, card: Card, beam: int, pixels: ndarray) -> OnnxCaption:
+    return beam_search(graphs, card, start(graphs, card, pixels), beam)
 
 
 def _greedy_caption(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
@@ -185,7 +197,7 @@ def score_on_split(
     graphs = read_graphs(metadata["graphs"], "onnx", folder)
     writers: dict[str, CaptionFunction] = {
         "PyTorch": by_pytorch(model.module, BEAM, metadata["max_length"]),
-        f"onnxruntime, {metadata['precision']}": partial(beam_search, graphs, metadata, beam=BEAM),
+        f"onnxruntime, {metadata['precision']}": partial(_beam_caption, graphs, metadata, BEAM),
     }
     return score_writers(writers, model, dataset, split)
 

@@ -159,8 +159,9 @@ def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCapti
     return captions
 
 
-def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> list[Any]:
-    """Return the regions and keys of one image, the state before the first word, and the token to read first."""
+def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[Any]:
+    """Return the regions and keys of one image (1, 3, S, S), the state before the first word, and the token to read
+    first."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
     first, token = card["special"]["start"], language_token(card, language)
@@ -171,10 +172,10 @@ def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> 
     return [regions, keys, hidden, cell, first]
 
 
-def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language: str | None = None) -> OnnxCaption:
-    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
-    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
-    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
+def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> OnnxCaption:
+    """Beam search for the likeliest caption of an image that was `started`, with `beam` open captions. A caption that
+    ends is replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+    regions, keys, hidden, cell, first = started
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
     suppressed = [*card["suppressed_tokens"], *card.get("languages", {}).values()]
@@ -198,14 +199,12 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language
     return ended or open_captions[0]
 
 
-def assess(
-    graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption, language: str | None = None
-) -> tuple[float, bool]:
-    """Return the confidence of a caption of one image, 0 to 1, and whether the model is unsure of the image.
+def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption) -> tuple[float, bool]:
+    """Return the confidence of a caption of an image, 0 to 1, and whether the model is unsure of the image.
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
+    regions, keys, hidden, cell, first = started
     image_index, total = np.zeros(1, np.int64), 0.0
     for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
         tokens = np.array([last], np.int64)
@@ -272,8 +271,9 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
     """
     card, graphs = load(Path(__file__).parent)
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
-    output = beam_search(graphs, card, pixels, beam, language)
-    confidence, unsure = assess(graphs, card, pixels, output, language)
+    started = start(graphs, card, pixels, language)
+    output = beam_search(graphs, card, started, beam)
+    confidence, unsure = assess(graphs, card, started, output)
     words = words_of(output, card)
     maps = output.attention[: len(words)].reshape(-1, *card["grid"])
     return CaptionedPhotograph(sentence_of(output, card), words, confidence, unsure, maps, output.gates[: len(words)])
