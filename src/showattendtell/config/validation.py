@@ -187,8 +187,12 @@ def sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return first_line(error)
-    if isinstance(error, OSError):
-        return _system_error(error)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{error.filename} does not exist"
+    if isinstance(error, OSError):  # errors of a network have neither a file nor a number
+        file = f"{error.filename}: " if error.filename else ""
+        advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
+        return f"{file}{error.strerror or first_line(error)}{advice}"
     if isinstance(error, RecursionError):
         return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
     name, line = type(error).__name__, first_line(error)
@@ -208,28 +212,18 @@ def reading(what: str) -> Iterator[None]:
         raise UserError(f"{what} cannot be read ({sentence(cause)}); {hint}") from error
 
 
-def _system_error(error: OSError) -> str:
-    """Return the file and the message of the system, with advice if there is any; errors of a network have neither."""
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f"{error.filename} does not exist"
-    file = f"{error.filename}: " if error.filename else ""
-    advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
-    return f"{file}{error.strerror or first_line(error)}{advice}"
-
-
 DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too
 
 
 def error_message(error: Exception) -> str:
     """Return `error: ...` for the user; after its traceback with `--debug`. Only the traceback of an unexpected one."""
     is_known = isinstance(error, USER_ERRORS)
-    trace = _full_traceback(error) if os.environ.get(DEBUG) == "1" or not is_known else ""
-    return trace + (f"error: {sentence(error)}\n" if is_known else "")
-
-
-def _full_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception and its causes, the first cause first, with those that `from None` hides."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-        chain.append(cause)
-    return "\n".join("".join(traceback.format_exception(exception, chain=False)) for exception in reversed(chain))
+    lines = [f"error: {sentence(error)}\n"] if is_known else []
+    if os.environ.get(DEBUG) == "1" or not is_known:
+        # the first cause first, with those that `from None` hides
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+            chain.append(cause)
+        traces = ["".join(traceback.format_exception(exception, chain=False)) for exception in reversed(chain)]
+        lines.insert(0, "\n".join(traces))
+    return "".join(lines)

@@ -60,7 +60,12 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    image_folder = _image_folder(folder, images)
+    if images is None:
+        image_folder = folder / "images" if (folder / "images").is_dir() else folder
+    else:
+        image_folder = look_in([folder], images)
+    if not image_folder.is_dir():
+        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -141,15 +146,6 @@ def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
         counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
         note = f"no splits are given, so a hash of the images' names chooses {counts}"
     return file._replace(splits=splits, notes=(*file.notes, note))
-
-
-def _image_folder(folder: Path, images: str | None) -> Path:
-    if images is None:
-        return folder / "images" if (folder / "images").is_dir() else folder
-    path = look_in([folder], images)
-    if not path.is_dir():
-        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
-    return path
 
 
 def _note_unused_images(folder: Path, file: CaptionFile) -> CaptionFile:

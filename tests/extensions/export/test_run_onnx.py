@@ -20,7 +20,7 @@ from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.export.checking import by_pytorch, score_writers
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
-from showattendtell.extensions.export.loading import ExportModel, describe_calibration, metadata_of
+from showattendtell.extensions.export.loading import ExportModel, metadata_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
 from showattendtell.extensions.trust.confidence import principal_directions
@@ -105,7 +105,7 @@ def test_the_script_is_as_sure_as_the_package():
         expected = calibrate_captions(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
-        card = {**SEARCH, "calibration": describe_calibration(calibration)}
+        card = {**SEARCH, "calibration": {"temperature": [0.4, -0.1], "threshold": calibration.threshold.item()}}
         for number, [other] in enumerate(expected):
             started = start(graphs, card, np.array([number]))
             caption = beam_search(graphs, card, started, 3)

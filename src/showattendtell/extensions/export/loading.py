@@ -115,19 +115,16 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
     if config.precision != "float32":
         del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
     if "web" in config.formats and module.captioner.attention.samples:
-        graphs |= _other_step(module, config)
+        # the step of hard attention in its other mode, which a page lets its readers choose
+        other = copy.deepcopy(module)
+        is_argmax = module.captioner.attention.inference_mode == "argmax"
+        mode: Literal["argmax", "expectation"] = "expectation" if is_argmax else "argmax"
+        other.captioner.attention.inference_mode = mode
+        graphs[f"step_{mode}"] = graphs_of(other, config.pixels, config.max_length)["step"]
     path = find_model(checkpoint)
     weights = path / WEIGHTS if path.is_dir() else path
     card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
     return ExportModel(name, module, trained, graphs, card)
-
-
-def _other_step(module: ImageCaptioner, config: Config) -> dict[str, Graph]:
-    """Return the step of hard attention in its other mode, which a page lets its readers choose."""
-    other = copy.deepcopy(module)
-    attention = other.captioner.attention
-    attention.inference_mode = "expectation" if attention.inference_mode == "argmax" else "argmax"
-    return {f"step_{attention.inference_mode}": graphs_of(other, config.pixels, config.max_length)["step"]}
 
 
 def metadata_of(
@@ -140,7 +137,7 @@ def metadata_of(
 ) -> dict[str, Any]:
     """Return the description of the model as plain data; graphs and files are added when they are written."""
     preprocessing = model.encoder.preprocessing
-    return {
+    card: dict[str, Any] = {
         "format": 1,
         "version": __version__,
         "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
@@ -159,13 +156,11 @@ def metadata_of(
             "longest": MAX_ASPECT_RATIO,
             "pixels": pixels,
         },
-        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
     }
-
-
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
-    """Return what `run_onnx` needs of a calibration in addition to the graph `unlikeness`."""
-    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
+    if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
+        temperature = calibration.temperature.tolist()
+        card["calibration"] = {"temperature": temperature, "threshold": calibration.threshold.item()}
+    return card
 
 
 def read_dataset(config: Config, model: ExportModel) -> Dataset | None:

@@ -181,8 +181,10 @@ def _make_runs(
             if recipe.teachers:
                 teachers = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
                 run_settings["distillation.teacher"] = teachers
-            writers = _writers(table, name, folder)
-            if writers:
+            writers = None
+            if recipe.captions_of:
+                models = [folder / other / str(each) / BEST for other in recipe.captions_of for each in table.seeds]
+                writers = ScoringPlan(f"captions for {name}", folder / name, tuple(models), (), boxed=False)
                 run_settings["distillation.captions"] = str(captions_file(writers))
             run_config = copy.deepcopy(settings)
             run_arguments = list(arguments)
@@ -194,13 +196,6 @@ def _make_runs(
                 name, seed, at, tuple(run_arguments), run_config, scoring, dependencies, is_mean, writers
             )
     return list(runs.values())
-
-
-def _writers(table: PaperTableConfig, name: str, folder: Path) -> ScoringPlan | None:
-    """Return the ensemble that captions the training images for a recipe, if there is one."""
-    recipes = table.recipes[name].captions_of
-    models = tuple(folder / recipe / str(seed) / BEST for recipe in recipes for seed in table.seeds)
-    return ScoringPlan(f"captions for {name}", folder / name, models, (), boxed=False) if models else None
 
 
 def captions_file(writers: ScoringPlan) -> Path:

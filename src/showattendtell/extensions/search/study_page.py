@@ -63,7 +63,7 @@ class StudySummary(NamedTuple):
     @property
     def whole_time(self) -> float:
         """The median time of a completed trial."""
-        return median(seconds(trial) for trial in self.best) if self.best else 0.0
+        return median(map(seconds, self.best)) if self.best else 0.0
 
 
 def summarize_study(study: Study, folder: Path) -> StudySummary:

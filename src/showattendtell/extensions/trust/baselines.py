@@ -126,7 +126,7 @@ class WeightedReferences:
         words = map(tuple, chain.from_iterable(self.captions))
         candidates = dict(zip(words, chain.from_iterable(self._weighted), strict=True))
         ranked = sorted(candidates, key=lambda words: -_product(candidates[words], means))[:SHORTLIST]
-        return max(ranked, key=lambda words: self._mean_score(candidates[words]))
+        return max(ranked, key=lambda words: self._total_score(candidates[words]))
 
     def consensus(self, image: int) -> Words:
         """Return the caption of an image with the highest CIDEr-D against the image's other captions."""
@@ -136,8 +136,8 @@ class WeightedReferences:
         scores = [self._cider.score(caption, captions[:n] + captions[n + 1 :]) for n, caption in enumerate(captions)]
         return self.captions[image][scores.index(max(scores))]
 
-    def _mean_score(self, caption: Weighted) -> float:
-        return math.fsum(self._cider.score(caption, references) for references in self._weighted) / len(self._weighted)
+    def _total_score(self, caption: Weighted) -> float:
+        return math.fsum(self._cider.score(caption, references) for references in self._weighted)
 
 
 def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
