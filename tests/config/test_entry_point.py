@@ -62,14 +62,6 @@ class Data:
 """
 
 
-@pytest.mark.parametrize("message", ["what went wrong", "", "  \n "], ids=["message", "empty", "blank"])
-def test_an_exception_of_any_message_ends_in_a_sentence(run_forked: Callable[..., Any], folder: Path, message: str):
-    (folder / "own.py").write_text(FAILING.format("{}", message))
-    path = f"sys.path.insert(0, {str(folder)!r})"
-    done = run_forked("prepare", "dataset._target_=own.Data", folder=folder, first=path)
-    assert (done.status, done.err) == (2, f"error: dataset: {message.strip() or 'ValueError'}\n")
-
-
 @pytest.mark.parametrize("how", ["--debug", "environment"])
 def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[..., Any], folder: Path, how: str):
     (folder / "own.py").write_text(FAILING.format("{}", "what went wrong"))

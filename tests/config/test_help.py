@@ -94,12 +94,6 @@ def test_help_of_training_describes_the_settings_that_people_change_and_says_whe
     assert len(page) < 110
 
 
-def test_help_describes_the_settings_that_are_given_too(answer: Answer):
-    page = answer("train", "--help", "decoder=nic", "loss.label_smoothing=0.3").out
-    assert "[nic]" in page
-    assert "  loss.label_smoothing=0.3\n      the share" in page
-
-
 @pytest.mark.parametrize("command", COMMON)
 def test_the_common_settings_of_a_command_are_settings_with_a_description(command: str):
     config = compose(command, ["dataset=flickr8k"] if command == "prepare" else [], complete=False)

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 from small_training import METADATA, SETTINGS, small_config
 
-from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
@@ -247,15 +246,6 @@ def test_a_checkpoint_names_no_other_file_to_be_deleted(tmp_path: Path, path: st
     best.load_state_dict({**state, "best_model_score": score, "kth_value": score})
     places = {best.best_model_path, best.kth_best_model_path, *best.best_k_models}
     assert places == {str(tmp_path / BEST)}
-
-
-def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SECRET", SECRET)
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra/hydra.yaml").write_text(
-        "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
-    )
-    assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")
 
 
 def laughs(depth: int) -> Any:

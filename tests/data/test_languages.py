@@ -155,13 +155,6 @@ def test_line_i_of_multi30k_describes_image_i_of_its_list(multi30k: Path):
         assert written(described, split) == expected
 
 
-def test_multi30k_is_read_in_two_languages_and_as_a_data_set_of_ones_own(multi30k: Path):
-    files = {language: f"multi30k/task1/raw/train.{language}" for language in ("de", "en")}
-    both = read_custom(str(multi30k), files)
-    assert written(both, "test") == {"4.jpg": [("de", "Satz  zu 4.jpg"), ("en", "A sentence.")]}
-    assert languages_of(both) == ("de", "en")
-
-
 def test_lists_of_another_length_or_no_lists_are_reported(multi30k: Path):
     lists = multi30k / "multi30k/task1/image_splits"
     (lists / "val.txt").write_text("3.jpg\n4.jpg\n")

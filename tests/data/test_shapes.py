@@ -67,13 +67,6 @@ def test_an_image_depends_on_seed_split_and_number_but_not_on_the_sizes(shapes: 
     assert smaller.name != shapes.name
 
 
-def test_drawings_are_read_and_not_drawn_again(shapes: Dataset):
-    root = Path(shapes.examples()[0].path).parents[1]
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    assert read_shapes(str(root), train=60, val=5, test=5) == shapes
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
-
-
 def test_drawings_that_several_ask_for_at_once_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn = []
     monkeypatch.setattr("showattendtell.data.shapes.draw_scene", lambda *scene: drawn.append(1) or draw_scene(*scene))

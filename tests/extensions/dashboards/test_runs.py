@@ -133,14 +133,6 @@ def test_training_continues_where_wandb_s_service_ends_or_hangs(
 
 
 @pytest.mark.slow
-def test_training_continues_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
-    (tmp_path / "file").touch()
-    place = {"WANDB_DIR": str(tmp_path / "file"), **OFFLINE}
-    done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path / 'run'}", **place))
-    assert done.err.count("warning: wandb is switched off for the rest of this run (FileExistsError") == 1
-
-
-@pytest.mark.slow
 def test_a_run_that_is_killed_continues_in_its_wandb_run_without_a_step_twice(
     run: Run, start_forked: Any, prepared: Any, folder: Path, tmp_path: Path
 ):
@@ -167,27 +159,6 @@ def test_a_run_that_is_killed_continues_in_its_wandb_run_without_a_step_twice(
         row["step"] for part in (first, second) for row in figures_of(read_wandb(part)) if "val/captions.nrows" in row
     ]
     assert len(tables) == len(set(tables))
-
-
-@pytest.mark.slow
-def test_soft_and_hard_runs_of_a_sweep_stand_side_by_side(run: Run, prepared: Any, folder: Path):
-    settings = ["attention=soft,hard", "logger=wandb", "hydra.sweep.dir=runs/both"]
-    done = assert_done(run("train", "-m", *QUICK, *settings, **OFFLINE))
-    assert "switched off" not in done.err
-    records = [read_wandb(parts_of(folder / f"runs/both/{number}")[0]) for number in (0, 1)]
-    assert [record["run"][0]["run_group"] for record in records] == ["both", "both"]
-    assert [record["run"][0]["display_name"] for record in records] == ["both/0", "both/1"]
-    soft, hard = ({name for row in figures_of(record) for name in row if name.startswith("val/")} for record in records)
-    assert soft == hard
-    images = [
-        [
-            row[0]
-            for row in json.loads(artifact_of(record, "run_table")[0]["val/captions.table.json"].read_text())["data"]
-        ]
-        for record in records
-    ]
-    assert images[0] == images[1]
-    assert len(images[0]) == 8
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from showattendtell.extensions.reproduction.runs import (
     make_ensembles,
     make_runs,
     note_beginning,
-    runs_with_other_settings,
 )
 from showattendtell.extensions.reproduction.tables import RecipeConfig, quote_settings
 from showattendtell.runtime.files import write_times
@@ -243,14 +242,6 @@ def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Pat
 def test_a_setting_that_no_recipe_has_is_reported_where_nothing_is_run(tmp_path: Path):
     with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'max_epochs'"):
         finished_runs(TABLE, configured("settings=[trainer.max_epoch=1]"), tmp_path)
-
-
-def test_runs_with_other_settings_than_those_that_are_required_are_reported(made: Any, tmp_path: Path):
-    [soft] = made("recipes=[soft]", "seeds=[1]", "settings=[trainer.precision=bf16-mixed]")
-    finish(soft)
-    assert finished_runs(TABLE, configured(), tmp_path) == []
-    [output] = runs_with_other_settings(TABLE, configured(), tmp_path)
-    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give the same" in output
 
 
 def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(made: Any):
