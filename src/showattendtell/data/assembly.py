@@ -141,9 +141,9 @@ def find_data_problems(dataset: Dataset) -> list[str]:
         lengths = [len(caption.words) for caption in example.captions]
         if len({caption.words for caption in example.captions}) < len(lengths):
             doubled.append(example.image)
-        if min(lengths) < 3:
+        if min(lengths, default=3) < 3:
             short.append(example.image)
-        if max(lengths) > 30:
+        if max(lengths, default=0) > 30:
             long.append(example.image)
     problems = {
         "photographs in more than one split under different names, which make scores too high": leaks,

@@ -129,7 +129,7 @@ class NpzRegions(RegionFile):
 
     def __init__(self, path: Path, boxes: Path | None = None):
         super().__init__(path)
-        self._boxes = boxes or path.with_name(f"{path.name.removesuffix('_att')}_box")
+        self._boxes = boxes or path.parent / f"{path.name.removesuffix('_att')}_box"
         if boxes and not boxes.is_dir():
             raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
 

@@ -59,9 +59,11 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
     annotated = [i for i, example in enumerate(run.examples) if example.objects is not None]
     if annotated:
         variant, names = "coco", coco_names()
-    else:
-        variant, names = "nouns", merge_synonyms(_nouns(run))
+    elif nouns := _nouns(run):
+        variant, names = "nouns", merge_synonyms(nouns)
         annotated = list(range(len(run.examples)))
+    else:
+        raise _lacks_boxes(run)
     examples, hypotheses = [run.examples[i] for i in annotated], [captions[i] for i in annotated]
     references = [[caption.words for caption in example.captions] for example in examples]
     objects = [example.objects or () for example in examples]
@@ -82,6 +84,8 @@ def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[st
 
     if len(run.predictors) > 1:
         raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
+    if not any(caption.phrases for example in run.examples for caption in example.captions):
+        raise _lacks_boxes(run)
     classes = _nouns(run)
     generated = []
     for words, (maps, seen) in zip(captions, maps_of_captions(*run.predictors[0], run.examples, captions), strict=True):
@@ -107,11 +111,11 @@ def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCap
 
 
 def _nouns(run: EvaluationRun) -> dict[Name, str]:
-    """Return the nouns of phrases with boxes in the data set; raise `MetricError` if there are none."""
-    nouns = find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
-    if not nouns:
-        raise MetricError(
-            f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
-            "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
-        )
-    return nouns
+    return find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
+
+
+def _lacks_boxes(run: EvaluationRun) -> MetricError:
+    return MetricError(
+        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
+        "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
+    )
