@@ -12,7 +12,14 @@ from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource, pixels_of
+from showattendtell.datamodules.datasets import (
+    CaptionDataset,
+    ConstantSource,
+    GridSource,
+    ImageDataset,
+    PixelSource,
+    pixels_of,
+)
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.models.encoder import Encoder
@@ -166,13 +173,17 @@ def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
     encoder: Encoder,
     monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (0, 0))
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
     dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
-    sources = {"pixels": pixels_of(encoder), "grids": lambda examples, view="plain": numbered}
+    grids = ConstantSource(torch.zeros(4, 2))
+    sources = {"pixels": pixels_of(encoder), "grids": lambda examples, view="plain": grids}
     for name, source in sources.items():
         data = CaptionDataModule(dataset, vocabulary(), source, batch_size=2, seed=0, num_workers=given)
-        data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), world_size=1)
+        data.trainer = SimpleNamespace(
+            strategy=SimpleNamespace(root_device=torch.device(device)), world_size=1, precision="32-true"
+        )
         loaders = [data.train_dataloader(), *data.val_dataloader()]
         expected = workers if given is not None or name == "pixels" else 0
         assert [loader.num_workers for loader in loaders] == 3 * [expected]

@@ -1,6 +1,8 @@
 """Training with CUDA graphs, compared with the same training without them."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,13 @@ from torch import Tensor
 
 from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.losses.caption import SoftLoss, total
+from showattendtell.losses.caption import LossOutput, SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.training.graphs import LossGraphs, fill_up
+from showattendtell.training.graphs import LossGraphs, _alone_on_this_thread, fill_up
 from showattendtell.types import BatchShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -66,6 +68,38 @@ def test_the_copies_of_an_image_change_neither_loss_nor_gradients(attention: str
 def test_a_full_number_of_images_is_not_copied():
     regions = torch.rand(32, 2, 2)
     assert fill_up(regions, 16) is regions
+
+
+def test_captures_let_other_threads_call_cuda(monkeypatch: pytest.MonkeyPatch):
+    modes = []
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "capture_begin", lambda *_, capture_error_mode: modes.append(capture_error_mode)
+    )
+    with _alone_on_this_thread():
+        torch.cuda.CUDAGraph.capture_begin(None, (0, 1), capture_error_mode="global")
+    torch.cuda.CUDAGraph.capture_begin(None, capture_error_mode="global")
+    assert modes == ["thread_local", "global"]
+
+
+@gpu
+def test_steps_are_captured_while_a_thread_pins_batches():
+    regions, rows, tokens = (part.cuda() for part in make_batch(16, 16, 7, seed=1))
+    captioner, loss = make_captioner("soft").cuda(), SoftLoss()
+    graphs, stop = LossGraphs(loss, captioner), threading.Event()
+
+    def pin() -> list[Tensor]:
+        pinned = []
+        while not stop.is_set():
+            pinned.append(torch.empty(2**20).pin_memory())
+        return pinned
+
+    with ThreadPoolExecutor(1) as thread:
+        pinned = thread.submit(pin)
+        for words in (7, 6, 5, 4) * 2:
+            total(graphs(captioner, regions, rows, tokens[:, :words], BatchShard(1.0, 16)).terms).backward()
+        stop.set()
+        assert pinned.result()
+    assert len(graphs) == 4
 
 
 @gpu
@@ -124,10 +158,20 @@ def train(folder: Path, has_graphs: bool, **settings: Any) -> tuple[list[float],
     return losses.values, number[0]
 
 
+class WaitingLoss(SoftLoss):
+    """Waits for the GPU, which a graph cannot."""
+
+    def forward(self, captioner: Captioner, *batch: Any) -> LossOutput:
+        output = super().forward(captioner, *batch)
+        assert float(output.terms["likelihood"].detach()) > 0
+        return output
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "soft": {"attention": "soft"},
     "hard": {"attention": "hard"},
     "scheduled sampling": {"attention": "soft", "loss": SoftLoss(scheduled_sampling=0.5)},
+    "waiting": {"attention": "soft", "loss": WaitingLoss()},
     **cases("CAPTURED"),
 }
 
@@ -140,4 +184,4 @@ def test_training_with_graphs_has_the_losses_of_training_without(kind: str, tmp_
     captured, graphs = train(tmp_path, True, **copy.deepcopy(KINDS[kind]))
     assert captured[:20] == pytest.approx(eager[:20], rel=0.02)
     assert abs(eager[-1] / eager[0] - 1) > 0.02
-    assert (graphs == 0) == (kind == "scheduled sampling")
+    assert (graphs == 0) == (kind in ("scheduled sampling", "waiting"))

@@ -36,9 +36,9 @@ class ImageCaptioner(nn.Module):
 
     def grids(self, images: Tensor) -> Tensor:
         """Return grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only. They are float32, but
-        on a GPU in the precision of the autocast."""
+        in training on a GPU in the precision of the autocast."""
         grids = self.encoder(images) if images.ndim == 4 else images
-        half = autocast_dtype(grids.device) if grids.is_cuda else None
+        half = autocast_dtype(grids.device) if grids.is_cuda and self.training else None
         return grids.to(half or torch.float32)
 
     def regions(self, images: Tensor) -> Tensor:

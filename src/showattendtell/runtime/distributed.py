@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 TIMEOUT = timedelta(minutes=10)
 """Timeout of messages between processes."""
 
+SHARED_MEMORY = "/dev/shm"
 MAX_READERS = 16
 """Largest default number of processes that read photographs for a GPU."""
 
@@ -64,7 +65,8 @@ def num_readers() -> int:
     fewer where shared memory is small."""
     processes = max(1, min(world_size(), torch.cuda.device_count()))
     readers = max(0, len(os.sched_getaffinity(0)) // processes - 1)
-    return min(MAX_READERS, readers, shutil.disk_usage("/dev/shm").free // READER_MEMORY // processes)
+    shared = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
+    return min(MAX_READERS, readers, shared // READER_MEMORY // processes)
 
 
 def shard_indices(number: int) -> range:

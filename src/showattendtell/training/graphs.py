@@ -5,10 +5,13 @@ The kernels of a training step are small, and Python launches them more slowly t
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.captioner import Captioner
@@ -61,7 +64,7 @@ class LossGraphs:
         if key not in self._graphs:
             return self.loss(captioner, regions, image_index, tokens, shard, targets)
         graph, flat = self._graphs[key]
-        return flat.restore(graph(*given))
+        return flat.restore(graph(*given, *flat.learned.values()))
 
     def _wants(self, key: tuple[Any, ...]) -> bool:
         """Return whether to capture this shape now. A shape that comes once is not worth it."""
@@ -72,27 +75,59 @@ class LossGraphs:
         return self._seen[key] > 1 and len(self) < MAX_GRAPHS and free > MIN_FREE * total
 
     def _try_to_capture(self, key: tuple[Any, ...], inputs: list[Tensor], shard: BatchShard) -> None:
-        before = torch.cuda.memory_reserved()
+        before, device = torch.cuda.memory_reserved(), inputs[0].device
+        random_state = torch.cuda.get_rng_state(device)
         try:
             self._graphs[key] = self._capture(inputs, shard)
         except RuntimeError as error:  # an operation that waits for the GPU, in a model of somebody's own
             self._can_capture = False
             log.info("training steps are not captured as CUDA graphs: %s", error)
+            # the generator still counts for the graph that has failed
+            generator = torch.Generator(device)
+            generator.set_state(random_state)
+            torch.cuda.default_generators[device.index].graphsafe_set_state(generator.graphsafe_get_state())
         self.memory += torch.cuda.memory_reserved() - before
 
     def _capture(self, inputs: list[Tensor], shard: BatchShard) -> "tuple[Any, _Flat]":
         """Capture the loss of inputs of these shapes. Neither the buffers of the loss nor random numbers change."""
         flat = _Flat(self.loss, self.captioner, shard)
         buffers = {name: buffer.clone() for name, buffer in self.loss.named_buffers()}
-        examples = tuple(part.detach().clone().requires_grad_(part.requires_grad) for part in inputs)
+        examples = [part.detach().clone().requires_grad_(part.requires_grad) for part in inputs]
+        # Gradients of the parameters themselves would be accumulated on the stream of earlier steps, which a capture
+        # must not wait for; so they are arguments, and the graph is captured with others that share their memory.
+        aliases = [parameter.detach().requires_grad_() for parameter in flat.learned.values()]
+
+        def compute(*values: Tensor) -> tuple[Tensor, ...]:
+            parameters = dict(zip(flat.learned, values[len(inputs) :], strict=True))
+            results: tuple[Tensor, ...] = functional_call(flat, parameters, values[: len(inputs)])
+            return results
+
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
         # converted weights must not be cached between calls: they would be computed outside the graph
-        with torch.random.fork_rng([inputs[0].device]), torch.autocast("cuda", dtype, is_on, cache_enabled=False):
-            graph = torch.cuda.make_graphed_callables(flat, examples, allow_unused_input=True, pool=self._pool)
+        autocast = torch.autocast("cuda", dtype, is_on, cache_enabled=False)
+        with torch.random.fork_rng([inputs[0].device]), autocast, _alone_on_this_thread():
+            arguments = (*examples, *aliases)
+            graph = torch.cuda.make_graphed_callables(compute, arguments, allow_unused_input=True, pool=self._pool)
         for name, buffer in self.loss.named_buffers():
             buffer.copy_(buffers[name])
         return graph, flat
+
+
+@contextmanager
+def _alone_on_this_thread() -> Iterator[None]:
+    """Let other threads call CUDA while a graph is captured. By default a call of the thread that copies batches to
+    pinned memory would end the capture, and the thread. `make_graphed_callables` has no such setting in torch 2.11."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def begin_on_thread(graph: Any, *arguments: Any, **settings: Any) -> None:
+        begin(graph, *arguments, **{**settings, "capture_error_mode": "thread_local"})
+
+    torch.cuda.CUDAGraph.capture_begin = begin_on_thread  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.cuda.CUDAGraph.capture_begin = begin  # type: ignore[method-assign]
 
 
 class _Flat(nn.Module):
@@ -103,6 +138,7 @@ class _Flat(nn.Module):
         self.loss, self.captioner, self.shard = loss, captioner, shard
         self.terms: list[str] = []
         self.metrics: list[str] = []
+        self.learned = {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def forward(
         self, regions: Tensor, image_index: Tensor, tokens: Tensor, maps: Tensor | None = None

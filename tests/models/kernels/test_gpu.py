@@ -125,7 +125,7 @@ CASES = [
 
 @runs_kernels
 @pytest.mark.parametrize(("size", "gate", "is_hard", "is_padded"), CASES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 0.05)])
 def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance, monkeypatch):
     if INTERPRETED and (size == "large" or dtype == torch.bfloat16):
         pytest.skip("too slow, or no such numbers, without a GPU")
@@ -183,7 +183,7 @@ def test_losses_of_models(kind: str, monkeypatch: pytest.MonkeyPatch):
     def gradients() -> dict[str, Tensor]:
         captioner, given = make_captioner(attention), regions.to(DEVICE).requires_grad_()
         torch.manual_seed(2)
-        value = total(loss()(captioner, given, IMAGES.to(DEVICE), TOKENS.to(DEVICE)).terms)
+        value = total(loss().to(DEVICE)(captioner, given, IMAGES.to(DEVICE), TOKENS.to(DEVICE)).terms)
         value.backward()
         found = {
             "loss": value,
