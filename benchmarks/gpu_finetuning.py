@@ -48,7 +48,8 @@ from showattendtell.datamodules.datasets import PackedTokens, PixelSource, pixel
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import first_line
 from showattendtell.features.extract import Extraction, write_features
-from showattendtell.inference.pipeline import CaptioningPipeline, caption_all
+from showattendtell.inference.captioning import caption_all
+from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.inference.predictions import Predictor, generate_captions
 from showattendtell.models import encoder as encoders
 from showattendtell.models.attention import SoftAttention

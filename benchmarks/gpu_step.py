@@ -97,7 +97,7 @@ def run_steps(steps: Iterable[Callable[[], object]]) -> None:
 def measure(options: Namespace) -> Results:
     device = open_device(options)
     batch = Batch(*(part.to(device) for part in WORKLOAD.batch()))
-    half = batch._replace(regions=batch.regions.bfloat16()) if device.type == "cuda" else batch
+    half = batch._replace(regions=batch.regions.bfloat16())
     textbook, bf16_textbook = (Implementation(loss, textbook_optimizer) for loss in (textbook_loss, bf16_textbook_loss))
     ours = Implementation(bf16_loss, capturable_optimizer)
 

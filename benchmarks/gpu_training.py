@@ -60,8 +60,7 @@ class GridLoss(nn.Module):
         """Return the loss of captions (B, T) of the `images` (B,)."""
         rows = torch.arange(len(images), device=images.device)
         with torch.autocast(images.device.type, torch.bfloat16):
-            grids = self.grids[images] if images.is_cuda else self.grids[images].float()
-            return total(self.loss(self.captioner, grids, rows, tokens).terms)
+            return total(self.loss(self.captioner, self.grids[images], rows, tokens).terms)
 
 
 def measure(options: Namespace) -> Results:

@@ -11,7 +11,7 @@ def main(config: DictConfig) -> None:
     import sys
 
     from showattendtell.inference.checkpoints import save
-    from showattendtell.inference.weight_averaging import IN_COMMON, average
+    from showattendtell.inference.loading import IN_COMMON, average
     from showattendtell.runtime.files import new_file, new_path
 
     path = new_path(config.output)

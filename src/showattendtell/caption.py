@@ -1,10 +1,9 @@
 """Caption photographs, or images of a checkpoint's data set: captions as data, an HTML page, and pictures."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -23,7 +22,6 @@ PICTURES = ("png", "gif", "webp")
 XMP = "xmp"
 PARQUET = "parquet"
 ROWS = ("jsonl", "csv")
-DEFAULT_FORMATS = (*ROWS, PAGE)
 FOLDER, INDEX, JOURNAL = "captions", "index.html", "captions.jsonl"
 
 
@@ -63,8 +61,8 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     Raises:
         UserError: they cannot be written in several processes or after an interruption, if that is set.
     """
-    default = (PARQUET,) if config.workers else ROWS if config.resume else DEFAULT_FORMATS
-    formats = list(dict.fromkeys(config.formats or default))
+    default = [*ROWS] if config.resume else [*ROWS, PAGE]
+    formats = list(dict.fromkeys(config.formats or ([PARQUET] if config.workers else default)))
     known = [*ROWS, PAGE, *PICTURES, *find_options("caption", "format")]
     for name in formats:
         if name not in known:
@@ -75,8 +73,9 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
     if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
-        requested = ",".join(formats)
-        raise UserError(f"resume=true does not support formats=[{requested}]; give jsonl, optionally with csv or xmp")
+        raise UserError(
+            f"resume=true does not support formats=[{','.join(formats)}]; give jsonl, optionally with csv or xmp"
+        )
     return formats
 
 
@@ -86,8 +85,7 @@ def _caption_photographs(
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.config.instantiate import build
     from showattendtell.data.images import find_images
-    from showattendtell.inference.loading import note_about
-    from showattendtell.inference.pipeline import (
+    from showattendtell.inference.captioning import (
         caption_all,
         checkpoint_groups,
         load_captioners,
@@ -95,92 +93,70 @@ def _caption_photographs(
         settings_checksum,
         warn_of_size,
     )
-    from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_writer
-    from showattendtell.visualization.pages import make_entry, picture_names
+    from showattendtell.inference.loading import note_about
+    from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_file, row_writer
+    from showattendtell.visualization.pages import Page, make_entry, picture_names, write_page
 
-    images_found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
+    found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
     describe = None
     if XMP in formats:
-        describe = build(read_option("format", XMP))(images_found.sources, config.overwrite, errors)
-    is_single, skipped = len(images_found.sources) == 1, images_found.others
+        describe = build(read_option("format", XMP))(found.sources, config.overwrite, errors)
+    is_single, skipped = len(found.sources) == 1, found.others
     if describe and list(formats) == [XMP]:
-        images_found = images_found.select(describe.pending(images_found.sources))
+        found = found.select(describe.pending(found.sources))
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
-    pictures = [
-        [folder / f"{name}.{suffix}" for name in names for suffix in suffixes]
-        for names in picture_names(images_found.names, model_names(config))
-    ]
+    names = picture_names(found.names, model_names(config))
     if PAGE in formats:
-        warn_of_size(len(images_found.sources), "formats=[jsonl,csv] writes none")
-    captioners = load_captioners(config) if images_found.sources else []
+        warn_of_size(len(found.sources), "formats=[jsonl,csv] writes none")
+    captioners = load_captioners(config) if found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
-    models, unsure_photographs = [captioner.name for captioner in captioners], list[str]()
-    settings = settings_checksum(captioners, config)
+    models, settings = [captioner.name for captioner in captioners], settings_checksum(config)
     if config.resume:
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
-        images_found = images_found.select({*images_found.sources} - finished)
+        found = found.select({*found.sources} - finished)
     write_rows = row_writer(folder, formats)
-    with _page_and_summary(folder, formats, models, note, describe) as (entries, drawn):
-        for i, outputs in caption_all(captioners, images_found.sources, errors):
-            source = images_found.sources[i]
+    entries, drawn, unsure = list[Any](), list[Path](), list[str]()
+    try:
+        for i, outputs in caption_all(captioners, found.sources, errors):
+            source, pictures = found.sources[i], list[Path]()
             if describe:
                 describe(source, outputs[0].caption)
-            write_rows(
-                CaptionRow.of(source, caption, " + ".join(group), settings)
-                for group, output in zip(groups, outputs, strict=True)
-                for caption in output.captions
-            )
-            _print_captions(source, list(zip(models, outputs, strict=True)), pictures[i], is_single)
-            output_by_picture = (output for output in outputs for _ in suffixes)
-            for output, path in zip(output_by_picture, pictures[i], strict=True):
-                draw(*output.as_drawn(), path, output.caption)
-            drawn += pictures[i]
+            rows = []
+            for group, output in zip(groups, outputs, strict=True):
+                rows += [CaptionRow.of(source, caption, " + ".join(group), settings) for caption in output.captions]
+            write_rows(rows)
+            for name, output in zip(names[i], outputs, strict=True):
+                for suffix in suffixes:
+                    pictures.append(folder / f"{name}.{suffix}")
+                    draw(output.as_drawn(), pictures[-1])
+            _print_captions(source, list(zip(models, outputs, strict=True)), pictures, is_single)
+            drawn += pictures
             if outputs[0].unsure:
-                unsure_photographs.append(source)
+                unsure.append(source)
             if PAGE in formats:
-                entries.append(make_entry(images_found.names[i], outputs))
-    _note_unsure(unsure_photographs)
-    errors += describe.unsupported() if describe else []
-    if errors:
-        raise UserError("; ".join(errors))
-
-
-def _note_unsure(photographs: Sequence[str]) -> None:
-    """Print which photographs are unlike those of training; on a terminal each caption has a mark instead."""
-    if photographs and not sys.stdout.isatty():
-        those = photographs[0] if len(photographs) == 1 else f"{len(photographs):,} photographs ({listed(photographs)})"
-        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
-
-
-@contextmanager
-def _page_and_summary(
-    folder: Path, formats: Sequence[str], models: Sequence[str], note: str, describe: Any
-) -> Iterator[tuple[list[Any], list[Path]]]:
-    """Yield the lists of the page's entries and of the pictures. Afterwards, also after Ctrl-C, write the page, and
-    print what is in the folder and how many descriptions were written by `describe`, a `DescriptionWriter` or None."""
-    from showattendtell.visualization.caption_rows import FORMATS, row_file
-    from showattendtell.visualization.pages import Page, write_page
-
-    entries, drawn = list[Any](), list[Path]()
-    try:
-        yield entries, drawn
-    finally:
+                entries.append(make_entry(found.names[i], outputs))
+    finally:  # also after Ctrl-C
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
-        files = [row_file(folder, suffix) for suffix in FORMATS if suffix in formats]
-        paths = [str(path) for path in (*files, folder / INDEX) if path.is_file()]
-        pictures = folder / "*" if len(models) > 1 else folder
+        files = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
+        paths = [path for path in (*files, folder / INDEX) if path.is_file()]
         if drawn:
-            paths += [f"{pictures}/*.{suffix}" for suffix in formats if suffix in PICTURES]
+            paths += [(folder / "*" if len(models) > 1 else folder) / f"*.{suffix}" for suffix in suffixes]
         if paths:
-            print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
+            print(printable(f"written: {', '.join(map(str, paths))}"), file=sys.stderr)
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
+    if unsure and not sys.stdout.isatty():  # on a terminal each caption has a mark instead
+        those = unsure[0] if len(unsure) == 1 else f"{len(unsure):,} photographs ({listed(unsure)})"
+        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
+    errors += describe.unsupported() if describe else []
+    if errors:
+        raise UserError("; ".join(errors))
 
 
 def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], is_single: bool) -> None:
@@ -192,7 +168,8 @@ def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: S
     """
     if not sys.stdout.isatty():
         for model, output in outputs:
-            labels = [*([] if is_single else [source]), *([model] if len(outputs) > 1 else [])]
+            labels = [] if is_single else [source]
+            labels += [model] if len(outputs) > 1 else []
             for caption in output.captions:
                 print("\t".join(map(printable, [*labels, caption.caption])), flush=True)
         return
@@ -219,7 +196,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.config.validation import raise_errors, validate
     from showattendtell.data.languages import in_language, tokenized
     from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
-    from showattendtell.inference import pipeline
+    from showattendtell.inference import captioning
     from showattendtell.inference.loading import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import evenly_spaced, reference_sentences
     from showattendtell.metrics.cider import make_scorer
@@ -233,33 +210,33 @@ def _caption_split(config: DictConfig) -> None:
         )
     checkpoint = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
-    captioners = pipeline.load_captioners(config)
+    captioners = captioning.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
     raise_errors(validate(settings))
     first = captioners[0].models[0].module
     dataset = build(settings.dataset)
     if first.language is not None:
         dataset = in_language(dataset, first.language)
-    words_of: Callable[[Any], Sequence[str]] = attrgetter("words")
-    if not isinstance(first.vocabulary.tokenizer, PlainTokenizer):
-        tokenize = WordTokenizer().tokenize
-        dataset, words_of = tokenized(dataset, WordTokenizer()), lambda output: tokenize(output.caption)
+    tokenizer = None if isinstance(first.vocabulary.tokenizer, PlainTokenizer) else WordTokenizer()
+    if tokenizer:
+        dataset = tokenized(dataset, tokenizer)
     split = dataset.split(config.split)
     examples = evenly_spaced(split, config.number)
     if not any(example.path for example in examples):
         raise UserError(
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
-    pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
+    captioning.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, errors = reference_sentences(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
-    stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
-    for i, outputs in pipeline.caption_all(captioners, [each.path for each in examples], errors, stored):
+    stored = [captioning.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
+    for i, outputs in captioning.caption_all(captioners, [each.path for each in examples], errors, stored):
         name, references_of_image = examples[i].image, [caption.words for caption in examples[i].captions]
-        score = mean(cider(words_of(output), references_of_image) for output in outputs)
+        captions = [tokenizer.tokenize(output.caption) if tokenizer else output.words for output in outputs]
+        score = mean(cider(words, references_of_image) for words in captions)
         entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
-    note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
+    note = note_about(chain.from_iterable(captioning.checkpoint_groups(config)))
     path = write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
     print(f"written to {path}")
     if settings.dataset.get("skip_unreadable"):

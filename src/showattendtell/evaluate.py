@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -91,30 +91,35 @@ def _score_captions(
 
     references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
-    rows = [metric.measure(run, written, config.seed) for metric in metrics if metric.labels]
-    labels = {name: label for metric in metrics for name, label in metric.labels.items()}
-    table = {name: value for result in rows for name, value in result.figures.items()}
-    missing = scores.missing | {name: reason for result in rows for name, reason in result.missing.items()}
-    baselines = {}
+    figures, labels, missing = dict[str, Any](), dict[str, Any](), dict(scores.missing)
+    own_tables = []  # they take longer
+    for metric in metrics:
+        labels |= metric.labels
+        if metric.labels:
+            measured = metric.measure(run, written, config.seed)
+            figures |= measured.figures
+            missing |= measured.missing
+        else:
+            own_tables.append(metric)
+    baselines, title = {}, run.title()
     if config.baselines:
         score_baselines = build(read_option("measure", "baselines"))
         baselines = score_baselines(run, written, list(references.values()), config)
-    columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
-    title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
-    print_scores([scores.figures | table, *baselines.values()], missing, title, labels)
+        names = ["the model", *(BASELINES[name] for name in baselines)]
+        title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
+    print_scores([scores.figures | figures, *baselines.values()], missing, title, labels)
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
-    for metric in metrics:
-        if not metric.labels:  # with tables of its own, which take longer
-            result = metric.measure(run, written, config.seed)
-            attention |= result.figures
-            missing |= result.missing
+    for metric in own_tables:
+        measured = metric.measure(run, written, config.seed)
+        attention |= measured.figures
+        missing |= measured.missing
     path = write_json(
         {
             **scores.figures,
             **attention,
-            **table,
+            **figures,
             "missing": missing,
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),

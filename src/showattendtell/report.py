@@ -7,15 +7,16 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("report", positional="runs")
 def main(config: DictConfig) -> None:
+    from pathlib import Path
 
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
     from showattendtell.visualization.result_files import find_results, write_bytes
-    from showattendtell.visualization.results_table import find_format, format_table, print_overview
+    from showattendtell.visualization.tables import find_format, format_table, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
     for file in files:
-        find_format(file)
+        find_format(Path(file))
     paths = list(map(new_path, files))
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)

@@ -1,5 +1,7 @@
 """Score caption files of any origin, compare several files, and measure metrics by human judgments."""
 
+from typing import Any
+
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
@@ -30,8 +32,6 @@ def main(config: DictConfig) -> None:
 
 
 def _score_captions(config: DictConfig) -> None:
-    from collections import ChainMap
-
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
     from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores
@@ -50,30 +50,30 @@ def _score_captions(config: DictConfig) -> None:
     learned = split_words(training_captions(training), tokenizer) if training else None
     print_notes(corpus.notes)
 
-    panels = {
-        path: measure(words, corpus.references, config.metrics, config.language)
-        for path, words in corpus.hypotheses.items()
-    }
-    varied = {path: diversity(words, learned) for path, words in corpus.hypotheses.items()}
-    figures = {path: corpus_scores(panel.measured.values()) | varied[path] for path, panel in panels.items()}
-    missing = ChainMap(*(panel.missing for panel in panels.values()))
-    print_scores(list(figures.values()), missing, corpus.title())
+    scores: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    systems, per_image = [], {}
+    for file, words in corpus.hypotheses.items():
+        panel = measure(words, corpus.references, config.metrics, config.language)
+        systems.append(panel.measured)
+        figures = corpus_scores(panel.measured.values()) | diversity(words, learned)
+        scores[str(file)] = {**figures, "missing": panel.missing}
+        per_image[str(file)] = image_scores(corpus.images, panel.measured.values())
+        missing = panel.missing | missing
+    print_scores(list(scores.values()), missing, corpus.title())
 
-    first, *others = panels
-    systems = [panel.measured for panel in panels.values()]
+    first, *others = scores
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
     for i, comparison in enumerate(comparisons, start=2):
         print_comparison(comparison, f"({i}) minus (1), over {config.resamples:,} resamples of the images")
 
     path = write_json(
         {
-            "scores": {str(path): {**figures[path], "missing": panel.missing} for path, panel in panels.items()},
-            "per_image": {
-                str(path): image_scores(corpus.images, panel.measured.values()) for path, panel in panels.items()
-            },
+            "scores": scores,
+            "per_image": per_image,
             "comparisons": [
-                {"a": str(first), "b": str(path), **comparison.describe()}
-                for path, comparison in zip(others, comparisons, strict=True)
+                {"a": first, "b": file, **comparison.describe()}
+                for file, comparison in zip(others, comparisons, strict=True)
             ],
             "images": len(corpus.images),
             "reference_captions": corpus.num_references,

@@ -117,7 +117,7 @@ def test_every_table_names_its_own_recipes(table: str):
     config = compose("reproduce", [f"table={table}"])
     assert config.table.name == table
     assert {config.table.base, *config.table.pages} <= set(config.table.recipes)
-    models = {row.model for rows in TABLE_1.values() for row in rows}
+    models = {model for rows in TABLE_1.values() for model in rows}
     for recipe in config.table.recipes.values():
         assert {*recipe.get("average_of", [])} <= set(config.table.recipes)
         assert recipe.get("paper") in {*models, None}

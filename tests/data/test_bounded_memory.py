@@ -15,8 +15,10 @@ from showattendtell.data.images import Preprocessing, open_image, read_pixels
 from showattendtell.types import Box
 from showattendtell.visualization.heatmaps import draw_panel, heatmap_figure
 from showattendtell.visualization.figures import encode
+from showattendtell.visualization.rendering import Drawing
 Preprocessing(64, 64, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(Image.new("RGB", (64, 80)))
-encode(heatmap_figure(Image.new("RGB", (64, 64)), ["dog"], np.ones((1, 2, 2)), np.ones(1), Box(0, 0, 64, 64)))
+small = Image.new("RGB", (64, 64))
+encode(heatmap_figure(Drawing(small, ["dog"], np.ones((1, 2, 2)), np.ones(1), Box(0, 0, 64, 64), "dog")))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 file = sys.argv[1]
 exec(sys.argv[2])
@@ -28,9 +30,9 @@ OPEN = "open_image(file)"
 FIGURE = """
 photograph = open_image(file)
 seen = Box(0, 0, *photograph.size)
-encode(heatmap_figure(photograph, ["dog"] * 8, np.ones((8, 2, 2)), np.ones(8), seen))
+encode(heatmap_figure(Drawing(photograph, ["dog"] * 8, np.ones((8, 2, 2)), np.ones(8), seen, "dog")))
 """
-PANEL = FIGURE.replace("encode(heatmap_figure(", "draw_panel(").replace(", seen))", ", seen)")
+PANEL = FIGURE.replace("encode(heatmap_figure(", "draw_panel(").replace(")))", "))")
 
 
 def growth(file: Path, code: str) -> float:

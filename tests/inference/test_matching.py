@@ -10,10 +10,8 @@ from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 from showattendtell.inference.matching import (
     MatchedCaptions,
-    describe,
     in_words,
     match,
-    some,
     split_words,
     training_captions,
 )
@@ -84,17 +82,6 @@ def test_the_line_of_one_plain_file_is_that_of_another():
     assert corpus.hypotheses == {WRITTEN: ["a dog", "cats"]}
 
 
-@pytest.mark.parametrize("partial", [True, False])
-def test_plain_files_of_different_lengths_are_reported(partial: bool):
-    with pytest.raises(UserError, match=r"line i must be image i .*: people.json has 2, written.json has 1"):
-        matched(plain("a dog"), plain("A dog .", "Cats ."), partial=partial)
-
-
-def test_plain_lines_never_match_numbered_images():
-    with pytest.raises(UserError, match=r"written.json captions 1 image \(line 1\) that the references do not have"):
-        matched(plain("a dog"), captions({"a.jpg": "A dog ."}, aliases={"1": "a.jpg"}))
-
-
 def test_ids_that_do_not_match_are_reported_in_both_directions_with_the_first_few():
     written = captions({f"{number}.png": "a dog" for number in range(1234)})
     with pytest.raises(UserError) as error:
@@ -103,22 +90,6 @@ def test_ids_that_do_not_match_are_reported_in_both_directions_with_the_first_fe
     assert strange == ("written.json captions 1,234 images (0.png, 1.png, 2.png, ...) that the references do not have")
     assert lacking == "written.json has no caption for 2 images (a.jpg, b.jpg) of the references"
     assert "partial=true" in hint
-
-
-@pytest.mark.parametrize("twice", [{"a.jpg": ["a dog", "dogs"]}, {"a.jpg": "a dog", "5": "dogs"}])
-def test_a_second_caption_of_an_image_is_reported(twice: dict[str, Any]):
-    with pytest.raises(UserError, match=r"more than one caption for 1 image \(a.jpg\); only one"):
-        matched(captions({**twice, "b.jpg": "cats"}), captions(SAID, aliases=NUMBERED))
-
-
-def test_the_faults_of_all_files_are_reported_at_once():
-    with pytest.raises(UserError, match=r"written.json captions 1 image \(c\).*other.json has no caption for 1 image"):
-        match(
-            {WRITTEN: captions({**SAID, "c": "c"}), OTHER: captions({"a.jpg": ""})},
-            {REFERENCES: captions(SAID)},
-            None,
-            False,
-        )
 
 
 def test_a_partial_corpus_has_the_images_that_every_file_captions():
@@ -135,18 +106,50 @@ def test_a_partial_corpus_has_the_images_that_every_file_captions():
     )
 
 
-def test_files_that_caption_no_image_in_common_are_reported():
-    files = {WRITTEN: captions({"a.jpg": "a dog"}), OTHER: captions({"b.jpg": "cats"})}
-    with pytest.raises(UserError, match="no image that is captioned in written.json and in other.json"):
-        match(files, {REFERENCES: captions(SAID)}, None, partial=True)
-
-
 SPLIT = captions({**SAID, "c.jpg": "A tree ."}, splits={"train": ["c.jpg"], "test": ["b.jpg", "a.jpg"]})
 
 
 def test_a_split_s_images_are_those_of_the_references_that_are_in_it():
     corpus = matched(captions({"a.jpg": "a dog", "b.jpg": "cats"}), SPLIT, split="test")
     assert corpus.images == ["b.jpg", "a.jpg"]
+
+
+DOG = {"a.jpg": ["A dog ."]}
+REPORTED = {
+    "line i must be image i .*: people.json has 2, written.json has 1": (
+        {WRITTEN: plain("a dog")},
+        plain("A dog .", "Cats ."),
+    ),
+    r"written.json captions 1 image \(line 1\) that the references do not have": (
+        {WRITTEN: plain("a dog")},
+        captions(DOG, aliases={"1": "a.jpg"}),
+    ),
+    r"more than one caption for 1 image \(a.jpg\); only one": (
+        {WRITTEN: captions({"a.jpg": ["a dog", "dogs"], "b.jpg": "cats"})},
+        captions(SAID),
+    ),
+    r"has more than one caption for 1 image \(a.jpg\)": (
+        {WRITTEN: captions({"a.jpg": "a dog", "5": "dogs", "b.jpg": "cats"})},
+        captions(SAID, aliases=NUMBERED),
+    ),
+    r"written.json captions 1 image \(c\).*other.json has no caption for 1 image": (
+        {WRITTEN: captions({"a.jpg": "a", "b.jpg": "b", "c": "c"}), OTHER: captions({"a.jpg": ""})},
+        captions(SAID),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", REPORTED)
+def test_files_that_do_not_match_are_reported(sentence: str):
+    files, people = REPORTED[sentence]
+    with pytest.raises(UserError, match=sentence):
+        match(files, {REFERENCES: people}, None, partial=False)
+
+
+def test_files_that_caption_no_image_in_common_are_reported():
+    files = {WRITTEN: captions({"a.jpg": "a dog"}), OTHER: captions({"b.jpg": "cats"})}
+    with pytest.raises(UserError, match="no image that is captioned in written.json and in other.json"):
+        match(files, {REFERENCES: captions(SAID)}, None, partial=True)
 
 
 @pytest.mark.parametrize(
@@ -158,34 +161,24 @@ def test_an_unknown_split_is_reported(people: CaptionFile, words: str):
         matched(captions(SAID), people, split="tets")
 
 
-def test_results_of_evaluation_are_scored_by_the_references_that_they_hold():
-    files = {path: captions({"a.jpg": "a dog", "b.jpg": "cats"}, references=SAID) for path in (WRITTEN, OTHER)}
-    corpus = match(files, {}, None, False)
-    assert (corpus.images, corpus.references) == (list(SAID), list(SAID.values()))
-
-
-def test_references_that_are_given_count_more_than_those_that_results_hold():
-    written = captions({"a.jpg": "a dog"}, references={"a.jpg": ["Cats ."]})
-    assert matched(written, captions({"a.jpg": "A dog ."})).references == [["A dog ."]]
-
-
-def test_results_of_evaluation_are_references_by_what_annotators_say():
-    people = captions({"a.jpg": "a cat"}, references={"a.jpg": ["A dog ."]})
-    assert matched(captions({"a.jpg": "a dog"}), people).references == [["A dog ."]]
-
-
 @pytest.mark.parametrize(
     ("other", "split", "words"),
     [
         ({}, None, "other.json holds no references, as results of evaluate do; give them as references="),
         ({"a.jpg": ["Cats ."]}, None, "written.json and other.json hold different references"),
-        ({"a.jpg": ["A dog ."]}, "test", "split=test chooses among the images of references="),
+        (DOG, "test", "split=test chooses among the images of references="),
     ],
 )
 def test_results_that_hold_no_references_for_both_are_reported(other: dict[str, Any], split: str | None, words: str):
-    files = {WRITTEN: captions({"a.jpg": "a"}, references={"a.jpg": ["A dog ."]})}
+    written = captions({"a.jpg": "a"}, references=DOG)
     with pytest.raises(UserError, match=words):
-        match({**files, OTHER: captions({"a.jpg": "a"}, references=other)}, {}, split, False)
+        match({WRITTEN: written, OTHER: captions({"a.jpg": "a"}, references=other)}, {}, split, False)
+
+
+def test_results_of_evaluation_are_scored_by_the_references_that_they_hold():
+    files = {path: captions({"a.jpg": "a dog", "b.jpg": "cats"}, references=SAID) for path in (WRITTEN, OTHER)}
+    corpus = match(files, {}, None, False)
+    assert (corpus.images, corpus.references) == (list(SAID), list(SAID.values()))
 
 
 def test_words_are_split_by_the_tokenizer_and_stay_with_their_image():
@@ -234,18 +227,6 @@ def test_training_captions_are_those_of_the_training_splits_if_a_file_has_splits
     ]
     assert training_captions({REFERENCES: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
         *("A dog .", "It barks !", "Two cats .", "A tree .")
-    ]
-
-
-def test_files_are_described_by_their_form_and_checksum(tmp_path: Path):
-    (tmp_path / "abc").write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert describe({tmp_path / "abc": plain("abc")}) == {f"{tmp_path}/abc": {"form": PLAIN, "sha256": digest}}
-
-
-def test_images_are_named_up_to_three():
-    assert [some(["a"]), some(["a", "b", "c"]), some(list("abcd"))] == [
-        *("1 image (a)", "3 images (a, b, c)", "4 images (a, b, c, ...)")
     ]
 
 

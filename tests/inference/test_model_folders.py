@@ -1,20 +1,18 @@
 """Models as folders: what is written, where they are found, and a hub on this machine from which they are fetched."""
 
 import errno
-import hashlib
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hub_server import OTHER_HUB, serve_hub
 
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, without_folders, write_model_folder
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
 from showattendtell.inference.loading import bundled_models, find_model, next_to
 
 CARD = {
@@ -45,11 +43,10 @@ def test_matrices_are_written_in_half_precision_and_all_else_as_it_is(tmp_path: 
     assert torch.equal(state["encoder.norm.steps"], STATE["encoder.norm.steps"])
 
 
-def full_disk(_: int) -> None:
-    raise OSError(errno.ENOSPC, "the disk is full")
-
-
 def test_a_model_that_cannot_be_written_leaves_the_one_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full_disk(_: int) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
     write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     other = {name: value + 1 for name, value in STATE.items()}
@@ -70,17 +67,6 @@ def test_nobody_learns_where_things_were_on_the_machine(tmp_path: Path):
     assert "someone" not in text
     assert "/data" not in text
     assert json.loads(text)["config"]["dataset"]["root"] == "photos"
-
-
-def test_absolute_paths_keep_their_last_part():
-    settings = {"root": "/a/b/photos", "list": ["~/x.json", "y.json"], "size": 3, "none": None, "tag": "a/b"}
-    assert without_folders(settings) == {
-        "root": "photos",
-        "list": ["x.json", "y.json"],
-        "size": 3,
-        "none": None,
-        "tag": "a/b",
-    }
 
 
 @pytest.mark.parametrize(
@@ -125,10 +111,7 @@ def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_mod
     assert next_to("flickr8k_soft", "page.html") == next_to("someone/model", "page.html") == Path("page.html")
 
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
-import importlib, huggingface_hub.constants
-importlib.reload(huggingface_hub.constants)  # reads the environment; the process has imported it already
 from showattendtell.inference.checkpoints import read_model_folder
 from showattendtell.inference.loading import find_model
 print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
@@ -137,35 +120,12 @@ print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[str]:
-    """The address of a server that answers as the hub does for someone/model, and 404 for everything else."""
+    """The address of a hub that has someone/model."""
     folder = tmp_path / "published"
     write_model_folder(folder, CARD, STATE, with_encoder=True)
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self._answer()
-
-        def do_GET(self) -> None:
-            self.wfile.write(self._answer())
-
-        def _answer(self) -> bytes:
-            place, _, name = self.path.rpartition("/")
-            found = place in ("/someone/model/resolve/main", "/someone/model/resolve/v1") and (folder / name).is_file()
-            content = (folder / name).read_bytes() if found else b""
-            self.send_response(200 if found else 404)
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            return content
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    places = [(revision, name) for revision in ("main", "v1") for name in (CONFIG, WEIGHTS)]
+    with serve_hub({f"/someone/model/resolve/{revision}/{name}": folder / name for revision, name in places}) as hub:
+        yield hub
 
 
 @pytest.fixture
@@ -173,7 +133,7 @@ def fetch(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str, str], 
     """Runs `FETCH` for a model and a hub at an address; the cache is that of the test."""
     home = str(tmp_path / "home")
     return lambda name, endpoint: run_code(
-        FETCH, name, folder=tmp_path, HF_HOME=home, HF_ENDPOINT=endpoint, HF_HUB_DISABLE_XET="1"
+        OTHER_HUB + FETCH, name, folder=tmp_path, HF_HOME=home, HF_ENDPOINT=endpoint, HF_HUB_DISABLE_XET="1"
     )
 
 

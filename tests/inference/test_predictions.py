@@ -87,18 +87,6 @@ def test_of_squashed_images_the_same_share_of_either_side_is_seen(
     assert [look.seen for look in looks] == [pytest.approx((0.1, 0.1, 0.9, 0.9))] * 6
 
 
-def test_a_resized_copy_of_an_image_scores_the_same(examples: list[Example]):
-    before = measure_attention(module(), images, examples)
-    for example in examples:
-        with Image.open(example.path) as image:
-            image.resize((3 * image.width, 3 * image.height)).save(f"{example.path}-larger.png")
-    larger = [example._replace(path=f"{example.path}-larger.png") for example in examples]
-    after = measure_attention(module(), images, larger)
-    assert before.model.num_words == after.model.num_words == 6
-    for one, other in zip(before[:3], after[:3], strict=True):
-        assert one == pytest.approx(other)
-
-
 def test_scores_worked_by_hand(examples: list[Example]):
     """The ball ends at 0.55 of the width, where the dog begins.
 
@@ -118,9 +106,7 @@ def test_scores_worked_by_hand(examples: list[Example]):
 
 def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whole(examples: list[Example]):
     """Of captions of 6, 3 and 3 words with the end, twice; in batches of two."""
-    figures = measure_maps(module(), images, examples)
-    output = {name: (float(figure.mean), figure.num_items) for name, figure in figures.items()}
-    assert output == {"entropy": (0.0, 24), "movement": (1.0, 18), "coverage": (1.0, 6)}
+    assert measure_maps(module(), images, examples) == {"entropy": 0.0, "movement": 1.0, "coverage": 1.0}
 
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
@@ -138,7 +124,3 @@ def test_the_model_chooses_between_relations_where_captions_name_one(examples: l
         for example, captions in zip(examples, ((near, left), (neither, left)), strict=True)
     )
     assert measure_relations(module(), images, [first, second]) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
-
-
-def test_captions_without_a_relation_have_none_right(examples: list[Example]):
-    assert measure_relations(module(), images, examples) == (0, 0, 0)

@@ -13,8 +13,7 @@ from small_training import WORDS
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.inference.loading import load_model, save_model_folder
-from showattendtell.inference.weight_averaging import IN_COMMON, average
+from showattendtell.inference.loading import IN_COMMON, average, load_model, save_model_folder
 
 QUERY = "captioner.attention.score.query.weight"
 

@@ -103,6 +103,7 @@ FAULTS = [
     (["attention=hard", "loss=soft"], ["there is no setting loss"]),
     (["attention=dot", HARD_LOSS], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
     (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
+    (["decoder=log_bilinear", "attention=adaptive"], ["LogBilinearDecoder has none; use it with decoder=lstm"]),
     (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
     (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
     (["attention=multihead", "attention.score.num_heads=7"], ["num_heads=7"]),

@@ -23,7 +23,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
-from showattendtell.inference.loading import BUNDLED, BUNDLED_NOTE, bundled_models, load_model
+from showattendtell.inference.loading import BUNDLED, bundled_models, load_model, note_about
 from showattendtell.visualization.heatmaps import map_onto_photograph
 
 
@@ -266,6 +266,6 @@ def test_the_model_that_comes_with_the_package_needs_no_network(tmp_path: Path, 
     [caption] = assert_done(done).out.splitlines()
     assert caption.startswith("a ")
     assert {file.name for file in (tmp_path / "message").iterdir()} == {"captions.jsonl", "captions.csv", "index.html"}
-    assert done.err.count(BUNDLED_NOTE) == 1
-    assert (tmp_path / "message/index.html").read_text().count(BUNDLED_NOTE + ".") == 1
+    assert done.err.count(note_about([BUNDLED])) == 1
+    assert (tmp_path / "message/index.html").read_text().count(note_about([BUNDLED]) + ".") == 1
     assert sum(file.stat().st_size for file in bundled_models()[BUNDLED].iterdir()) < 12_000_000

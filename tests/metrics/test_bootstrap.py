@@ -8,9 +8,7 @@ from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import (
     Array,
     ImageMeans,
-    Resampled,
     SufficientStatistics,
-    average,
     compare,
     compare_with_first,
     corpus_scores,
@@ -56,12 +54,6 @@ def every_resample(num_images: int) -> tuple[list[tuple[int, ...]], Array]:
     return ways, np.array([np.bincount(way, minlength=num_images) for way in ways], dtype=float)
 
 
-def test_the_copies_of_a_resample_are_as_many_as_there_are_images():
-    copies = draw_copies(7, 50, seed=1)
-    assert copies.shape == (50, 7)
-    assert (copies.sum(axis=1) == 7).all()
-
-
 def test_resamples_are_drawn_with_their_multinomial_probability():
     drawn = draw_copies(3, 100_000, seed=1)
     for copies in {tuple(row) for row in every_resample(3)[1].tolist()}:
@@ -85,15 +77,6 @@ def test_a_corpus_figure_over_every_resample_is_that_of_the_images_repeated(imag
         assert found.difference == pytest.approx(whole[1] - whole[0], abs=1e-9)
         assert (found.low, found.high) == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=1e-9)
         assert found.higher == pytest.approx(np.mean(differences > 0) + np.mean(differences == 0) / 2)
-
-
-def test_drawn_resamples_approach_every_resample():
-    measured = [{"bleu": measure_bleu(pair_up(system, REFERENCES))} for system in (FIRST, SECOND)]
-    exact = compare(*(resample(one, every_resample(4)[1]) for one in measured)).differences["bleu1"]
-    [drawn] = compare_with_first(measured, 4, 20_000, seed=1)
-    assert drawn.differences["bleu1"].higher == pytest.approx(exact.higher, abs=0.01)
-    assert drawn.differences["bleu1"].difference == exact.difference
-    assert drawn.differences["bleu1"][1:3] == pytest.approx(exact[1:3], abs=0.5)
 
 
 def test_scipy_gives_the_same_interval_of_a_mean():
@@ -135,11 +118,6 @@ def test_every_further_system_is_compared_with_the_first():
     assert [comparison.differences["cider"].higher for comparison in found] == [1, 0]
 
 
-@pytest.mark.parametrize("systems", [[], [{"cider": ImageMeans("cider", np.ones(3))}]])
-def test_there_is_nothing_to_compare_without_a_second_system(systems: list[dict[str, SufficientStatistics]]):
-    assert compare_with_first(systems, 3, 10, seed=1) == []
-
-
 def test_only_what_both_have_is_compared():
     both, alone = ImageMeans("cider", np.ones(4)), ImageMeans("rouge_l", np.ones(4))
     [found] = compare_with_first([{"cider": both}, {"cider": both, "rouge_l": alone}], 4, 10, seed=1)
@@ -155,42 +133,7 @@ def test_a_metric_that_fails_on_resamples_is_missing_and_the_others_stand():
     }
 
 
-def test_a_figure_is_compared_resample_by_resample():
-    a = Resampled({"f": 1.0}, {"f": np.array([1.0, 2.0, 3.0, 4.0])}, {})
-    b = Resampled({"f": 3.0}, {"f": np.array([2.0, 2.0, 1.0, 9.0])}, {})
-    difference = compare(a, b).differences["f"]
-    assert (difference.difference, difference.higher) == (2, 0.625)
-    assert (difference.low, difference.high) == pytest.approx((-1.85, 4.7))
-
-
-def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():
-    """Of a metric that is a mean over images: the mean of two systems is the system of their mean scores."""
-    generator = np.random.default_rng(0)
-    first, second, other = (ImageMeans("score", scores) for scores in generator.normal(50, 10, (3, 20)))
-    together = ImageMeans("score", (first.by_image + second.by_image) / 2)
-    copies = draw_copies(20, 200, seed=1)
-    one, two, base, mean = (resample({"score": system}, copies) for system in (first, second, other, together))
-    assert compare(base, average([one, two])).differences["score"] == pytest.approx(
-        compare(base, mean).differences["score"]
-    )
-
-
-def test_a_mean_over_seeds_has_the_figures_that_all_have():
-    copies = draw_copies(2, 10, seed=1)
-    whole = resample({"a": ImageMeans("a", np.ones(2)), "b": ImageMeans("b", np.ones(2))}, copies)
-    part = resample({"a": ImageMeans("a", np.zeros(2))}, copies)._replace(missing={"b": "there is no Java"})
-    together = average([whole, part])
-    assert (together.corpus, together.missing) == ({"a": 0.5}, {"b": "there is no Java"})
-    assert together.resamples.keys() == {"a"}
-
-
 def test_means_are_weighted_by_copies():
     means = ImageMeans("cider", np.array([10.0, 40.0, 70.0]))
     figures = means.scores(np.array([[1.0, 1.0, 1.0], [3.0, 0.0, 1.0], [0.0, 2.0, 0.0]]))
     np.testing.assert_allclose(figures["cider"], [40, 25, 40])
-
-
-def test_the_corpus_itself_has_every_image_once():
-    figures = corpus_scores([ImageMeans("cider", np.array([10.0, 40.0])), ImageMeans("spice", np.array([5.0]))])
-    assert figures == {"cider": 25.0, "spice": 5.0}
-    assert {type(figure) for figure in figures.values()} == {float}

@@ -57,11 +57,6 @@ def test_more_lines_than_pipes_hold_pass_both_ways(serve: Serve):
     assert serve(BACKWARDS).ask(lines, len(lines)) == [line[::-1] for line in lines]
 
 
-def test_complaints_without_end_do_not_stop_it(serve: Serve):
-    chatty = "import sys\nfor line in sys.stdin:\n    sys.stderr.write('complaint\\n' * 100_000)\n    print(flush=True)"
-    assert serve(chatty).ask(["", ""], 2) == ["", ""]
-
-
 def test_killed_between_requests_it_is_restarted(serve: Serve):
     server = serve(TELLS_ITS_ID)
     [first] = server.ask([""], 1)
@@ -181,15 +176,6 @@ def test_a_java_that_is_not_there_cannot_be_started(monkeypatch: pytest.MonkeyPa
     for run in (lambda: run_java("the test", [], 60), lambda: LineServer("the test", java_command, 60).ask([""], 1)):
         with pytest.raises(MetricError, match="the test cannot be started: .*/nowhere/java"):
             run()
-
-
-def test_a_program_of_one_run_gives_what_it_prints():
-    assert "Runtime" in run_java("the test", ["--version"], 60)
-
-
-def test_a_jar_that_is_not_there_is_the_reason():
-    with pytest.raises(MetricError, match=r"the test ended with status 1: .*nowhere\.jar"):
-        run_java("the test", ["-jar", "nowhere.jar"], 60)
 
 
 def test_a_program_of_one_run_has_limited_time():

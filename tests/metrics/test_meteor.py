@@ -1,14 +1,13 @@
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from showattendtell.metrics import meteor
+from showattendtell.metrics import java_scores
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.java import LineServer, MetricError
-from showattendtell.metrics.meteor import evaluate, measure_meteor, meteor_command
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.java_scores import evaluate, measure_meteor
 from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
@@ -77,7 +76,7 @@ def test_odd_captions_shift_no_line(odd: str):
 def test_killed_while_it_answers_it_gives_the_same_scores_in_any_country(monkeypatch: pytest.MonkeyPatch):
     expected = scores(CORPUS)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")
-    process = meteor.SERVER._program._process
+    process = java_scores.SERVER._process
     process.send_signal(signal.SIGSTOP)  # it shall not answer before it is killed
     killer = threading.Timer(0.3, process.kill)
     killer.start()
@@ -89,10 +88,3 @@ def test_killed_while_it_answers_it_gives_the_same_scores_in_any_country(monkeyp
 def test_what_is_no_answer_is_reported():
     with pytest.raises(MetricError, match="METEOR returned 'Error: specify hypothesis"):
         measure_meteor([CaptionPair("a dog", [])])
-
-
-def test_a_jar_that_cannot_run_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(meteor, "JAR", Path("nowhere.jar"))
-    monkeypatch.setattr(meteor, "SERVER", LineServer("METEOR", meteor_command, 60))
-    with pytest.raises(MetricError, match=r"METEOR ended with status 1: .*nowhere\.jar"):
-        measure_meteor(CORPUS)

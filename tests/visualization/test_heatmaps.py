@@ -1,12 +1,13 @@
 """Heatmaps on the photograph, as a figure and as an animation."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFont, ImageSequence
-from sample_pages import BOXES, PEAKS, boxed, gated, peaked
+from sample_pages import BOXES, PEAKS, boxed, gated
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
@@ -20,8 +21,8 @@ from showattendtell.visualization.heatmaps import (
     draw_heatmaps,
     map_onto_photograph,
     place_words,
-    titles,
 )
+from showattendtell.visualization.rendering import Drawing
 
 WIDTH, HEIGHT = 300, 200
 
@@ -38,8 +39,8 @@ def test_the_map_peaks_on_the_region_of_the_photograph_that_the_encoder_saw(row:
     light = map_onto_photograph(one_region(row, column), seen, WIDTH, HEIGHT)
     y, x = np.unravel_index(light.argmax(), light.shape)
     side = (seen.right - seen.left) / 4
-    assert seen.left + column * side <= x + 0.5 <= seen.left + (column + 1) * side
-    assert seen.top + row * side <= y + 0.5 <= seen.top + (row + 1) * side
+    assert column * side <= x + 0.5 - seen.left <= (column + 1) * side
+    assert row * side <= y + 0.5 - seen.top <= (row + 1) * side
 
 
 def test_what_the_encoder_did_not_see_is_dark():
@@ -51,46 +52,26 @@ def test_what_the_encoder_did_not_see_is_dark():
     np.testing.assert_allclose(light[:, 50:250], 1, atol=1e-5)
 
 
-def test_brighter_regions_have_more_weight():
-    light = map_onto_photograph(one_region(1, 1) + 0.5 * one_region(3, 3), Box(0, 0, 200, 200), 200, 200)
-    assert light[75, 75] > light[175, 175] > light[175, 25]
-
-
 def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
     words = ["a", "red", "wall", "and", "nothing", "else"]
     maps = np.stack([one_region(step % 4, 0) for step in range(7)])
-    draw_heatmaps(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), tmp_path / "new" / "wall.png")
+    drawing = Drawing(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), " ".join(words))
+    draw_heatmaps(drawing, tmp_path / "new" / "wall.png")
     with Image.open(tmp_path / "new" / "wall.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-    columns_per_row, rows = 4, 2
-    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns_per_row
-    red = (pixels[..., 0] > 2 * pixels[..., 1]).astype(float)
-    shares = [
-        red[int(row * height) : int((row + 1) * height), int(column * width) : int((column + 1) * width)].mean()
-        for row in range(rows)
-        for column in range(columns_per_row)
-    ]
-    assert all(share > 0.1 for share in shares[: len(words) + 1])
-    assert not any(shares[len(words) + 1 :])
+    height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
+    red = pixels[..., 0] > 2 * pixels[..., 1]
+    cells = red[: 2 * height, : 4 * width].reshape(2, height, 4, width).mean(axis=(1, 3)).ravel()
+    assert all(cells[: len(words) + 1] > 0.1)
+    assert not any(cells[len(words) + 1 :])
 
 
-def test_a_folder_that_cannot_be_made_raises_an_error(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/wall.png cannot be written .* choose another place"):
-        draw_heatmaps(
-            Image.new("RGB", (8, 8)),
-            ["a"],
-            np.ones((1, 2, 2)),
-            np.ones(1),
-            Box(0, 0, 8, 8),
-            tmp_path / "file" / "wall.png",
-        )
-
-
-def test_titles_show_beta_for_a_model_with_a_gate():
-    assert titles(["a", "dog"], np.array([0.25, 1.0, 0.0])) == ["a  β 0.25", "dog  β 1.00"]
-    assert titles(["a", "dog"], np.array([1.0, 1.0, 0.0])) == ["a", "dog"]
+@pytest.mark.parametrize(("draw", "suffix"), [(draw_heatmaps, "png"), (draw_animation, "gif")])
+def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path, draw: Callable[..., None], suffix: str):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=rf"file/a.{suffix} cannot be written .*; choose another place"):
+        draw(gated().as_drawn(), tmp_path / f"file/a.{suffix}")
 
 
 GREY = Image.new("RGB", (300, 200), (200, 200, 200))
@@ -98,10 +79,12 @@ HALF = Box(75, 0, 225, 200)
 
 
 def animate(path: Path) -> list[Image.Image]:
-    [caption, *_] = gated().captions
-    draw_animation(GREY, ["a", "dog", "runs", "fast"], caption.attention, caption.gates, HALF, path)
+    best, words = gated().best, ["a", "dog", "runs", "fast"]
+    draw_animation(Drawing(GREY, words, best.attention, best.gates, HALF, " ".join(words)), path)
     with Image.open(path) as picture:
         assert picture.info["loop"] == 0
+        times = [frame.info.get("duration") for frame in ImageSequence.Iterator(picture)]
+        assert path.suffix == ".webp" or times == [WHOLE, *[WORD] * 4]
         return [frame.copy().convert("RGB") for frame in ImageSequence.Iterator(picture)]
 
 
@@ -118,13 +101,6 @@ def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str,
         assert light[:, :70].max() < 50
 
 
-def test_each_word_is_shown_for_as_long(tmp_path: Path):
-    animate(tmp_path / "a.gif")
-    with Image.open(tmp_path / "a.gif") as picture:
-        times = [frame.info["duration"] for frame in ImageSequence.Iterator(picture)]
-    assert times == [WHOLE, *[WORD] * 4]
-
-
 def test_the_present_word_is_marked(tmp_path: Path):
     _, *frames = animate(tmp_path / "a.webp")
     yellow = [((np.asarray(frame)[200:, :, 2] < 140) & (np.asarray(frame)[200:, :, 0] > 200)) for frame in frames]
@@ -136,7 +112,7 @@ def test_the_present_word_is_marked(tmp_path: Path):
 def test_words_are_placed_in_lines_that_hold_them():
     font = ImageFont.load_default(16)
     words = ["two", "brown", "dogs", "run", "x" * 80, "end"]
-    placed, height = place_words(words, font, 120)
+    placed, height = place_words(words, font, 120, [True] * len(words))
     assert [word for word, *_ in placed] == words
     assert placed[0][1:] == (MARGIN, MARGIN)
     assert all(x + font.getlength(word) <= 120 - MARGIN for word, x, _ in placed if len(word) < 80)
@@ -144,14 +120,8 @@ def test_words_are_placed_in_lines_that_hold_them():
     assert height == placed[-1][2] + LINE + MARGIN
 
 
-def test_an_animation_that_cannot_be_written_raises_an_error(tmp_path: Path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"file/a.gif cannot be written .*; choose another place"):
-        draw_animation(GREY, ["a"], peaked(3, 3, 0, 0)[np.newaxis], np.ones(1), HALF, tmp_path / "file" / "a.gif")
-
-
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
-    draw_animation(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, tmp_path / "a.webp")
+    draw_animation(Drawing(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, ""), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         assert picture.n_frames == 1
 
@@ -159,16 +129,12 @@ def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
 def test_a_pixel_has_the_largest_weight_of_the_boxes_that_it_lies_in():
     weights = np.array([0.1, 0.6, 0.3, 0.05])
     light = map_onto_photograph(weights, BOXES.scaled(WIDTH, HEIGHT), WIDTH, HEIGHT)
+    y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     expected = np.zeros((HEIGHT, WIDTH))
-    for y in range(HEIGHT):
-        for x in range(WIDTH):
-            inside = [
-                weight
-                for weight, box in zip(weights[:3], BOXES.boxes, strict=False)
-                if box.left * WIDTH <= x + 0.5 <= box.right * WIDTH
-                and box.top * HEIGHT <= y + 0.5 <= box.bottom * HEIGHT
-            ]
-            expected[y, x] = max(inside) / 0.6
+    for weight, box in zip(weights[:3], BOXES.boxes[:3], strict=True):
+        left, top, right, bottom = box.scaled(WIDTH, HEIGHT)
+        inside = (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
+        expected[inside] = np.maximum(expected[inside], weight / 0.6)
     differing = np.abs(light - expected) > 1e-6
     assert differing.sum() <= 1  # the box that is smaller than a pixel
 

@@ -7,8 +7,9 @@ from showattendtell.visualization.tables import (
     print_attention_scores,
     print_comparison,
     print_notes,
-    print_relations,
     print_scores,
+    print_statistics,
+    relation_figures,
 )
 
 ATTENTION_SCORES = AttentionScores(
@@ -25,21 +26,15 @@ def rows(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line] for line in lines]
 
 
-def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.CaptureFixture[str]):
-    print_attention_scores(ATTENTION_SCORES, "where it looks")
-    assert rows(capsys.readouterr().out) == [
-        ["model", "1,200", "75.0", "50.0"],
-        ["uniform", "1,200", "25.0", "12.5"],
-        ["center prior", "1,200", "50.0", "30.0"],
-    ]
-
-
-def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_required(capsys: pytest.CaptureFixture[str]):
-    print_attention_scores(ATTENTION_SCORES, "where it looks", with_kinds=True)
-    assert rows(capsys.readouterr().out)[3:] == [
-        ["model: people", "1,000", "80.0", "60.0"],
-        ["model: animals", "200", "50.0", "0.0"],
-    ]
+def test_the_table_of_attention_shows_the_model_next_to_the_baselines_and_by_kind(capsys: pytest.CaptureFixture[str]):
+    for with_kinds in (False, True):
+        print_attention_scores(attention_score_figures(ATTENTION_SCORES), "where it looks", with_kinds)
+        assert rows(capsys.readouterr().out) == [
+            ["model", "1,200", "75.0", "50.0"],
+            ["uniform", "1,200", "25.0", "12.5"],
+            ["center prior", "1,200", "50.0", "30.0"],
+            *([["model: people", "1,000", "80.0", "60.0"], ["model: animals", "200", "50.0", "0.0"]] * with_kinds),
+        ]
 
 
 def test_result_files_have_the_gaze_in_percent():
@@ -58,14 +53,10 @@ def test_result_files_have_the_gaze_in_percent():
     }
 
 
-def test_notes_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]):
-    print_notes(("one was left out", "two were not"))
-    assert capsys.readouterr().out.splitlines() == ["note: one was left out", "note: two were not"]
-
-
-def test_notes_keep_their_brackets(capsys: pytest.CaptureFixture[str]):
-    print_notes(["[a].txt: one was [bold]left out"])
-    assert capsys.readouterr().out == "note: [a].txt: one was [bold]left out\n"
+def test_notes_are_printed_a_line_each_with_their_brackets(capsys: pytest.CaptureFixture[str]):
+    print_notes(("[a].txt: one was [bold]left out", "two were not"))
+    expected = ["note: [a].txt: one was [bold]left out", "note: two were not"]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 FIGURES = {
@@ -96,13 +87,6 @@ def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.Capture
     out = capsys.readouterr().out
     assert rows(out) == [["METEOR", "-"], ["ROUGE-L", "43.6"]]
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
-
-
-def test_bleu_that_is_missing_has_its_rows_too(capsys: pytest.CaptureFixture[str]):
-    print_scores([{}], {"bleu": "it broke"}, "scores")
-    out = capsys.readouterr().out
-    assert [row[1] for row in rows(out)] == ["-"] * 8
-    assert "BLEU is missing: it broke" in out
 
 
 def test_sets_of_captions_are_side_by_side(capsys: pytest.CaptureFixture[str]):
@@ -140,7 +124,10 @@ def test_no_table_of_scores_is_wider_than_80_columns(
 
 
 def test_relations_are_printed_if_references_name_some(capsys: pytest.CaptureFixture[str]):
-    print_relations(Relations(0.0, 0.0, 0))
-    assert capsys.readouterr().out == ""
-    print_relations(Relations(0.75, 0.5, 1200))
-    assert "75.0 % of 1,200 correct; always the most frequent: 50.0 %" in capsys.readouterr().out
+    maps = {"attention_entropy": 1.5, "attention_movement": 0.25}
+    print_statistics(maps | relation_figures(Relations(0.0, 0.0, 0)))
+    assert "relation" not in capsys.readouterr().out
+    print_statistics(maps | relation_figures(Relations(0.75, 0.5, 1200)))
+    printed = capsys.readouterr().out
+    assert "entropy 1.50 nats, and 25.0 % of it moves from word to word" in printed
+    assert "75.0 % of 1,200 correct; always the most frequent: 50.0 %" in printed

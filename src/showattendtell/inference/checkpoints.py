@@ -80,20 +80,21 @@ def build_metadata(
     `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`,
     `cache`, `features` and `seed`.
     """
-    return {
-        METADATA_KEY: {
-            "format": FORMAT,
-            "version": __version__,
-            "config": plain_settings(config),
-            "choices": chosen.choices,
-            "arguments": chosen.arguments,
-            "vocabulary": list(vocabulary.words),
-            **({"tokenizer": state} if (state := vocabulary.tokenizer.state()) else {}),
-            **({"languages": list(vocabulary.languages)} if vocabulary.languages else {}),
-            "encoder": encoder.describe(),
-            "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
-        }
+    metadata = {
+        "format": FORMAT,
+        "version": __version__,
+        "config": plain_settings(config),
+        "choices": chosen.choices,
+        "arguments": chosen.arguments,
+        "vocabulary": list(vocabulary.words),
+        "encoder": encoder.describe(),
+        "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
     }
+    if state := vocabulary.tokenizer.state():
+        metadata["tokenizer"] = state
+    if vocabulary.languages:
+        metadata["languages"] = list(vocabulary.languages)
+    return {METADATA_KEY: metadata}
 
 
 def read_vocabulary(metadata: Mapping[str, Any], tokenizer: Tokenizer, path: str | Path) -> Vocabulary:
@@ -243,19 +244,19 @@ def write_model_folder(
     if with_encoder:
         config["encoder"] = {**config["encoder"], "weights": "random"}
     other_metadata = {name: value for name, value in metadata.items() if name not in ("config", "arguments")}
-    weights = {
-        name: (value.half() if value.is_floating_point() and value.ndim > 1 else value).contiguous()
-        for name, value in state.items()
-        if not name.startswith("loss.") and (with_encoder or not name.startswith(ENCODER))
-    }
+    left_out = ("loss.",) if with_encoder else ("loss.", ENCODER)
+    weights = {}
+    for name, value in state.items():
+        if not name.startswith(left_out):
+            is_matrix = value.is_floating_point() and value.ndim > 1
+            weights[name] = (value.half() if is_matrix else value).contiguous()
+    card = {"library_name": "showattendtell", **other_metadata, "config": config}
+    text = json.dumps(card, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(
-        {"library_name": "showattendtell", **other_metadata, "config": config}, indent=1, ensure_ascii=False
-    )
-    content = {WEIGHTS: safetensors(weights, metadata={"format": "pt"}), CONFIG: f"{text}\n".encode()}
-    for name, data in content.items():
-        with atomic_write(folder / name) as stream:
-            stream.write(data)
+    with atomic_write(folder / WEIGHTS) as stream:
+        stream.write(safetensors(weights, metadata={"format": "pt"}))
+    with atomic_write(folder / CONFIG) as stream:
+        stream.write(f"{text}\n".encode())
 
 
 def without_folders(settings: Any) -> Any:

@@ -36,9 +36,8 @@ from showattendtell.visualization.tables import (
     Labels,
     attention_score_figures,
     print_attention_scores,
-    print_maps,
     print_notes,
-    print_relations,
+    print_statistics,
     relation_figures,
 )
 
@@ -126,10 +125,11 @@ Captions = Mapping[str, Sequence[Sequence[str]]]
 
 
 class RunScores(NamedTuple):
-    """Scores by their names in result files, and the reason for each missing metric."""
+    """Scores by their names in result files, the reason for each missing metric, and the scores of each image."""
 
     figures: dict[str, Any]
     missing: Mapping[str, str] = MappingProxyType({})
+    per_image: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class RunMetric(Protocol):
@@ -186,34 +186,26 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = load_models(checkpoints, config.device, decoding, config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
-    changes = {"dataset": config.dataset, "cache": config.cache}
-    first, *other_settings = [reading_settings(model.config, **changes) for model in models]
-    raise_errors(validate(first))
+    settings = [reading_settings(model.config, dataset=config.dataset, cache=config.cache) for model in models]
+    raise_errors(validate(settings[0]))
     if config.dataset.root is None:
-        draw_into_user_cache(first, config.cache)
-    dataset = build(first.dataset)
+        draw_into_user_cache(settings[0], config.cache)
+    dataset = build(settings[0].dataset)
     sources = []
-    for model, settings in zip(models, [first, *other_settings], strict=True):
-        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
+    for model, own in zip(models, settings, strict=True):
+        source, dataset = find_source(own, dataset, model.module.encoder, config.split)
         sources.append(source)
     module = models[0].module
     if module.language is not None:
         dataset = in_language(dataset, module.language)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     examples = dataset.split(config.split)
-    pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
-    predictors = [Predictor(module, source(examples)) for module, source in pairs]
-    mirrors = [Predictor(module, source(examples, "mirrored")) for module, source in pairs if decoding.mirrored]
+    predictors, mirrors = [], []
+    for model, source in zip(models, sources, strict=True):
+        predictors.append(Predictor(model.module, source(examples)))
+        if decoding.mirrored:
+            mirrors.append(Predictor(model.module, source(examples, "mirrored")))
     return EvaluationRun(checkpoints, hashes, models, predictors, mirrors, dataset, config.split, sources[0])
-
-
-class Scores(NamedTuple):
-    """Scores of captions by their names in result files, the reason for each missing metric, and the scores of each
-    image."""
-
-    figures: dict[str, float]
-    missing: dict[str, str]
-    per_image: dict[str, dict[str, float]]
 
 
 def score(
@@ -222,7 +214,7 @@ def score(
     references: Mapping[str, list[str]],
     config: Config,
     clip: Clip | None = None,
-) -> Scores:
+) -> RunScores:
     """Score the best caption of each image.
 
     A metric that fails is missing and does not prevent the others. Without training captions there is no novelty.
@@ -241,11 +233,9 @@ def score(
         measure,
     )
 
-    captions = [captions[0] for captions in captions_by_image.values()]
-    train = run.dataset.splits.get("train", ())
-    training_captions = [caption.words for example in train for caption in example.captions] or None
-    sentences = list(map(run.sentence, captions))
-    matched = MatchedCaptions(list(captions_by_image), list(references.values()), {Path(run.checkpoints[0]): sentences})
+    captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
+    sentences = [run.sentence(caption) for caption in captions]
+    matched = MatchedCaptions(images, list(references.values()), {Path(run.checkpoints[0]): sentences})
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
@@ -253,7 +243,9 @@ def score(
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         result.missing[ATTENTION] = reason
-    figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions)
+    train = run.dataset.splits.get("train", ())
+    training_captions = [caption.words for example in train for caption in example.captions]
+    figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions or None)
     if clip:
         clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
         try:
@@ -261,7 +253,7 @@ def score(
             figures["clip_score"] = clip_score.compute().item()
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    return Scores(figures, result.missing, image_scores(list(captions_by_image), result.measured.values()))
+    return RunScores(figures, result.missing, image_scores(images, result.measured.values()))
 
 
 def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
@@ -273,14 +265,12 @@ def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str
     if len(run.predictors) > 1:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
-    maps = {f"attention_{name}": float(mean.mean) for name, mean in statistics.items()}
-    print_maps(maps)
-    relations = measure_relations(*run.predictors[0], run.examples)
-    print_relations(relations)
-    figures = {**maps, **relation_figures(relations)}
+    figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
+    figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
+    print_statistics(figures)
     if attention_scores := measure_attention(*run.predictors[0], run.examples):
-        print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
         figures |= attention_score_figures(attention_scores)
+        print_attention_scores(figures, "attention at the ground-truth boxes", with_kinds)
     return figures
 
 
@@ -294,9 +284,10 @@ def score_attention_maps(run: EvaluationRun) -> dict[str, Any]:
         raise UserError(reason)
     attention_scores = measure_attention(*run.predictors[0], run.examples)
     assert attention_scores
-    print_attention_scores(attention_scores, run.title(), with_kinds=True)
+    figures = attention_score_figures(attention_scores)
+    print_attention_scores(figures, run.title(), with_kinds=True)
     print_notes(run.dataset.notes)
-    return attention_score_figures(attention_scores)
+    return figures
 
 
 def _lacks_attention(run: EvaluationRun) -> str:

@@ -56,12 +56,11 @@ class InitialCheckpoint(NamedTuple):
             stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
             raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
         vocabulary = read_vocabulary(self.metadata, build(config["tokenizer"]), self.file)
-        if languages_of(dataset) != vocabulary.languages:
-            languages, stored_languages = (
-                ", ".join(codes) or "one" for codes in (languages_of(dataset), vocabulary.languages)
-            )
+        languages = languages_of(dataset)
+        if languages != vocabulary.languages:
             raise UserError(
-                f"{self.file} was trained in other languages: {stored_languages}, and not {languages}; give the same"
+                f"{self.file} was trained in other languages: {', '.join(vocabulary.languages) or 'one'}, and not "
+                f"{', '.join(languages) or 'one'}; give the same"
             )
         if config["init_vocabulary"] != "extended":
             return vocabulary
@@ -102,10 +101,9 @@ class InitialCheckpoint(NamedTuple):
             # softmax: K logits that are less by log K than that of <unk> have its probability together
             weights[WORD_BIAS][num_known:] -= math.log(num_new)
         if self._is_language_model:
-            initial = captioner.state_dict().items()
-            weights |= {
-                name: weight for name, weight in initial if name in weights and _has_region_width(weights[name], weight)
-            }
+            for name, initial in captioner.state_dict().items():
+                if name in weights and _has_region_width(weights[name], initial):
+                    weights[name] = initial
         try:
             captioner.load_state_dict(weights)
         except RuntimeError:

@@ -1,11 +1,12 @@
-"""Load trained models by the names that users give: files, folders, bundled models and models on the hub.
+"""Load trained models by the names that users give: files, folders, bundled models and models on the hub; and average
+their weights.
 
-A calibration is stored with the weights, and loaded with them.
-"""
+A calibration is stored with the weights, and loaded with them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import with_overrides
+from showattendtell.config.compose import model_differences, trained_with, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -30,26 +32,19 @@ from showattendtell.inference.checkpoints import (
     CALIBRATION,
     CONFIG,
     ENCODER,
+    METADATA_KEY,
     has_encoder,
-    load,
     read_checkpoint,
     read_vocabulary,
-    save,
     write_model_folder,
 )
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import WEIGHTS, cache_folder
+from showattendtell.runtime.files import WEIGHTS, cache_folder, sha256
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
-
-BUNDLED_NOTE = (
-    f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
-    "people and dogs that are not there"
-)
-"""What a user of the bundled model should know."""
 
 
 class LoadedModel(NamedTuple):
@@ -102,8 +97,8 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"
         ) from error
+    encoder = module.encoder
     if not has_encoder(state):
-        encoder = module.encoder
         if state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
             raise UserError(
                 f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
@@ -113,10 +108,9 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     try:
         module.load_state_dict({name: weight for name, weight in state.items() if not name.startswith("loss.")})
     except RuntimeError as error:
-        raise UserError(
-            f"the weights in {path} do not fit its own configuration: {str(error).splitlines()[-1].strip()}"
-        ) from None
-    if calibration and len(calibration.mean) != module.encoder.region_dim:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the weights in {path} do not fit its own configuration: {reason}") from None
+    if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
     target = _device(device)
     return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
@@ -163,19 +157,20 @@ def _build_module(
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    has_published_weights = not has_encoder(state)
-    if has_published_weights and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    has_own_encoder = has_encoder(state)
+    if not has_own_encoder and not has_published_weights(config):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
-    encoder_config = config.encoder if has_published_weights else with_overrides(config.encoder, weights="random")
+    encoder_config = with_overrides(config.encoder, weights="random") if has_own_encoder else config.encoder
     vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
-    if not has_published_weights:
+    if has_own_encoder:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(encoder_config), "encoder", state, path)
     encoder = build(encoder_config)
     stored = metadata["encoder"]["preprocessing"]
     preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
-    if _view(preprocessing) != _view(encoder.preprocessing):  # the grid is that of the configuration
-        raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
+    for name in ("resize", "crop", "crop_mode"):  # the grid is that of the configuration
+        if getattr(preprocessing, name) != getattr(encoder.preprocessing, name):
+            raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
@@ -184,9 +179,9 @@ def _build_module(
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
 
-def _view(preprocessing: Preprocessing) -> tuple[int, int, str]:
-    """Return what determines the part of a photograph that the encoder sees."""
-    return preprocessing.resize, preprocessing.crop, preprocessing.crop_mode
+def has_published_weights(config: Config) -> bool:
+    """Return whether the encoder of a configuration starts with the weights that its package publishes."""
+    return bool(config.encoder.get("weights", "hub").startswith(("wheel:", "hub")))
 
 
 def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
@@ -204,28 +199,6 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     if len(stored) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
         raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
     return Calibration(*tensors)
-
-
-def calibration_state(calibration: Calibration) -> dict[str, Tensor]:
-    """Return the tensors of a calibration by their names in a model folder."""
-    return {f"{CALIBRATION}.{name}": values.cpu() for name, values in calibration.state_dict().items()}
-
-
-def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) -> None:
-    """Write a copy of a checkpoint or a model folder with another calibration. Its weights stay the same.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    if checkpoint.is_dir():
-        metadata, state = read_checkpoint(checkpoint)
-        weights = {name: weight for name, weight in state.items() if not name.startswith(f"{CALIBRATION}.")}
-        write_model_folder(output, metadata, weights | calibration_state(calibration), has_encoder(weights))
-        if (card_page := checkpoint / "README.md").is_file() and output != checkpoint:
-            (output / card_page.name).write_bytes(card_page.read_bytes())
-    else:
-        tensors = {name: values.cpu() for name, values in calibration.state_dict().items()}
-        save({**load(checkpoint), CALIBRATION: tensors}, output)
 
 
 def reading_settings(trained: Config, **changes: Any) -> Config:
@@ -261,23 +234,25 @@ def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], pat
     for name, expected in module.state_dict().items():
         stored = state.get(f"{part}.{name}", torch.empty(0))
         if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
+            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
             raise UserError(
-                f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
-                f"{tuple(stored.shape)} instead of {expected.dtype} of {tuple(expected.shape)}; use another copy of it"
+                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
+                "another copy of it"
             )
 
 
 def save_model_folder(model: LoadedModel, folder: Path) -> None:
     """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
     names."""
-    is_published = False
-    if model.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    with_encoder, network = True, model.module.encoder.network
+    if has_published_weights(model.config):
         with suppress(UserError):
-            published, network = build(model.config.encoder).network, model.module.encoder.network
-            is_published = state_hash(published.state_dict()) == state_hash(network.state_dict())
+            published = build(model.config.encoder).network
+            with_encoder = state_hash(published.state_dict()) != state_hash(network.state_dict())
     state = model.module.state_dict()
-    state |= calibration_state(model.calibration) if model.calibration else {}
-    write_model_folder(folder, model.metadata, state, with_encoder=not is_published)
+    if model.calibration:
+        state |= {f"{CALIBRATION}.{name}": values.cpu() for name, values in model.calibration.state_dict().items()}
+    write_model_folder(folder, model.metadata, state, with_encoder)
 
 
 def load_models(
@@ -319,21 +294,24 @@ def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, pa
 
 def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
     """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
-    first = checkpoint if isinstance(checkpoint, str) else checkpoint[0]
-    metadata, _ = read_checkpoint(find_model(first))
-    languages: list[str] = metadata.get("languages", [])
-    return languages
+    metadata, _ = read_checkpoint(find_model(checkpoint if isinstance(checkpoint, str) else checkpoint[0]))
+    return list(metadata.get("languages", []))
 
 
 def bundled_models() -> dict[str, Path]:
     """Return the folder of each bundled model by its name."""
     root = Path(str(files("showattendtell") / "shipped"))
-    return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
+    return {file.parent.name: file.parent for file in sorted(root.glob(f"*/{CONFIG}"))}
 
 
 def note_about(names: Iterable[str]) -> str:
     """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
-    return BUNDLED_NOTE if any(name == BUNDLED and not Path(name).exists() for name in names) else ""
+    if BUNDLED not in names or Path(BUNDLED).exists():
+        return ""
+    return (
+        f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often "
+        "describes people and dogs that are not there"
+    )
 
 
 def find_model(name: str) -> Path:
@@ -354,13 +332,12 @@ def find_model(name: str) -> Path:
     if _is_on_hub(repository):
         reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
         try:
-            config, _ = (hf_hub_download(repository, file, revision=revision or None) for file in (CONFIG, WEIGHTS))
-            return Path(config).parent
+            hf_hub_download(repository, WEIGHTS, revision=revision or None)
+            return Path(hf_hub_download(repository, CONFIG, revision=revision or None)).parent
         except Exception as error:  # the hub's client raises a dozen types for a missing network, name or file
             raise UserError(
                 f"the model {name} does not exist here and could not be downloaded from the hub "
-                f"({type(error).__name__}); "
-                "give the path of a checkpoint, or a folder that save_pretrained wrote"
+                f"({type(error).__name__}); give the path of a checkpoint, or a folder that save_pretrained wrote"
             ) from None
     hint = did_you_mean(name, bundled)
     raise UserError(
@@ -383,3 +360,63 @@ def _is_on_hub(repository: str) -> bool:
         return False
     is_file = repository[0] == "." or repository.endswith((".ckpt", ".safetensors", ".pt"))
     return repository.count("/") == 1 and not is_file
+
+
+IN_COMMON = 0.5
+"""Cosine of two models' weights above which one was probably trained from the other, or both from the same weights."""
+
+
+def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """Average the weights of models of one kind and size (model soups, Wortsman et al. 2022).
+
+        theta = 1/N sum_k theta_k
+
+    Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of a
+    frozen encoder, stay the same bit for bit.
+
+    Returns:
+        The content of the averaged checkpoint, and the smallest cosine between the weights of consecutive models.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
+    """
+    models = [load_model(path, "cpu", BeamSearch()) for path in paths]
+    first = models[0]
+    states = [model.module.state_dict() for model in models]
+    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
+    for path, model, own in zip(paths, models, shapes, strict=True):
+        if model.module.vocabulary.words != first.module.vocabulary.words:
+            raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
+        differences = model_differences(first.config, model.metadata["config"])
+        if differences or own != shapes[0] or _regions(model) != _regions(first):
+            raise UserError(
+                f"{path} cannot be averaged with {paths[0]}: "
+                f"it was trained with {trained_with(differences, model.choices)}; "
+                "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
+            )
+    vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
+    cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
+    mean = {name: _mean([state[name] for state in states]) for name in states[0]}
+    first.module.load_state_dict(mean)
+    first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
+    metadata = {
+        **first.metadata,
+        "choices": {**first.choices, "average_of": str(len(models))},
+        "encoder": first.module.encoder.describe(),
+        "averaged": [sha256(find_model(path)) for path in paths],
+    }
+    return {METADATA_KEY: metadata, "state_dict": mean}, cosine
+
+
+def _regions(model: LoadedModel) -> dict[str, Any]:
+    """Return the settings that determine the regions, without the hash of the encoder's weights."""
+    description = model.module.encoder.describe()
+    return {name: description[name] for name in description.keys() - {"weights_sha256", "tuned"}}
+
+
+def _mean(weights: Sequence[Tensor]) -> Tensor:
+    """Return the mean in double precision, or the first tensor if all are equal or integers."""
+    first = weights[0]
+    if not first.is_floating_point() or all(torch.equal(first, others) for others in weights):
+        return first
+    return torch.stack(list(weights)).double().mean(dim=0).to(first)

@@ -1,8 +1,8 @@
 """Matching of generated captions in files with the reference captions of the same images."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, islice
-from pathlib import Path, PurePath
+from itertools import chain, islice
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.formats import PLAIN
@@ -60,31 +60,31 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
     Raises:
         UserError: files do not match; the message lists all mismatches.
     """
-    plain = {path: file for path, file in {**references, **hypotheses}.items() if file.form == PLAIN}
-    if len({len(file.captions) for file in plain.values()}) > 1:
-        sizes = ", ".join(f"{path} has {len(file.captions):,}" for path, file in plain.items())
-        raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
-    aliases = aliases_of([*hypotheses.values(), *references.values()])
-    reference_captions = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
-    generated = {path: _named(_without_folders(file, reference_captions), aliases) for path, file in hypotheses.items()}
-    errors = [
-        message
-        for path, captions in generated.items()
-        for message in _find_errors(path, captions, reference_captions, partial)
-    ]
+    files = {**references, **hypotheses}
+    sizes = {path: len(file.captions) for path, file in files.items() if file.form == PLAIN}
+    if len(set(sizes.values())) > 1:
+        listed_sizes = ", ".join(f"{path} has {size:,}" for path, size in sizes.items())
+        raise UserError(
+            f"line i must be image i in all plain files, but they differ in their number of lines: {listed_sizes}"
+        )
+    aliases = aliases_of(files.values())
+    captioned = _of_split(references, split) if references else _of_results(hypotheses, split)
+    reference_captions = _named(captioned, aliases)
+    generated: dict[Path, Sentences] = {}
+    errors: list[str] = []
+    for path, file in hypotheses.items():
+        generated[path] = _named(_without_folders(file, reference_captions), aliases)
+        errors += _find_errors(path, generated[path], reference_captions, partial)
     if errors:
         raise UserError("; ".join(errors))
     images = [image for image in reference_captions if all(captions.get(image) for captions in generated.values())]
     if not images:
         raise UserError(f"the references have no image that is captioned in {' and in '.join(map(str, hypotheses))}")
-    total = len(reference_captions)
-    left_out = f"{total - len(images):,} of {total:,} images are left out: not every file captions them"
-    return MatchedCaptions(
-        images,
-        [reference_captions[image] for image in images],
-        {path: [captions[image][0] for image in images] for path, captions in generated.items()},
-        (left_out,) if len(images) < total else (),
-    )
+    total, notes = len(reference_captions), []
+    if len(images) < total:
+        notes.append(f"{total - len(images):,} of {total:,} images are left out: not every file captions them")
+    chosen = {path: [captions[image][0] for image in images] for path, captions in generated.items()}
+    return MatchedCaptions(images, [reference_captions[image] for image in images], chosen, tuple(notes))
 
 
 def aliases_of(files: Iterable[CaptionFile]) -> dict[str, str]:
@@ -115,16 +115,15 @@ def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[
 
 def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
     """Yield each image with the reference captions in the hypothesis files, which must be equal in all of them."""
-    first = next(iter(hypotheses))
-    references = hypotheses[first].references
+    if split is not None:
+        raise UserError(f"split={split} chooses among the images of references=...; give those too")
+    first, first_file = next(iter(hypotheses.items()))
     for path, file in hypotheses.items():
         if not file.references:
             raise UserError(f"{path} holds no references, as results of evaluate do; give them as references=...")
-        if file.references != references:
+        if file.references != first_file.references:
             raise UserError(f"{first} and {path} hold different references; give those to be taken as references=...")
-    if split is not None:
-        raise UserError(f"split={split} chooses among the images of references=...; give those too")
-    yield from references.items()
+    yield from first_file.references.items()
 
 
 def _named(captions_by_image: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
@@ -138,17 +137,20 @@ def _named(captions_by_image: Iterable[tuple[str, list[str]]], aliases: Mapping[
 def _without_folders(file: CaptionFile, references: Sentences) -> Iterator[tuple[str, list[str]]]:
     """Yield each image with its captions. Of a path, the longest end that is a known image is its name."""
     for image, captions in file.captions.items():
-        parts = PurePath(image).parts
-        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        yield image if image in references else next((end for end in ends if end in references), image), captions
+        name = image
+        while name not in references and "/" in name:
+            name = name.partition("/")[2]
+        yield name if name in references else image, captions
 
 
 def _find_errors(path: Path, captions: Sentences, references: Sentences, partial: bool) -> Iterator[str]:
-    if duplicates := [image for image, image_captions in captions.items() if len(image_captions) > 1]:
-        yield f"{path} has more than one caption for {some(duplicates)}; only one caption per image is scored"
-    if unknown := [image for image in captions if image not in references]:
-        yield f"{path} captions {some(unknown)} that the references do not have"
+    duplicates = [image for image, image_captions in captions.items() if len(image_captions) > 1]
+    unknown = [image for image in captions if image not in references]
     missing = [image for image in references if not captions.get(image)]
+    if duplicates:
+        yield f"{path} has more than one caption for {some(duplicates)}; only one caption per image is scored"
+    if unknown:
+        yield f"{path} captions {some(unknown)} that the references do not have"
     if missing and not partial:
         hint = "partial=true scores the captioned images alone"
         yield f"{path} has no caption for {some(missing)} of the references; {hint}"
@@ -167,21 +169,27 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
     words = iter(split_words(sentences, tokenizer))
-    references = [list(islice(words, len(captions))) for captions in corpus.references]
-    hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
-    non_empty = [[caption for caption in captions if caption] for captions in references]
-    if without_words := list(compress(corpus.images, (not captions for captions in non_empty))):
+    references, without_words, skipped = [], [], []
+    for image, captions in zip(corpus.images, corpus.references, strict=True):
+        split = list(islice(words, len(captions)))
+        references.append([caption for caption in split if caption])
+        if not references[-1]:
+            without_words.append(image)
+        elif [] in split:
+            skipped.append(image)
+    if without_words:
         raise UserError(f"{some(without_words)} without a reference that has words; add one or leave the images out")
-    skipped = compress(corpus.images, ([] in captions for captions in references))
-    notes = {"references without words are skipped": list(skipped)}
-    for path, captions in hypotheses.items():
-        empty = compress(corpus.images, (not caption for caption in captions))
-        notes[f"{path}: captions without words score 0"] = list(empty)
+    hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
+    notes = list(corpus.notes)
     if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
-        note = f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words"
-        corpus = corpus._replace(notes=(*corpus.notes, note))
-    new_notes = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
-    return MatchedCaptions(corpus.images, non_empty, hypotheses, (*corpus.notes, *new_notes))
+        notes.append(f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words")
+    if skipped:
+        notes.append(f"references without words are skipped, of {some(skipped)}")
+    for path, generated in hypotheses.items():
+        empty = [image for image, caption in zip(corpus.images, generated, strict=True) if not caption]
+        if empty:
+            notes.append(f"{path}: captions without words score 0, of {some(empty)}")
+    return MatchedCaptions(corpus.images, references, hypotheses, tuple(notes))
 
 
 def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
@@ -194,12 +202,13 @@ def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
 
 def training_captions(files: Files) -> list[str]:
     """Return the captions of the training splits, and all captions of files without splits."""
-    return [
-        sentence
-        for file in files.values()
-        for image in (chain(*(file.splits.get(name, []) for name in TRAINED_ON)) if file.splits else file.captions)
-        for sentence in file.captions[image]
-    ]
+    sentences: list[str] = []
+    for file in files.values():
+        images: Iterable[str] = file.captions
+        if file.splits:
+            images = chain.from_iterable(file.splits.get(name, []) for name in TRAINED_ON)
+        sentences += chain.from_iterable(file.captions[image] for image in images)
+    return sentences
 
 
 def describe(files: Files) -> dict[str, dict[str, str]]:

@@ -1,54 +1,45 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
-import hashlib
-import json
-import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
 from pydantic import Field
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
-from rich.text import Text
 from torch import Tensor
 
-from showattendtell.config.compose import to_plain
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
+from showattendtell.config.instantiate import Config
+from showattendtell.data.images import Photograph, as_image, find_images, name_of
 from showattendtell.data.tokenizers import PlainTokenizer
-from showattendtell.datamodules.datasets import View
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, reading_settings, save_model_folder
+from showattendtell.inference.loading import (
+    BUNDLED,
+    LoadedModel,
+    load_models,
+    save_model_folder,
+)
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.models.pretrained import state_hash
-from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import PositiveInt, Seed, checked, is_url
-from showattendtell.types import CaptionOutput, Dataset, Example
-from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
+from showattendtell.settings import PositiveInt, Seed, checked
+from showattendtell.types import Box, CaptionOutput
+from showattendtell.visualization.pages import ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
-BATCH_SIZE, GPU_BATCH_SIZE = 8, 64
-"""Default batch sizes in photographs."""
+BATCH_SIZE = 8
+"""Default batch size in photographs."""
 
 BLANK = "␣"
 """The word of a token that adds only a space to the caption."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 MAX_BATCH_PIXELS = 100_000_000
 """A batch of files ends after the photograph that exceeds this number of pixels, which take 300 MB."""
@@ -109,10 +100,10 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read.
         """
-        batch = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
-        if batch is not None:
-            return list(self.stream(batch))
-        return next(self.stream([photographs]))  # type: ignore[list-item]
+        if isinstance(photographs, list | tuple):
+            return list(self.stream(photographs))
+        outputs = list(self.stream([photographs]))  # type: ignore[list-item]
+        return outputs if _folder(photographs) else outputs[0]
 
     @checked
     def stream(
@@ -126,19 +117,12 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `errors` are given.
         """
+        self.check_reads_pixels()
         images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
-        while batch := list(islice(images, batch_size)):
-            pictures = []
-            for photograph in batch:
-                try:
-                    pictures.append((name_of(photograph), as_image(photograph)))
-                except UserError as error:
-                    if errors is None:
-                        raise
-                    errors.append(str(error))
-            if pictures:
-                self.check_reads_pixels()
-                yield from self.describe(pictures, stacked(self.pixels(image) for _, image in pictures))
+        opened = map(partial(open_photograph, as_image, [self]), images)
+        for batch in photograph_batches(opened, batch_size, errors):
+            pictures = [(name, photograph) for name, photograph, _ in batch.values()]
+            yield from self.describe(pictures, stacked(pixels for _, _, [pixels] in batch.values()))
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
@@ -160,33 +144,17 @@ class CaptioningPipeline(ModelHubMixin):
             images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model; with
                 `decoding.mirrored`, then those of their mirror images.
         """
-        models = self.models * (1 + self._first.decoding.mirrored)
+        first, models = self._first, self.models * (1 + self._first.decoding.mirrored)
         inputs = [own.to(model.module.device) for model, own in zip(models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             captions_of_images = self._ensemble.generate(inputs)
-        first, vocabulary = self._first.encoder, self._first.vocabulary
-        is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
         for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
-            box = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
-            decoded = []
-            for caption in captions:
-                words = tuple(vocabulary.decode(caption.tokens))
-                parts = () if is_plain else vocabulary.tokenizer.parts(words)
-                output = CaptionOutput(
-                    caption.tokens,
-                    caption.log_probs.numpy(),
-                    first.arrange(caption.attention.numpy(), regions, box)[0],
-                    caption.gates.numpy(),
-                    tuple(part.strip() or BLANK for part in parts) or words,
-                    None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
-                    caption.unsure,
-                    parts,
-                )
-                decoded.append(output)
-            yield ImageCaptions(name, image, first.boxes_of(regions) or box, tuple(decoded))
+            box = first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
+            decoded = tuple(_decode(first, caption, regions, box) for caption in captions)
+            yield ImageCaptions(name, image, first.encoder.boxes_of(regions) or box, decoded)
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -285,47 +253,23 @@ def _folder(photograph: Any) -> list[Photograph] | None:
     return [*find_images([str(photograph)]).sources] if is_folder else None
 
 
-def checkpoint_groups(config: Config) -> list[list[str]]:
-    """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone."""
-    checkpoint, compare = (
-        [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
+def _decode(
+    module: ImageCaptioner, caption: CaptionOutput[Tensor], regions: Tensor, seen: Box
+) -> CaptionOutput[np.ndarray]:
+    """Return a generated caption with its words, and with its attention on the grid or the boxes of an image."""
+    tokenizer, words = module.vocabulary.tokenizer, tuple(module.vocabulary.decode(caption.tokens))
+    parts = () if isinstance(tokenizer, PlainTokenizer) else tokenizer.parts(words)
+    calibrated = caption.calibrated_log_probs
+    return CaptionOutput(
+        caption.tokens,
+        caption.log_probs.numpy(),
+        module.encoder.arrange(caption.attention.numpy(), regions, seen)[0],
+        caption.gates.numpy(),
+        tuple(part.strip() or BLANK for part in parts) or words,
+        None if calibrated is None else calibrated.numpy(),
+        caption.unsure,
+        parts,
     )
-    return [checkpoint, *([path] for path in compare)]
-
-
-def model_names(config: Config) -> list[str]:
-    """Return the names of `checkpoint_groups`: `names` of the command, or the shortest ends of their paths.
-
-    Raises:
-        UserError: `names` does not have a different name for each.
-    """
-    groups = checkpoint_groups(config)
-    paths = [path for group in groups for path in group]
-    short = dict(zip(paths, short_names(paths), strict=True))
-    names = config.names or [" + ".join(short[path] for path in group) for group in groups]
-    if len(names) != len(groups) or (config.names and len(set(names)) != len(names)):
-        raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
-    return list(names)
-
-
-def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return the pipelines of `checkpoint_groups`, see `model_names`."""
-    decoding = build(config.decoding)
-    return [
-        CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
-        for name, group in zip(model_names(config), checkpoint_groups(config), strict=True)
-    ]
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths, of two parts or more, that are different for different paths."""
-    parts = [Path(path).parts for path in paths]
-    for length in range(2, max(map(len, parts))):
-        ends = [str(Path(*path[-length:])) for path in parts]
-        if len(set(ends)) == len(set(paths)):
-            return ends
-    return [str(Path(path)) for path in paths]
 
 
 def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
@@ -333,152 +277,36 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
-StoredRegions = Callable[[Sequence[int]], list[Tensor]]
-"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
-then those of their mirror images."""
+Opened = tuple[str, Image.Image, list[list[Tensor]]]
+"""The name of a photograph, the photograph, and its pixels for each model of each pipeline that reads photographs."""
 
 
-class RateColumn(ProgressColumn):
-    """Photographs per second, over the last half minute."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
-
-
-def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) -> str:
-    """Return 16 hexadecimal digits that change with the weights of the models and with each setting of a command that
-    captions depend on."""
-    models = [model for captioner in captioners for model in captioner.models]
-    states = [state_hash(model.module.state_dict()) for model in models]
-    states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
-    states += [
-        state_hash(language_model.captioner.state_dict())
-        for model in models
-        for language_model in model.language_models
-    ]
-    settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
-    sizes = [len(captioner.models) for captioner in captioners]
-    return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
-
-
-def caption_all(
-    captioners: Sequence[CaptioningPipeline],
-    sources: Sequence[str],
-    errors: list[str],
-    stored: Sequence[StoredRegions | None] | None = None,
-) -> Iterator[tuple[int, list[ImageCaptions]]]:
-    """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
-
-    Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
-    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
-
-    Args:
-        stored: for each pipeline the regions of these photographs, if it does not read photographs.
-    """
-    console = Console(stderr=True)
-    is_hidden = not console.is_terminal or len(sources) < 2
-    columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    pairs = list(zip(captioners, stored or [None] * len(captioners), strict=True))
-    readers = [captioner for captioner, regions in pairs if regions is None]
-    for captioner in readers:
-        captioner.check_reads_pixels()
-    on_gpu = any(captioner.device.type == "cuda" for captioner in captioners)
-    batch_size = GPU_BATCH_SIZE if on_gpu else BATCH_SIZE
-    if not all(captioner.is_deterministic for captioner in captioners):
-        batch_size = 1
-    opened = _in_threads(partial(_open, readers), sources, num_readers() if on_gpu else 0)
-    with Progress(
-        *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
-    ) as progress:
-        task = progress.add_task("captioning", total=len(sources))
-        for batch in _batches(opened, batch_size, errors):
-            pictures = [(name_of(photograph), photograph) for photograph, _ in batch.values()]
-            pixels = zip(*(pixels for _, pixels in batch.values()), strict=True)  # of each reader
-            written = []
-            for captioner, regions in pairs:
-                images = stacked(next(pixels)) if regions is None else regions(list(batch))
-                written.append(list(captioner.describe(pictures, images)))
-            outputs = zip(*written, strict=True)
-            for number, of_each in zip(batch, outputs, strict=True):
-                progress.update(task, completed=number + 1)
-                yield number, list(of_each)
-
-
-def _fetch_image(url: str) -> Image.Image:
-    from showattendtell.data.urls import fetch_image  # imports requests, which a photograph on disk does not need
-
-    return fetch_image(url)
-
-
-def stored_regions(
-    captioner: CaptioningPipeline, dataset: Dataset, config: Config, examples: Sequence[Example]
-) -> StoredRegions | None:
-    """Return the regions of examples of a data set; None for a pipeline that reads photographs.
-
-    Args:
-        config: of a command.
-
-    Raises:
-        UserError: the decoding needs mirror images, and there are none.
-    """
-    if all(model.module.encoder.reads_pixels for model in captioner.models):
-        return None
-    sources = []
-    for model in captioner.models:
-        settings = reading_settings(model.config, dataset=config.dataset)
-        source, _ = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
-    views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
-    readers = [source(examples, view) for view in views for source in sources]
-    return lambda positions: [reader(positions) for reader in readers]
-
-
-Opened = tuple[Image.Image, list[list[Tensor]]]
-"""A photograph, and its pixels for each model of each pipeline that reads photographs."""
-
-
-def _open(readers: Sequence[CaptioningPipeline], place: str) -> Opened | UserError:
+def open_photograph(
+    read: Callable[[Any], Image.Image], readers: Sequence[CaptioningPipeline], source: Any
+) -> Opened | UserError:
     try:
-        photograph = _fetch_image(place) if is_url(place) else open_image(place)
-        return photograph, [reader.pixels(photograph) for reader in readers]
+        photograph = read(source)
+        return name_of(source), photograph, [reader.pixels(photograph) for reader in readers]
     except UserError as error:
         return error
 
 
-def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Map a function, a few items ahead; without threads, when an item is requested."""
-    if not threads:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        ahead = deque[Future[Result]]()
-        for item in items:
-            ahead.append(pool.submit(function, item))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-
-def _batches(opened: Iterable[Opened | UserError], batch_size: int, errors: list[str]) -> Iterator[dict[int, Opened]]:
-    """Yield photographs by their position, at most `batch_size` together."""
+def photograph_batches(
+    opened: Iterable[Opened | UserError], batch_size: int, errors: list[str] | None
+) -> Iterator[dict[int, Opened]]:
+    """Yield photographs by their position, at most `batch_size` together. Errors of others are added to `errors`;
+    without it, the first is raised."""
     batch, pixels = dict[int, Opened](), 0
     for i, photograph in enumerate(opened):
         if isinstance(photograph, UserError):
+            if errors is None:
+                raise photograph
             errors.append(str(photograph))
             continue
         batch[i] = photograph
-        pixels += photograph[0].width * photograph[0].height
+        pixels += photograph[1].width * photograph[1].height
         if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
             yield batch
             batch, pixels = {}, 0
     if batch:
         yield batch
-
-
-def warn_of_size(photographs: int, how: str) -> None:
-    """Print a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
-    megabytes = photographs * KILOBYTES_EACH / 1000
-    if megabytes > 20:
-        note = f"note: a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
-        Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)

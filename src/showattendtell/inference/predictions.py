@@ -18,11 +18,11 @@ from showattendtell.metrics.attention import (
     AttentionScores,
     GroundedWord,
     Relations,
-    RunningMean,
     attention_statistics,
+    score_relations,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
+from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
@@ -139,44 +139,33 @@ def maps_at_nouns(
 ) -> Iterator[GroundedWord]:
     """Yield the attention map at each noun that has ground-truth boxes, given the words before it in the reference
     caption. With several processes each one yields a part."""
-    captions = CaptionDataset(examples, module.vocabulary, images)
+    captions, offset = CaptionDataset(examples, module.vocabulary, images), module.vocabulary.offset
     phrases = [caption.phrases for example in examples for caption in example.captions]
-    selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
-    for together, outputs, regions in _outputs_by_batch(module, captions, selected, "attention at nouns", silent):
-        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
-            seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
-            maps, place = module.encoder.arrange(alpha, of_image, seen)
-            for phrase in phrases[number]:
-                yield GroundedWord(maps[phrase.noun + before], place, phrase.boxes, phrase.kind)
+    selected = shard([number for number, nouns in enumerate(phrases) if nouns])
+    for number, weights, regions in maps_by_caption(module, captions, selected, "attention at nouns", silent):
+        seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
+        maps, place = module.encoder.arrange(weights, regions, seen)
+        for phrase in phrases[number]:
+            yield GroundedWord(maps[phrase.noun + offset], place, phrase.boxes, phrase.kind)
 
 
-def maps_of_captions(
-    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
-) -> Iterator[tuple[np.ndarray, Box | RegionBoxes]]:
-    """Yield for each image the attention maps at the T words of a caption, and their place (see `Encoder.arrange`).
-
-    Args:
-        written: a caption in words for each example.
-    """
-    captions = (Caption(tuple(words), language=module.language or "") for words in written)
-    own = [each._replace(captions=(caption,)) for each, caption in zip(examples, captions, strict=True)]
-    dataset, first = CaptionDataset(own, module.vocabulary, images), module.vocabulary.offset
-    for together, outputs, regions in _outputs_by_batch(module, dataset, list(range(len(dataset))), "grounding"):
-        for number, alpha, of_image in zip(together, outputs.weights.cpu().numpy(), regions, strict=True):
-            seen = module.encoder.preprocessing.frame(examples[number].path).seen
-            yield module.encoder.arrange(alpha[first : first + len(written[number])], of_image, seen)
+def maps_by_caption(
+    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
+) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+    """Yield the index of each caption, the attention weights (T, L) at its words, and the input that they look at."""
+    for together, outputs, inputs in _outputs_by_batch(module, captions, numbers, doing, silent):
+        yield from zip(together, outputs.weights.cpu().numpy(), inputs, strict=True)
 
 
-def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
+def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
     """Return the `attention_statistics` of the maps at all words of the reference captions."""
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
-    for together, outputs, _ in _outputs_by_batch(
-        module, captions, shard(list(range(len(captions)))), "attention statistics"
-    ):
+    numbers = shard(list(range(len(captions))))
+    for together, outputs, _ in _outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
-    return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
+    return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
 
 
 def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
@@ -184,8 +173,6 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 
     The prediction is the relation word with the largest logit, given the words before it.
     """
-    from showattendtell.metrics import RelationAccuracy
-
     captions = CaptionDataset(examples, module.vocabulary, images)
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
@@ -194,11 +181,10 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     for together, outputs, _ in _outputs_by_batch(module, captions, selected, "relation words"):
         for number, logits in zip(together, outputs.at_steps(outputs.logits), strict=True):  # (T, V)
             choices = logits[:, known].argmax(dim=1).tolist()
-            choice_of_token = zip(captions.tokens[number], choices, strict=False)
-            pairs += [(words[token], words[known[choice]]) for token, choice in choice_of_token if token in known]
-    relations = RelationAccuracy()
-    relations.update(pairs)
-    return relations.scores()
+            for token, choice in zip(captions.tokens[number], choices, strict=False):
+                if token in known:
+                    pairs.append((words[token], words[known[choice]]))
+    return score_relations(pairs)
 
 
 @torch.no_grad()

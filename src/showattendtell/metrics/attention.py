@@ -142,23 +142,24 @@ def centers(regions: RegionBoxes) -> np.ndarray:
 
 def centers_inside(word: GroundedWord) -> np.ndarray:
     """Return a mask (rows, columns) or (L,): whether the center of each region lies in one of the boxes."""
+    boxes: Sequence[Sequence[float]] = word.boxes
     if isinstance(word.seen, RegionBoxes):
-        (x, y), boxes = centers(word.seen).T, [tuple(box) for box in word.boxes]
+        x, y = centers(word.seen).T
     else:
         rows, columns = word.weights.shape
         y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-        boxes = _on_grid(word, word.seen).tolist()
-    return np.any(
-        [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes], axis=0
-    )
+        boxes = boxes_on_grid(word.boxes, word.seen, rows, columns).tolist()
+    inside = [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes]
+    return np.any(inside, axis=0)
 
 
 def box_coverage(word: GroundedWord) -> np.ndarray:
     """Return the exact fraction (rows, columns) or (L,) of each region's area that the union of the boxes covers."""
     if isinstance(word.seen, RegionBoxes):  # each region is a grid of one cell
-        boxes = np.stack([boxes_on_grid(_as_array(word.boxes), region, 1, 1) for region in word.seen.boxes])
+        boxes = np.stack([boxes_on_grid(word.boxes, region, 1, 1) for region in word.seen.boxes])
         return covered_areas(boxes, 1, 1).reshape(-1)
-    return covered_areas(_on_grid(word, word.seen)[np.newaxis], *word.weights.shape)[0]
+    rows, columns = word.weights.shape
+    return covered_areas(boxes_on_grid(word.boxes, word.seen, rows, columns)[np.newaxis], rows, columns)[0]
 
 
 def covered_areas(boxes: np.ndarray, rows: int, columns: int) -> np.ndarray:
@@ -195,21 +196,12 @@ def _cut(starts: np.ndarray, ends: np.ndarray, cells: int) -> tuple[np.ndarray, 
     return inside.astype(np.float32), in_cell * lengths[..., np.newaxis]
 
 
-def boxes_on_grid(boxes: np.ndarray, seen: Box, rows: int, columns: int) -> np.ndarray:
+def boxes_on_grid(boxes: Sequence[Box] | np.ndarray, seen: Box, rows: int, columns: int) -> np.ndarray:
     """Return boxes (M, 4), which like `seen` are in fractions of the image's sides, in cells from the corner of the
     grid that covers `seen`."""
     corner = np.array([seen.left, seen.top, seen.left, seen.top])
     size = np.array([(seen.right - seen.left) / columns, (seen.bottom - seen.top) / rows] * 2)
-    return (boxes - corner) / size
-
-
-def _on_grid(word: GroundedWord, seen: Box) -> np.ndarray:
-    """Return the boxes (M, 4) in cells from the grid's corner."""
-    return boxes_on_grid(_as_array(word.boxes), seen, *word.weights.shape)
-
-
-def _as_array(boxes: Sequence[Box]) -> np.ndarray:
-    return np.array(boxes, dtype=np.float64).reshape(-1, 4)
+    return (np.array(boxes, dtype=np.float64).reshape(-1, 4) - corner) / size
 
 
 RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "between")

@@ -19,10 +19,6 @@ from showattendtell.metrics.java import MetricError
 Array = NDArray[np.float64]
 
 
-COUNTS_AT_A_TIME = 2**23
-"""Maximum number of counts, 8 bytes each, from which the scores of single images are computed at once."""
-
-
 class SufficientStatistics(ABC):
     """Statistics of a metric on the captions of N images.
 
@@ -41,11 +37,9 @@ class SufficientStatistics(ABC):
 
     def per_image(self) -> dict[str, Array]:
         """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
-        num_images, parts = len(self.by_image), []
-        step = max(1, COUNTS_AT_A_TIME // max(num_images, 1))
-        for start in range(0, num_images, step):
-            parts.append(self.scores(np.eye(min(step, num_images - start), num_images, k=start)))
-        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        num_images = len(self.by_image)
+        corpora = [self.scores(np.eye(1, num_images, k=image)) for image in range(num_images)]
+        return {name: np.concatenate([scores[name] for scores in corpora]) for name in (corpora or [{}])[0]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +62,11 @@ class ImageMeans(SufficientStatistics):
 
 def corpus_scores(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
     """Return the scores of the original corpus, in which every image counts once."""
-    return {
-        name: float(score)
-        for metric in measured
-        for name, [score] in metric.scores(np.ones((1, len(metric.by_image)))).items()
-    }
+    corpus: dict[str, float] = {}
+    for metric in measured:
+        for name, [score] in metric.scores(np.ones((1, len(metric.by_image)))).items():
+            corpus[name] = float(score)
+    return corpus
 
 
 DIGITS = 4
@@ -170,20 +164,10 @@ def compare_with_first(
     return [compare(first, other) for other in others]
 
 
-def average(systems: Sequence[Resampled]) -> Resampled:
-    """Return the mean scores of several systems, such as one model with several seeds; only scores that all have."""
-    shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
-    return Resampled(
-        {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
-        {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
-        {metric: reason for system in systems for metric, reason in system.missing.items()},
-    )
-
-
 def compare(a: Resampled, b: Resampled) -> Comparison:
     """Return the differences, b minus a, of all scores that both have."""
     differences = {}
-    for name in (name for name in a.corpus if name in b.corpus):
+    for name in [name for name in a.corpus if name in b.corpus]:
         resamples = b.resamples[name] - a.resamples[name]
         low, high = np.percentile(resamples, (2.5, 97.5))  # between them are 95 % of the resamples
         higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2

@@ -81,12 +81,11 @@ class LineServer:
         self._name, self._command, self._time_limit = name, command, time_limit
         self._forget()
         atexit.register(self.stop)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._program: _Program | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
         """Send all lines, then return the answers.
@@ -105,71 +104,60 @@ class LineServer:
 
     def _ask_once(self, text: bytes, num_answers: int) -> list[str]:
         try:
-            if self._program is None or not self._program.is_running():
+            process = self._process
+            if process is None or process.poll() is not None:
                 self.stop()
-                self._program = _Program(self._name, self._command())
-            return self._program.ask(text, num_answers, self._time_limit)
+                process = self._start()
+            threading.Thread(target=_write, args=(process.stdin, text), daemon=True).start()
+            return [self._answer(process) for _ in range(num_answers)]
         except BaseException:  # the next call would read the answers that are left
             self.stop()
             raise
 
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._errors, self._answers = TemporaryFile(), SimpleQueue[bytes]()  # noqa: SIM115 (`stop` closes it)
+        try:
+            self._process = subprocess.Popen(self._command(), stdin=PIPE, stdout=PIPE, stderr=self._errors)
+        except OSError as error:
+            raise MetricError(f"{self._name} cannot be started: {error}") from None
+        self._reader = threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True)
+        self._reader.start()
+        return self._process
+
+    def _answer(self, process: "subprocess.Popen[bytes]") -> str:
+        try:
+            line = self._answers.get(timeout=self._time_limit)
+        except Empty:
+            raise MetricError(f"{self._name} did not answer within {self._time_limit:g} seconds") from None
+        if line:
+            return line.decode(errors="replace").rstrip("\r\n")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self._time_limit)
+        self._errors.seek(0)
+        raise MetricError(f"{self._name} ended with status {process.poll()}: {find_error_line(self._errors)}")
+
     def stop(self) -> None:
         """Kill the program."""
-        program, self._program = self._program, None
-        if program:
-            program.kill()
-
-
-class _Program:
-    """One run of a program that answers lines with lines."""
-
-    def __init__(self, name: str, command: Sequence[str]):
-        self._name, self._errors = name, TemporaryFile()  # noqa: SIM115 (`kill` closes it)
-        try:
-            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
-        except OSError as error:
-            raise MetricError(f"{name} cannot be started: {error}") from None
-        self._answers: SimpleQueue[bytes] = SimpleQueue()
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        self._reader.start()
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def ask(self, text: bytes, num_answers: int, time_limit: float) -> list[str]:
-        threading.Thread(target=self._write, args=(self._process.stdin, text), daemon=True).start()
-        return [self._answer(time_limit) for _ in range(num_answers)]
-
-    def _write(self, stdin: IO[bytes], text: bytes) -> None:
-        with suppress(OSError, ValueError):  # the program has ended, and so have its answers
-            stdin.write(text)
-            stdin.flush()
-
-    def _read(self, stdout: IO[bytes]) -> None:
-        """Read lines into the queue; an empty line marks the end."""
-        for line in stdout:
-            self._answers.put(line)
-        self._answers.put(b"")
-
-    def _answer(self, time_limit: float) -> str:
-        try:
-            line = self._answers.get(timeout=time_limit)
-        except Empty:
-            raise MetricError(f"{self._name} did not answer within {time_limit:g} seconds") from None
-        if not line:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(time_limit)
-            self._errors.seek(0)
-            reason = find_error_line(self._errors)
-            self.kill()
-            raise MetricError(f"{self._name} ended with status {self._process.returncode}: {reason}")
-        return line.decode(errors="replace").rstrip("\r\n")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+        for pipe in (process.stdin, process.stdout, self._errors):
             if pipe:
                 with suppress(OSError):  # pending input is lost
                     pipe.close()
+
+
+def _write(stdin: IO[bytes], text: bytes) -> None:
+    with suppress(OSError, ValueError):  # the program has ended, and so have its answers
+        stdin.write(text)
+        stdin.flush()
+
+
+def _read(stdout: IO[bytes], answers: SimpleQueue[bytes]) -> None:
+    """Read lines into the queue; an empty line marks the end."""
+    for line in stdout:
+        answers.put(line)
+    answers.put(b"")

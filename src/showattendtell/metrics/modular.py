@@ -8,7 +8,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.meteor import measure_meteor
-from showattendtell.metrics.spice import measure_spice
+from showattendtell.metrics.java_scores import measure_meteor, measure_spice
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 
 ENGLISH = "en"
@@ -170,10 +169,7 @@ class SPICE(CaptionScore):
     measure = staticmethod(measure_spice)
 
 
-MetricName = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
-METRICS: tuple[str, ...] = get_args(MetricName)
-
-CLASSES: dict[str, type[CaptionScore]] = {
+METRICS: dict[str, type[CaptionScore]] = {
     "bleu": CorpusBLEU,
     "meteor": METEOR,
     "rouge_l": ROUGEL,
@@ -229,13 +225,13 @@ def measure(
 
 def is_caption_metric(name: str) -> bool:
     """Return whether `measure` takes the name: that of a metric of captions, or an import path."""
-    return name in CLASSES or "." in name
+    return name in METRICS or "." in name
 
 
 def _find_metric(name: str) -> type[CaptionScore]:
     """Return the class of a metric by its name or its import path."""
-    if name in CLASSES:
-        return CLASSES[name]
+    if name in METRICS:
+        return METRICS[name]
     module, _, attribute = name.rpartition(".")
     if not module:
         raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")

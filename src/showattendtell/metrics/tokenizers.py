@@ -5,7 +5,7 @@ Compare only scores of captions from the same tokenizer.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
@@ -16,9 +16,6 @@ from showattendtell.metrics.java import MetricError, run_java
 Words = Sequence[str]
 Caption = str | Words
 """A caption: words with spaces between, or a list of them."""
-
-TokenizerName = Literal["plain", "words", "characters", "whitespace", "ptb"]
-TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
 TIME_LIMIT = 600.0
@@ -43,6 +40,7 @@ TARGETS = {
     "showattendtell.metrics.tokenizers.PTBTokenizer": "ptb",
 }
 """Names of the tokenizers for scores by their classes in the config group `tokenizer`."""
+TOKENIZERS = tuple(TARGETS.values())
 
 
 def scoring_name(settings: Mapping[str, Any]) -> str:

@@ -125,6 +125,13 @@ class AdaptiveAttention(ScoredAttention):
         self.sentinel_gate = Linear(hidden_dim, hidden_dim)
         self.sentinel = Linear(hidden_dim, region_dim)
 
+    def attach(self, captioner: Any) -> None:
+        if not getattr(captioner.decoder, "has_cell", False):
+            decoder = type(captioner.decoder).__name__
+            raise ValueError(
+                f"attention=adaptive reads the memory cell of an LSTM, and {decoder} has none; use it with decoder=lstm"
+            )
+
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))
         sentinel = sentinel.to(cache.regions.dtype)  # (B, D)

@@ -110,6 +110,7 @@ class LSTMDecoder(RecurrentDecoder):
     """
 
     fused = True
+    has_cell = True
 
     def __init__(
         self,

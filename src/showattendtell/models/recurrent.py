@@ -34,6 +34,9 @@ class RecurrentDecoder(Decoder):
     reads_context = True
     """Whether every step reads its context vector; false if the image is read only once, by `start`."""
 
+    has_cell = False
+    """Whether `DecoderState.cell` is the memory cell (B, n) of an LSTM."""
+
     def attach(self, captioner: Captioner) -> None:
         attention = captioner.attention
         if attention.selective and not self.reads_context:

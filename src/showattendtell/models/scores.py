@@ -73,6 +73,8 @@ class AdditiveScore(ScoreFunction):
         if torch.compiler.is_exporting():  # the plain equation; the exported graph has no custom kernels
             sums = keys.values.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
             return self.score(torch.tanh(sums)).squeeze(3).unsqueeze(2)
+        if keys.values.dtype.itemsize < 4:
+            keys = AdditiveKeys(keys.values.float())
         images, captions = hidden.shape[:2]
         # the kernel takes the image of each caption; here K captions of every image, one after the other
         groups = CaptionGroups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)

@@ -15,7 +15,6 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, exists_error, write_errors
 from showattendtell.types import CaptionOutput
 
-DIGITS = 6
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that spreadsheets evaluate (OWASP, CSV injection)."""
 
@@ -41,7 +40,7 @@ class CaptionRow(NamedTuple):
 
     @classmethod
     def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str, settings: str) -> "CaptionRow":
-        log_prob, confidence = round(caption.log_prob, DIGITS), round(caption.confidence, DIGITS)
+        log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
         return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint, settings)
 
 
@@ -83,14 +82,12 @@ def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[Cap
     def write(rows: Iterable[CaptionRow]) -> None:
         rows = list(rows)
         for suffix in sorted(FORMATS.keys() & formats):  # csv first: resuming reads jsonl
-            path, lines = row_file(folder, suffix), "".join(map(FORMATS[suffix], rows))
-            header = "" if path.exists() else HEADERS[suffix]
+            path = row_file(folder, suffix)
+            text = "" if path.exists() else HEADERS[suffix]
+            text += "".join(map(FORMATS[suffix], rows))
             # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
-            with (
-                write_errors(path),
-                path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file,
-            ):
-                file.write(header + lines)
+            with write_errors(path), path.open("ab") as file:
+                file.write(text.encode(errors="backslashreplace"))
 
     return write
 
@@ -111,8 +108,7 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
     if not journal.exists():
         return set()
     rows_of = Counter[str]()
-    start = end = 0  # of the lines of the last photograph, in bytes
-    last = ""
+    last, start, end = "", 0, 0  # the last photograph, and where its lines start and end, in bytes
     with journal.open("rb") as lines:
         for row, line in _rows(journal, lines):
             if row.settings != settings:
@@ -136,7 +132,7 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
             file.write(header)
             for row, _ in _rows(journal, lines):
                 file.write(csv_line(row).encode(errors="backslashreplace"))
-    return {*rows_of}
+    return set(rows_of)
 
 
 def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, bytes]]:

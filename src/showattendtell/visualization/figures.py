@@ -1,29 +1,36 @@
-"""Figures of runs and data sets: learning curves, and a data sheet with caption lengths and samples."""
+"""Figures of runs and data sets, and their fonts: DejaVu Sans, and for characters that it lacks, such as Chinese, other
+fonts of the system."""
 
 import csv
+import os
 import textwrap
+import unicodedata
 import warnings
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
+import matplotlib
+from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+from PIL import ImageFont
+from rich.console import Console
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.types import Dataset
-from showattendtell.visualization.fonts import families
 
-DPI = 110
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
 
 NUM_SAMPLES = 6
-NUM_CAPTIONS = 2
-"""Number of captions shown for a sample of a data set."""
+"""Number of images of a data set that its sheet shows, in two rows."""
 
 
-def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
+def encode(figure: Figure, suffix: str = ".png", dpi: int = 110) -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     content, kind = BytesIO(), suffix.lower().removeprefix(".")
     if kind not in KINDS:
@@ -59,7 +66,8 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     right.plot(list(bleu), list(bleu.values()), marker=".", color="C2")
     if bleu:
         best = max(bleu, key=lambda epoch: bleu[epoch])
-        right.annotate(f"{bleu[best]:.1f}", (best, bleu[best]), textcoords="offset points", xytext=(0, 5), ha="center")
+        place = (best, bleu[best])
+        right.annotate(f"{bleu[best]:.1f}", place, textcoords="offset points", xytext=(0, 5), ha="center")
     right.margins(y=0.15)
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
@@ -73,29 +81,131 @@ def draw_data_sheet(dataset: Dataset) -> bytes:
     """Draw a histogram of caption lengths by split above samples spread evenly over the largest split, as PNG."""
     from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
+    figure, columns = Figure(figsize=(11, 7), layout="constrained"), NUM_SAMPLES // 2
+    grid = figure.add_gridspec(3, columns, height_ratios=(1, 1.2, 1.2))
     axis = figure.add_subplot(grid[0, :])
     for name, split in dataset.splits.items():
         counts = Counter(len(caption.words) for example in split for caption in example.captions)
+        total = counts.total()
         lengths = range(1, max(counts, default=1) + 1)
-        percentages = [100 * counts[length] / max(1, counts.total()) for length in lengths]
-        axis.step(lengths, percentages, where="mid", label=f"{name} ({counts.total():,})")
+        percentages = [100 * counts[length] / max(1, total) for length in lengths]
+        axis.step(lengths, percentages, where="mid", label=f"{name} ({total:,})")
     axis.set(title=f"{dataset.name}: words per caption", ylabel="% of captions")
     axis.grid(alpha=0.3)
     axis.legend()
     largest = max(dataset.splits.values(), key=len)
     step = max(1, len(largest) // NUM_SAMPLES)
     for i, example in enumerate(largest[::step][:NUM_SAMPLES]):
-        axis = figure.add_subplot(grid[1 + i // (NUM_SAMPLES // 2), i % (NUM_SAMPLES // 2)])
+        axis = figure.add_subplot(grid[1 + i // columns, i % columns])
         axis.axis("off")
         axis.set_anchor("W")
         try:
             axis.imshow(open_image(Path(example.path)))
         except UserError:
             axis.text(0.5, 0.5, "cannot be read", ha="center")
-        sentences = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
-        lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in sentences)
-        title = f"{example.image}\n{lines}"
+        title = example.image
+        for caption in example.captions[:2]:
+            sentence = caption.written or " ".join(caption.words)
+            title += "\n" + textwrap.shorten(sentence, 48, placeholder=" ...")
         axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
     return encode(figure, dpi=100)
+
+
+FONT = "SHOWATTENDTELL_FONT"
+"""Environment variable with the file or the name of a font that is preferred to all others."""
+
+
+class FontFinder:
+    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used.
+
+    Args:
+        preferred: file or name of a font.
+    """
+
+    def __init__(self, preferred: str | None = None):
+        self.files = [Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")]
+        self._missing: set[str] = set()
+        if preferred:
+            self.files.insert(0, find_font(preferred))
+
+    def covering(self, text: str) -> list[Path]:
+        """Return the files of fonts, in the order of preference, for all characters of the text that any font has.
+
+        Prints a note when it first meets a character that no font has.
+        """
+        visible = {letter for letter in text if not letter.isspace() and unicodedata.category(letter)[0] != "C"}
+        needed = visible - self._missing
+        for file in self.files:
+            needed -= characters(file, needed)
+        if needed:
+            self._search(needed)
+        return self.files
+
+    def _search(self, needed: set[str]) -> None:
+        """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
+        files = sorted(map(Path, font_manager.findSystemFonts()))
+        files.sort(key=lambda file: "regular" not in file.stem.lower())
+        coverage = {file: characters(file, needed) for file in files}
+        while needed & set().union(*coverage.values()):
+            best = max(coverage, key=lambda file: len(coverage[file] & needed))
+            self.files.append(best)
+            needed = needed - coverage[best]
+        if needed and not self._missing:
+            note = (
+                f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
+                f"Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
+            )
+            Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
+        self._missing |= needed
+
+
+@cache
+def finder() -> FontFinder:
+    return FontFinder(os.environ.get(FONT))
+
+
+def find_font(name: str) -> Path:
+    """Return the file of a font by its file or name; raise `UserError` if there is none."""
+    if Path(name).is_file():
+        return Path(name)
+    try:
+        return Path(font_manager.findfont(name, fallback_to_default=False))
+    except ValueError:
+        raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
+
+
+def characters(file: Path, needed: set[str]) -> set[str]:
+    """Return the wanted characters that a font has; none for a bitmap font and a file that cannot be read."""
+    try:
+        font = FT2Font(str(file))
+    except (OSError, RuntimeError):
+        return set()
+    return {character for character in needed if font.get_char_index(ord(character))} if font.scalable else set()
+
+
+def families(text: str) -> list[str]:
+    """Return the families for matplotlib's `fontfamily`, which takes each character from the first that has it."""
+    return [_family(file) for file in finder().covering(text)]
+
+
+@cache
+def _family(file: Path) -> str:
+    """Register a font under its path, since matplotlib may find another file by the family of the font."""
+    font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
+    return str(file)
+
+
+def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
+    """Return the font that has the most characters of the text."""
+    needed = set(text)
+    file = max(finder().covering(text), key=lambda file: len(characters(file, needed)))
+    return ImageFont.truetype(str(file), size)
+
+
+def right_to_left(words: Sequence[str]) -> bool:
+    """Return whether the first letter belongs to a script that is written from right to left."""
+    for letter in "".join(words):
+        direction = unicodedata.bidirectional(letter)
+        if direction in ("L", "R", "AL"):
+            return direction != "L"
+    return False

@@ -12,9 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.types import Box, RegionBoxes
-from showattendtell.visualization.figures import encode
-from showattendtell.visualization.fonts import families, pillow_font, right_to_left
-from showattendtell.visualization.rendering import DARKEST, UNGATED, spaces_before
+from showattendtell.visualization.figures import encode, families, pillow_font, right_to_left
+from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
@@ -45,25 +44,19 @@ def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int
 
     Of regions that are boxes, a pixel has the largest of the weights of the boxes that it lies in.
     """
+    canvas = np.zeros((height, width), dtype=np.float32)
     if isinstance(seen, RegionBoxes):
-        return _map_boxes(weights, seen, width, height)
-    left, top, right, bottom = (round(edge) for edge in seen)
-    size = (max(1, right - left), max(1, bottom - top))
-    grid = Image.fromarray(weights.astype(np.float32))
-    enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
-    region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
-    smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
-    canvas = np.zeros((height, width), dtype=np.float32)
-    canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
-    peak = canvas.max()
-    return canvas / peak if peak > 0 else canvas
-
-
-def _map_boxes(weights: np.ndarray, regions: RegionBoxes, width: int, height: int) -> np.ndarray:
-    canvas = np.zeros((height, width), dtype=np.float32)
-    for number in weights.argsort():  # the largest weight last
-        columns, rows = _pixels(regions.boxes[number], width, height)
-        canvas[rows, columns] = weights[number]
+        for number in weights.argsort():  # the largest weight last
+            columns, rows = _pixels(seen.boxes[number], width, height)
+            canvas[rows, columns] = weights[number]
+    else:
+        left, top, right, bottom = (round(edge) for edge in seen)
+        size = (max(1, right - left), max(1, bottom - top))
+        grid = Image.fromarray(weights.astype(np.float32))
+        enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
+        region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
+        smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
+        canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
 
 
@@ -73,50 +66,27 @@ def _pixels(box: Box, width: int, height: int) -> tuple[slice, slice]:
     return slice(left, max(left + 1, round(box.right))), slice(top, max(top + 1, round(box.bottom)))
 
 
-def draw_heatmaps(
-    photograph: Image.Image,
-    words: Sequence[str],
-    weights: np.ndarray,
-    gates: np.ndarray,
-    seen: Box | RegionBoxes,
-    path: Path,
-    caption: str = "",
-) -> None:
+def draw_heatmaps(drawing: Drawing, path: Path) -> None:
     """Write the figure of `heatmap_figure` to a file."""
-    figure = heatmap_figure(photograph, words, weights, gates, seen, caption)
-    write_bytes(encode(figure, path.suffix), path)
+    write_bytes(encode(heatmap_figure(drawing), path.suffix), path)
 
 
-def heatmap_figure(
-    photograph: Image.Image,
-    words: Sequence[str],
-    weights: np.ndarray,
-    gates: np.ndarray,
-    seen: Box | RegionBoxes,
-    caption: str = "",
-) -> Figure:
-    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
-
-    Args:
-        weights: (T, rows, columns), T at least the number of words.
-        gates: (T,) beta.
-        seen: the part of the photograph that the encoder saw, in its pixels.
-        caption: the words as a sentence; by default they are joined by spaces.
-    """
-    small, seen = _scale(photograph, seen, min(1.0, LONGEST_SIDE / max(photograph.size)))
+def heatmap_figure(drawing: Drawing) -> Figure:
+    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta."""
+    words = drawing.words
+    small, seen = _scale(drawing, min(1.0, LONGEST_SIDE / max(drawing.photograph.size)))
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
-    panel = (2.0, 2.0 * min(small.height / small.width, MOST_HIGH) + 0.3)
+    height = 2.0 * min(small.height / small.width, MOST_HIGH) + 0.3
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
-    figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(2.0 * columns, height * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
-    caption = caption or " ".join(words)
-    family = families(caption)
-    figure.suptitle(caption, fontsize=13, fontfamily=family, parse_math=False)
+    family = families(drawing.caption)
+    figure.suptitle(drawing.caption, fontsize=13, fontfamily=family, parse_math=False)
     for axis in axes.flat:
         axis.axis("off")
     axes.flat[0].imshow(small)
-    for axis, title, step in zip(axes.flat[1:], titles(words, gates), weights, strict=False):
+    for axis, title, step in zip(axes.flat[1:], titles(words, drawing.gates), drawing.weights, strict=False):
         axis.imshow(_darken(small, step, seen))
         axis.set_title(title, fontsize=10, fontfamily=family, parse_math=False)
     return figure
@@ -129,52 +99,32 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
     return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
 
 
-def draw_panel(
-    photograph: Image.Image,
-    words: Sequence[str],
-    weights: np.ndarray,
-    gates: np.ndarray,
-    seen: Box | RegionBoxes,
-    cell: int = CELL,
-) -> Image.Image:
-    """Return one image: the photograph, then a cell for each word with its map and beta.
-
-    The arguments are those of `heatmap_figure`, and the width of a cell in pixels.
-    """
-    small, seen = _scale(
-        photograph.convert("RGB"), seen, min(cell / photograph.width, MOST_HIGH * cell / photograph.height)
-    )
+def draw_panel(drawing: Drawing, cell: int = CELL) -> Image.Image:
+    """Return one image: the photograph, then a cell, `cell` pixels wide, for each word with its map and beta."""
+    photograph, words = drawing.photograph, drawing.words
+    small, seen = _scale(drawing, min(cell / photograph.width, MOST_HIGH * cell / photograph.height))
     columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
     canvas = Image.new("RGB", (columns * cell, math.ceil((len(words) + 1) / columns) * height), "white")
     canvas.paste(small, (0, TITLE))
-    for number, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
-        left, top = number % columns * cell, number // columns * height
+    for i, (title, step) in enumerate(zip(titles(words, drawing.gates), drawing.weights, strict=False), start=1):
+        left, top = i % columns * cell, i // columns * height
         canvas.paste(_darken(small, step, seen), (left, top + TITLE))
         ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
     return canvas
 
 
-def draw_animation(
-    photograph: Image.Image,
-    words: Sequence[str],
-    weights: np.ndarray,
-    gates: np.ndarray,
-    seen: Box | RegionBoxes,
-    path: Path,
-    caption: str = "",
-) -> None:
-    """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map.
-
-    The arguments are those of `draw_heatmaps`; beta is not shown.
-    """
-    small, seen = _scale(photograph, seen, min(1.0, ANIMATED_SIDE / max(photograph.size)))
+def draw_animation(drawing: Drawing, path: Path) -> None:
+    """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map. Beta
+    is not shown."""
+    words = drawing.words
+    small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
     font, frames = pillow_font(" ".join(words), LETTERS), []
-    placed, height = place_words(words, font, small.width, spaces_before(words, caption))
+    placed, height = place_words(words, font, small.width, spaces_before(words, drawing.caption))
     if right_to_left(words):
         placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
     for current in range(-1, len(words)):  # the photograph alone, then a frame for each word: later words are dimmed
         frame = Image.new("RGB", (small.width, small.height + height), PAPER)
-        frame.paste(small if current < 0 else _darken(small, weights[current], seen))
+        frame.paste(small if current < 0 else _darken(small, drawing.weights[current], seen))
         canvas = ImageDraw.Draw(frame)
         for i, (word, x, y) in enumerate(placed):
             top = small.height + y
@@ -182,42 +132,41 @@ def draw_animation(
                 canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
             canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
         frames.append(frame)
-    times = [WHOLE, *[WORD] * len(words)]
     kind = path.suffix.lower().removeprefix(".")
     if kind == "gif":
         frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    content = BytesIO()
+    times, content = [WHOLE, *[WORD] * len(words)], BytesIO()
     frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     write_bytes(content.getvalue(), path)
 
 
 def place_words(
-    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int, spaced: Sequence[bool] = ()
+    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int, spaced: Sequence[bool]
 ) -> tuple[list[tuple[str, float, float]], int]:
     """Break the words into lines of at most `width` pixels, unless one word is wider.
 
     Args:
-        spaced: whether there is a space before each word; by default before all.
+        spaced: whether there is a space before each word.
 
     Returns:
         Each word with its upper left corner (x, y), and the total height.
     """
-    x, y = float(MARGIN), float(MARGIN)
+    x = y = float(MARGIN)
     placed: list[tuple[str, float, float]] = []
-    for i, word in enumerate(words):
-        if i and spaced and not spaced[i]:
+    for word, has_space in zip(words, spaced, strict=True):
+        if placed and not has_space:
             x -= GAP
         if placed and x + font.getlength(word) > width - MARGIN:
             x, y = float(MARGIN), y + LINE
         placed.append((word, x, y))
-        x = x + font.getlength(word) + GAP
+        x += font.getlength(word) + GAP
     return placed, int(y) + LINE + MARGIN
 
 
-def _scale(photograph: Image.Image, seen: Box | RegionBoxes, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
+def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
     """Scale the photograph, and the part that the encoder saw."""
-    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
-    return photograph.resize(size), seen.scaled(scale, scale)
+    width, height = (max(1, round(side * scale)) for side in drawing.photograph.size)
+    return drawing.photograph.convert("RGB").resize((width, height)), drawing.seen.scaled(scale, scale)
 
 
 def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:

@@ -17,7 +17,7 @@ from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -25,7 +25,7 @@ from PIL import Image
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_path
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
-from showattendtell.visualization.rendering import DARKEST, UNGATED, fill, spaces_before
+from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, fill, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
 AHEAD = 2
@@ -124,10 +124,11 @@ class ImageCaptions:
         """
         from showattendtell.visualization.heatmaps import map_onto_photograph
 
-        frame, (width, height) = self.seen.scaled(*self.photograph.size), self.photograph.size
-        grids = self.attention[: len(self.words)]
-        maps = [map_onto_photograph(grid, frame, width, height) for grid in grids]
-        return np.stack(maps) if maps else np.zeros((0, height, width), np.float32)
+        width, height = self.photograph.size
+        maps = np.zeros((len(self.words), height, width), np.float32)
+        for step, grid in enumerate(self.attention[: len(self.words)]):
+            maps[step] = map_onto_photograph(grid, self.seen.scaled(width, height), width, height)
+        return maps
 
     def save(self, path: str | Path) -> None:
         """Draw the caption into a new file: an animation as `.gif` or `.webp`, or a panel for each word as `.png`,
@@ -136,11 +137,12 @@ class ImageCaptions:
         Raises:
             UserError: the file exists or cannot be written, or its suffix is unknown.
         """
-        draw_picture(*self.as_drawn(), new_path(path), self.caption)
+        draw_picture(self.as_drawn(), new_path(path))
 
-    def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box | RegionBoxes]:
-        """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
-        return self.photograph, self.words, self.attention, self.gates, self.seen.scaled(*self.photograph.size)
+    def as_drawn(self) -> Drawing:
+        """Return what the functions of `heatmaps` draw."""
+        seen = self.seen.scaled(*self.photograph.size)
+        return Drawing(self.photograph, self.words, self.attention, self.gates, seen, self.caption)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the photograph, with the map of each word under the pointer."""
@@ -153,7 +155,7 @@ class ImageCaptions:
         from showattendtell.visualization.figures import encode
         from showattendtell.visualization.heatmaps import heatmap_figure
 
-        return encode(heatmap_figure(*self.as_drawn(), self.caption))
+        return encode(heatmap_figure(self.as_drawn()))
 
     def __str__(self) -> str:
         return self.caption
@@ -166,45 +168,32 @@ class ImageCaptions:
 def drawing() -> Iterator[Callable[..., None]]:
     """Draw figures in another process, which imports matplotlib while this one goes ahead.
 
-    Yields a function with the arguments of `draw_picture` that returns at once; on exit all figures are written.
-    Raises a `UserError` for a figure that could not be drawn, at a later call or on exit. If the body raises one, as
-    for a photograph that cannot be read, the figures of the others are written all the same.
+    Yields a function with the arguments of `draw_picture` that returns at once; on exit all figures are written, also
+    if the body raises an error. Raises a `UserError` for a figure that could not be drawn, at a later call or on exit.
     """
-    process = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    process.submit(_different, [])  # starts the process before its first figure
     pictures: deque[Future[None]] = deque()
-
-    def draw(*arguments: Any) -> None:
-        pictures.append(process.submit(draw_picture, *arguments))
-        while len(pictures) > AHEAD:
-            pictures.popleft().result()
-
-    problem = None
     try:
-        try:
+        with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as process:
+            process.submit(_different, [])  # starts the process before its first figure
+
+            def draw(drawing: Drawing, path: Path) -> None:
+                pictures.append(process.submit(draw_picture, drawing, path))
+                while len(pictures) > AHEAD:
+                    pictures.popleft().result()
+
             yield draw
-        except UserError as error:
-            problem = error
-        for picture in pictures:
-            picture.result()
-        if problem:
-            raise problem
+            for picture in pictures:
+                picture.result()
     except BrokenProcessPool:
         raise UserError("the process that draws the figures was killed, probably out of memory; try again") from None
-    finally:
-        process.shutdown(cancel_futures=True)
 
 
-PATH = 5
-"""Index of the path among the arguments of `draw_heatmaps`."""
-
-
-def draw_picture(*arguments: Any) -> None:
-    """Call `draw_heatmaps` or, for a GIF or WebP, `draw_animation` with the same arguments."""
+def draw_picture(drawing: Drawing, path: Path) -> None:
+    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
     from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 
-    draw = draw_animation if arguments[PATH].suffix.lower() in (".gif", ".webp") else draw_heatmaps
-    draw(*arguments)
+    draw = draw_animation if path.suffix.lower() in (".gif", ".webp") else draw_heatmaps
+    draw(drawing, path)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
@@ -285,14 +274,14 @@ def make_entry(
         measures[DISAGREEMENT] = disagreement([caption.words for caption in best])
     photograph = outputs[0].photograph
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
-    small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
+    width, height = (max(1, round(side * scale)) for side in photograph.size)
+    small = photograph.resize((width, height))
     content = BytesIO()
     small.save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
-    return PageEntry(
-        name, *small.size, picture, [replace(output, photograph=copy) for output in outputs], references, measures
-    )
+    reduced = [replace(output, photograph=copy) for output in outputs]
+    return PageEntry(name, width, height, picture, reduced, references, measures)
 
 
 def write_page(page: Page, path: Path) -> Path:
@@ -305,24 +294,27 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {
-        "encode_map": encode_map,
-        "describe_word": describe_word,
-        "spaces_before": spaces_before,
-        "zip": zip,
-        "exp": math.exp,
-        "unsure": UNSURE,
-    }
-    captions = [
-        [caption for entry in page.entries for caption in entry.outputs[model].captions]
-        for model in range(len(page.models))
-    ]
-    common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
-    orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
-    gated = [
-        any((one.gates[: len(one.words)] < UNGATED).any() for one in entry_captions) for entry_captions in captions
-    ]
-    return fill(template, page=page, note=page.note, orders=orders, gated=gated, darkest=DARKEST, **helpers)
+    orders = {name: order for name, order in ORDERS.items() if all(name in entry.measures for entry in page.entries)}
+    if template != "page.html" or len(page.entries) < 2:
+        orders = {}
+    gated = []
+    for model in range(len(page.models)):
+        captions = [caption for entry in page.entries for caption in entry.outputs[model].captions]
+        gated.append(any((caption.gates[: len(caption.words)] < UNGATED).any() for caption in captions))
+    return fill(
+        template,
+        page=page,
+        note=page.note,
+        orders=orders,
+        gated=gated,
+        darkest=DARKEST,
+        unsure=UNSURE,
+        encode_map=encode_map,
+        describe_word=describe_word,
+        spaces_before=spaces_before,
+        zip=zip,
+        exp=math.exp,
+    )
 
 
 def encode_map(grid: np.ndarray) -> str:

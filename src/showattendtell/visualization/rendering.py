@@ -6,9 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
+from showattendtell.types import Box, RegionBoxes
 from showattendtell.visualization.result_files import Result, read_result
 
 DARKEST = 0.15
@@ -53,8 +56,27 @@ EXAMPLES = (
 """The photographs that pages offer to try; licensed CC BY 2.0."""
 
 
+class Drawing(NamedTuple):
+    """A caption to be drawn.
+
+    photograph  upright RGB image
+    words       of the caption
+    weights     (S, rows, columns) or, with boxes, (S, L), S at least the number of words
+    gates       (S,) beta
+    seen        the part of the photograph that the encoder saw, or the boxes of its regions, in pixels
+    caption     the words as a sentence
+    """
+
+    photograph: Image.Image
+    words: Sequence[str]
+    weights: np.ndarray
+    gates: np.ndarray
+    seen: Box | RegionBoxes
+    caption: str
+
+
 def spaces_before(words: Sequence[str], caption: str) -> list[bool]:
-    """Return whether there is a space before each word in the caption; true for all without a caption."""
+    """Return whether there is a space before each word in the caption."""
     spaced, end = [], 0
     for word in words:
         start = caption.find(word, end)
@@ -109,10 +131,11 @@ def model_card(
     """
     files = [results] if isinstance(results, str | Path) else results
     choices = card["choices"]
+    default_name = f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention"
     return fill(
         "model_card.md",
         card=card,
-        name=Markup(name) or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
+        name=Markup(name) or default_name,
         license=Markup(license or "unknown"),
         data=Markup(data),
         limitations=map(Markup, limitations),
@@ -127,17 +150,19 @@ def _seen(encoder: Mapping[str, Any]) -> str:
         return f"regions that a detector has stored, in the layout of {encoder['features']}"
     preprocessing = encoder["preprocessing"]
     crop, side = preprocessing["crop"], preprocessing["resize"]
-    squashed = preprocessing.get("crop_mode") == "squash"
-    if squashed and crop == side:
+    if preprocessing.get("crop_mode") != "squash":
+        return f"the central square of {crop} pixels, of a photograph whose shortest side is {side}"
+    if crop == side:
         return f"the whole photograph, squashed to a square of {side} pixels"
-    scaled = "squashed to a square whose" if squashed else "whose shortest"
-    return f"the central square of {crop} pixels, of a photograph {scaled} side is {side}"
+    return f"the central square of {crop} pixels, of a photograph squashed to a square whose side is {side}"
 
 
 def _scores(result: Result) -> tuple[str, list[tuple[str, str]]]:
     """Return the heading of a result file, and the figures to show with their headings."""
-    figures, decoding = result.figures, result.decoding
-    how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
-    mirrored = ", mirror images read as well" if decoding.get("mirrored") else ""
-    heading = f"{result.dataset}, {figures.get('images', 0):,.0f} images of {result.split}{how}{mirrored}"
+    figures = result.figures
+    heading = f"{result.dataset}, {figures.get('images', 0):,.0f} images of {result.split}"
+    if "beam_size" in result.decoding:
+        heading += f", beam {result.decoding['beam_size']}"
+    if result.decoding.get("mirrored"):
+        heading += ", mirror images read as well"
     return heading, [(title, f"{figures[name]:.1f}") for name, title in CARD_SCORES.items() if name in figures]

@@ -80,12 +80,13 @@ def find_results(paths: Sequence[str], split: str) -> list[Result]:
         files.sort(key=lambda file: (file.parent, -file.stat().st_mtime_ns))  # of two evaluations, the newer one counts
         if not files:
             raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it next to a checkpoint")
-        inside = [read_result(path) for path in files]
-        results = [result for result in inside if result.split == split]
-        if not results:
-            splits = " and ".join(sorted({result.split for result in inside}))
-            raise UserError(f"{place} has no results on the split {split}, but on {splits}; give split=NAME")
-        results_found += results
+        results = [read_result(path) for path in files]
+        splits = sorted({result.split for result in results})
+        if split not in splits:
+            raise UserError(
+                f"{place} has no results on the split {split}, but on {' and '.join(splits)}; give split=NAME"
+            )
+        results_found += [result for result in results if result.split == split]
     return results_found
 
 
@@ -105,22 +106,16 @@ def read_result(path: Path) -> Result:
     ]
     if len({len(values) for values in models}) != 1 or not models[0]:
         raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
-    extra = {name: value for name, value in (content.model_extra or {}).items() if isinstance(value, int | float)}
-    return Result(
-        str(path),
-        content.dataset,
-        content.split,
-        content.split_sha256,
-        content.tokenizer,
-        content.decoding,
-        tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
-        {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and _is_finite(x)},
-        content.missing,
-        {
-            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and _is_finite(x)}
-            for baseline, scores in content.baselines.items()
-        },
-    )
+    fields = content.model_dump(include=set(Result._fields))
+    fields["baselines"] = {name: _finite(scores) for name, scores in content.baselines.items()}
+    records = tuple(ModelRecord(*model) for model in zip(*models, strict=True))
+    return Result(str(path), models=records, figures=_finite(content.model_extra or {}), **fields)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that are finite as floats; JSON has integers that are not."""
+    numbers = {name: x for name, x in values.items() if isinstance(x, int | float) and not isinstance(x, bool)}
+    return {name: float(x) for name, x in numbers.items() if abs(x) <= sys.float_info.max}
 
 
 def is_current(result: Result) -> bool:
@@ -130,15 +125,10 @@ def is_current(result: Result) -> bool:
         places = {os.path.realpath(model.checkpoint)}
         if len(result.models) == 1:
             places.add(os.path.realpath(Path(result.path).parent / Path(model.checkpoint).name))
-        found = [Path(place) for place in places if os.path.isfile(place) or os.path.isfile(Path(place, WEIGHTS))]
-        if found and model.sha256 not in map(sha256, found):
+        found = [place for place in places if os.path.isfile(place) or os.path.isfile(Path(place, WEIGHTS))]
+        if found and model.sha256 not in [sha256(Path(place)) for place in found]:
             return False
     return True
-
-
-def _is_finite(number: float) -> bool:
-    """Return whether a number is finite as a float; JSON has integers that are not."""
-    return abs(number) <= sys.float_info.max
 
 
 def time_figures(checkpoint: Path) -> dict[str, float]:

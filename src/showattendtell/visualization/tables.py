@@ -1,37 +1,61 @@
-"""Terminal tables of data sets and scores, and the scores of attention by their names in result files."""
+"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML; and the scores of
+attention by their names in result files."""
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.errors import UserError
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
+from showattendtell.visualization.rendering import escape_markdown, fill
+from showattendtell.visualization.result_files import Result, run_name
 
 Labels = Mapping[str, tuple[str, str]]
 
-METRICS = {
-    "meteor": ("METEOR", ".1f"),
-    "rouge_l": ("ROUGE-L", ".1f"),
-    "cider": ("CIDEr", ".1f"),
-    "spice": ("SPICE", ".1f"),
-    "clip_score": ("CLIPScore", ".1f"),
+HEADINGS = {
+    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
+    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "spice": "SPICE",
+    "clip_score": "CLIPScore",
+    "pointing_game": "pointing game",
+    "attention_correctness": "correctness",
+    "attention_entropy": "entropy",
+    "attention_movement": "movement",
+    "attention_rank_correlation": "rank correlation",
+    "attention_magnitude_correlation": "rank correlation, absolute",
+    "attention_top_tenth": "top tenth",
+    "attention_magnitude_top_tenth": "top tenth, absolute",
+    "attention_deletion": "deletion",
+    "attention_insertion": "insertion",
+    "chair_i": "CHAIR-i",
+    "chair_s": "CHAIR-s",
+    "grounding_f1_all": "F1-all",
+    "grounding_f1_loc": "F1-loc",
+    "distinct_captions": "distinct captions",
+    "training_minutes": "minutes of training",
 }
-SCORES = (
-    {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
-    {
-        **{f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)},
-        "brevity_penalty": ("brevity penalty", ".3f"),
-    },
-    METRICS,
-)
-"""Labels and number formats of caption scores, the paper's first: BLEU without brevity penalty."""
+"""The figures that can be columns, and their headings."""
+
+METRICS = {name: (HEADINGS[name], ".1f") for name in ("meteor", "rouge_l", "cider", "spice", "clip_score")}
+BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
+BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
+BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
+"""Labels and number formats of caption scores."""
 COUNTS = {
     "words": ("words", ",.0f"),
     "reference_words": ("words of the closest references", ",.0f"),
@@ -56,11 +80,9 @@ class Terminal(Console):
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
-    table = Table(
-        "split", "images", "captions", "words per caption", "known words", title=dataset.name, title_justify="left"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("split", title=dataset.name, title_justify="left")
+    for column in ("images", "captions", "words per caption", "known words"):
+        table.add_column(column, justify="right")
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)
@@ -92,19 +114,25 @@ def print_scores(
     table = Table("", show_header=len(columns) > 1)
     for i in range(1, len(columns) + 1):
         table.add_column(f"({i})", justify="right")
-    numbers = (name for figures in columns for name, score in figures.items() if isinstance(score, float))
-    for group in (*SCORES, _other_scores(numbers, others), others, COUNTS):
+    numbers = [name for figures in columns for name, score in figures.items() if isinstance(score, float)]
+    for group in _groups(numbers, others):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
-                table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
+                table.add_row(label, *[format(figures[name], form) if name in figures else "-" for figures in columns])
         table.add_section()
     print_titled(table, title, missing)
 
 
-def _other_scores(names: Iterable[str], others: Labels) -> dict[str, tuple[str, str]]:
-    """Return labels and number formats of the scores of a user's own metrics."""
-    known = {name for group in (*SCORES, others, COUNTS) for name in group}
-    return {name: (name, ".1f") for name in names if name not in known}
+def _groups(names: Iterable[str], others: Labels) -> list[Labels]:
+    """Return groups of labels and number formats, the paper's scores first: BLEU without brevity penalty.
+
+    Args:
+        names: of scores, which may be those of a user's own metrics.
+        others: labels of scores that this module does not know.
+    """
+    known = {*BLEU, *BLEU_WITH_PENALTY, *METRICS, *others, *COUNTS}
+    own = {name: (name, ".1f") for name in names if name not in known}
+    return [BLEU, BLEU_WITH_PENALTY, METRICS, own, others, COUNTS]
 
 
 def print_comparison(comparison: Comparison, title: str) -> None:
@@ -112,7 +140,8 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in (*SCORES, _other_scores(comparison.differences, {})):
+    *groups, _ = _groups(comparison.differences, {})
+    for group in groups:
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -132,40 +161,39 @@ def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
-def print_maps(statistics: Mapping[str, float]) -> None:
-    """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
-    Terminal(highlight=False).print(
-        f"attention at the words of the references: entropy {statistics['attention_entropy']:.2f} nats, and "
-        f"{100 * statistics['attention_movement']:.1f} % of it moves from word to word\n",
-        soft_wrap=True,
-    )
+def print_statistics(figures: Mapping[str, float]) -> None:
+    """Print the entropy and movement of attention over the words of the reference captions, and the accuracy on their
+    relation words, if they have some."""
+    lines = [
+        f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
+    ]
+    if num_words := figures["relation_words"]:
+        lines.append(
+            f"relation words (left, above, ...): {figures['relation_accuracy']:.1f} % of {num_words:,} correct; "
+            f"always the most frequent: {figures['relation_majority']:.1f} %\n"
+        )
+    for line in lines:
+        Terminal(highlight=False).print(line, soft_wrap=True)
 
 
-def print_relations(relations: Relations) -> None:
-    """Print the accuracy on relation words of the reference captions; nothing if they have none."""
-    if not relations.num_words:
-        return
-    Terminal(highlight=False).print(
-        f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
-        f"always the most frequent: {100 * relations.majority:.1f} %\n",
-        soft_wrap=True,
-    )
+def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
+    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image.
 
-
-def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool = False) -> None:
-    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image."""
+    Args:
+        figures: see `attention_score_figures`.
+    """
     table = Table("attention", title=title, title_justify="left")
     for column in ("nouns", "pointing game", "correctness"):
         table.add_column(column, justify="right")
-    sources = {
-        "model": scores.model,
-        "uniform": scores.uniform,
-        "center prior": scores.center,
-    }
-    kinds = {f"model: {kind}": score for kind, score in scores.by_kind.items()} if with_kinds else {}
-    for name, score in (sources | kinds).items():
-        rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
-        table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "center prior")
+    baselines = figures["attention_baselines"]
+    rows = {"model": figures, "uniform": baselines["uniform"], "center prior": baselines["center"]}
+    if with_kinds:
+        rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
+    for name, scores in rows.items():
+        num_words = scores.get("pointing_game_words", figures["pointing_game_words"])
+        rates = [f"{scores[rate]:.1f}" for rate in ("pointing_game", "attention_correctness")]
+        table.add_row(name, f"{num_words:,}", *rates, end_section=name == "center prior")
     Terminal(highlight=False).print(table)
 
 
@@ -180,16 +208,179 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
 
 def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     """Return the scores of attention maps by their names in result files; rates in percent."""
-    by_kind = {
-        kind: {**_rates(score), "pointing_game_words": score.num_words} for kind, score in scores.by_kind.items()
-    }
     return {
-        **_rates(scores.model),
-        "pointing_game_words": scores.model.num_words,
+        **_with_words(scores.model),
         "attention_baselines": {"uniform": _rates(scores.uniform), "center": _rates(scores.center)},
-        "attention_by_kind": by_kind,
+        "attention_by_kind": {kind: _with_words(score) for kind, score in scores.by_kind.items()},
     }
+
+
+def _with_words(score: MapScore) -> dict[str, float]:
+    return {**_rates(score), "pointing_game_words": score.num_words}
 
 
 def _rates(score: MapScore) -> dict[str, float]:
     return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
+
+
+DIGITS = {"distinct_captions": 0}
+DIGITS |= dict.fromkeys(("meteor", "attention_entropy", "attention_movement"), 2)
+DIGITS |= dict.fromkeys(("attention_rank_correlation", "attention_magnitude_correlation"), 3)
+DIGITS |= dict.fromkeys(("attention_deletion", "attention_insertion"), 3)
+"""Digits after the decimal point, where not 1."""
+
+
+class TableValue(NamedTuple):
+    """A figure, or the mean of several with its standard deviation (n - 1)."""
+
+    mean: float
+    deviation: float | None = None
+    digits: int = 1
+
+    def __str__(self) -> str:
+        mean = f"{self.mean:.{self.digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
+
+
+class TableInterval(NamedTuple):
+    """The difference of a figure to that of another row, and the ends of its confidence interval."""
+
+    difference: float
+    low: float
+    high: float
+    digits: int = 1
+
+    def __str__(self) -> str:
+        rounded = (round(value, self.digits) + 0.0 for value in (self.difference, self.low, self.high))  # no -0.0
+        difference, low, high = (f"{value:+.{self.digits}f}" for value in rounded)
+        return f"{difference} [{low}, {high}]"
+
+
+class TableRow(NamedTuple):
+    """A model and its figures; `results` are the files behind them, none for a row of the paper."""
+
+    label: str
+    figures: Mapping[str, TableValue | TableInterval]
+    results: tuple[Result, ...] = ()
+
+
+class TableBlock(NamedTuple):
+    """Titled rows: those of a data set, the paper's first, or differences."""
+
+    title: str
+    rows: tuple[TableRow, ...]
+
+
+class ResultsTable(NamedTuple):
+    """Blocks, the names of their figures, notes of one sentence each, and the page of photographs, if there is one."""
+
+    split: str
+    columns: tuple[str, ...]
+    blocks: tuple[TableBlock, ...]
+    notes: tuple[str, ...]
+    photographs: str | None = None
+
+
+def print_overview(overview: ResultsTable) -> None:
+    """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
+    _, model, *others = _headings(overview.columns)
+    table = Table(model, title=f"results on the {overview.split} split", title_justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    for block in overview.blocks:
+        table.add_row(Text(block.title, style="bold"))
+        for _, *cells in _cells(block, overview.columns):
+            table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
+        table.add_section()
+    Terminal(highlight=False).print(table)
+    print_notes(overview.notes)
+
+
+def markdown(overview: ResultsTable) -> str:
+    rows = [cells for block in overview.blocks for cells in _cells(block, overview.columns)]
+    table = _tabulate(overview, [list(map(escape_markdown, cells)) for cells in rows], "pipe")
+    notes = [f"- {escape_markdown(note)}" for note in overview.notes]
+    return "\n".join([table, "", *notes]).rstrip() + "\n"
+
+
+def latex(overview: ResultsTable) -> str:
+    """Return a `tabular` with the rules of booktabs, one between data sets, and the notes below it."""
+    rows: list[Any] = []
+    for block in overview.blocks:
+        rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
+    table = _tabulate(overview, rows[1:], "latex_booktabs")
+    escapes = str.maketrans(LATEX_ESCAPE_RULES)
+    notes = [f"\\par{{\\footnotesize {note.translate(escapes)}\\par}}" for note in overview.notes]
+    return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
+
+
+def as_json(overview: ResultsTable) -> str:
+    """Return every figure at full precision, with the result files behind it."""
+    blocks = []
+    for block in overview.blocks:
+        rows = []
+        for row in block.rows:
+            figures = {name: figure._asdict() for name, figure in row.figures.items()}
+            for figure in figures.values():
+                del figure["digits"]
+            files = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
+            rows.append({"model": row.label, "figures": figures, "results": files})
+        blocks.append({"title": block.title, "rows": rows})
+    return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
+
+
+def html(overview: ResultsTable, folder: Path = Path()) -> str:
+    """Return a self-contained page; empty columns of a block are left out.
+
+    Args:
+        folder: the page's folder, which its links to the folders of the runs start from.
+    """
+    blocks = []
+    for block in overview.blocks:
+        columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
+        rows = list(zip(block.rows, _cells(block, columns), strict=True))
+        blocks.append((block.title, _headings(columns)[1:], rows))
+
+    def link(result: Result) -> str:
+        return os.path.relpath(Path(result.path).parent, folder)
+
+    return fill("table.html", overview=overview, blocks=blocks, link=link, run_name=run_name)
+
+
+FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
+"""Functions that format a table, by the suffix of the file."""
+
+
+def find_format(path: Path) -> Callable[[ResultsTable], str]:
+    """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
+    if path.suffix not in FORMATS:
+        suffixes = " or ".join(FORMATS)
+        raise UserError(f"a table cannot be written as {path}; give output a file with the suffix {suffixes}")
+    return FORMATS[path.suffix]
+
+
+def format_table(overview: ResultsTable, path: Path) -> bytes:
+    """Return the content of a file with a table, in the format of its suffix; raise `UserError` for an unknown one."""
+    form = find_format(path)
+    return (html(overview, path.parent) if form is html else form(overview)).encode()
+
+
+def _headings(columns: Sequence[str]) -> list[str]:
+    return ["data", "model", *(HEADINGS[column] for column in columns), "seeds"]
+
+
+def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a block as text, its title in the first; `-` for a missing figure."""
+    rows: list[list[str]] = []
+    for row in block.rows:
+        seeds = len(row.results)
+        if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
+            seeds = len({model.seed for model in row.results[0].models})
+        figures = [str(row.figures.get(column, "-")) for column in columns]
+        rows.append(["" if rows else block.title, row.label, *figures, str(seeds or "")])
+    return rows
+
+
+def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
+    alignment = ["left", "left", *["right"] * (len(overview.columns) + 1)]
+    return tabulate(rows, _headings(overview.columns), layout, disable_numparse=True, colalign=alignment)

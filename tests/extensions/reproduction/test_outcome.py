@@ -3,15 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from results import result, write
 
 from showattendtell.extensions.reproduction import outcome
+from showattendtell.extensions.reproduction.outcome import average
 from showattendtell.extensions.reproduction.runs import TableRun
 from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig, ScoringPlan
+from showattendtell.metrics.bootstrap import ImageMeans, compare, draw_copies, resample
 from showattendtell.visualization.comparison import TABLE_1
-from showattendtell.visualization.results_table import ResultsTable, TableInterval, TableValue
+from showattendtell.visualization.tables import ResultsTable, TableInterval, TableValue
 
 TABLE = PaperTableConfig(
     name="flickr8k",
@@ -80,7 +83,7 @@ def test_each_recipe_stands_below_the_papers_row_of_its_model(results_table: Any
     published = overview.blocks[0].rows[5]
     assert (
         " ".join(str(figure) for figure in published.figures.values()).split()[3]
-        == TABLE_1["flickr8k"][2].figures[13:17]
+        == TABLE_1["flickr8k"]["Soft-Attention"][13:17]
     )
 
 
@@ -117,3 +120,24 @@ def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
     assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
+
+
+def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():
+    """Of a metric that is a mean over images: the mean of two systems is the system of their mean scores."""
+    generator = np.random.default_rng(0)
+    first, second, other = (ImageMeans("score", scores) for scores in generator.normal(50, 10, (3, 20)))
+    together = ImageMeans("score", (first.by_image + second.by_image) / 2)
+    copies = draw_copies(20, 200, seed=1)
+    one, two, base, mean = (resample({"score": system}, copies) for system in (first, second, other, together))
+    assert compare(base, average([one, two])).differences["score"] == pytest.approx(
+        compare(base, mean).differences["score"]
+    )
+
+
+def test_a_mean_over_seeds_has_the_figures_that_all_have():
+    copies = draw_copies(2, 10, seed=1)
+    whole = resample({"a": ImageMeans("a", np.ones(2)), "b": ImageMeans("b", np.ones(2))}, copies)
+    part = resample({"a": ImageMeans("a", np.zeros(2))}, copies)._replace(missing={"b": "there is no Java"})
+    together = average([whole, part])
+    assert (together.corpus, together.missing) == ({"a": 0.5}, {"b": "there is no Java"})
+    assert together.resamples.keys() == {"a"}

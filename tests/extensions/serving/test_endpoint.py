@@ -84,7 +84,7 @@ def test_a_seed_decides_what_is_drawn(served: Served):
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
     assert answered.headers["content-type"] == "image/png"
-    expected = draw_panel(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
+    expected = draw_panel(load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(answered.content))), np.asarray(expected))
 
 

@@ -16,12 +16,16 @@ from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
-from showattendtell.extensions.trust.confidence import fit_temperature, principal_directions, score_calibration
+from showattendtell.extensions.trust.confidence import (
+    fit_temperature,
+    principal_directions,
+    score_calibration,
+    write_calibration,
+)
 from showattendtell.extensions.trust.reliability import reliability, risk_coverage
 from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.loading import load_model, save_model_folder, write_calibration
+from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.inference.weight_averaging import average
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 
 

@@ -30,6 +30,7 @@ from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Example
 from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.rendering import Drawing
 
 
 class DashboardCallback(Callback):
@@ -121,7 +122,8 @@ def caption_panels(module: CaptioningModule, images: Tensor, examples: Sequence[
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
             words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
-            picture = draw_panel(photograph, words, maps, gates, boxes.scaled(width, height))
+            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), "")
+            picture = draw_panel(drawing)
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
         panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels

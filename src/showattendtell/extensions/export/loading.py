@@ -20,8 +20,8 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import Precision
 from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
+from showattendtell.inference.captioning import checkpoint_groups, model_names
 from showattendtell.inference.loading import find_model, load_model, reading_settings
-from showattendtell.inference.pipeline import checkpoint_groups, model_names
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import WEIGHTS, sha256

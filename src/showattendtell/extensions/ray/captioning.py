@@ -16,8 +16,8 @@ from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.actors import actor_options, require_ray
+from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.inference.loading import note_about
-from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
@@ -85,11 +85,11 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
     """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
     require_ray()
     found = find_images(images)
-    captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
+    load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
     skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
     for note in filter(None, (note_about(chain.from_iterable(checkpoint_groups(config))), skipped)):
         print(f"note: {printable(note)}", file=sys.stderr)
-    caption_with_ray(config, found.sources, settings_checksum(captioners, config), output)
+    caption_with_ray(config, found.sources, settings_checksum(config), output)
     captions, errors = read_outcome(output)
     print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
     if errors:

@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from showattendtell.data.formats import read_all
 from showattendtell.extensions.reproduction.runs import TableRun
 from showattendtell.extensions.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
 from showattendtell.inference.matching import in_words, match
-from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
+from showattendtell.metrics.bootstrap import Resampled, compare, draw_copies, resample
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
 from showattendtell.visualization.result_files import Result, read_result
-from showattendtell.visualization.results_table import (
+from showattendtell.visualization.tables import (
     DIGITS,
     FORMATS,
     ResultsTable,
@@ -90,7 +92,8 @@ def _series(
 
 
 def _row(name: str, decoding: int | str, results: tuple[Result, ...]) -> TableRow:
-    return TableRow(f"{name}, {title_of(decoding)}", mean_scores(results, COLUMNS), results)
+    figures = [result.figures for result in results]
+    return TableRow(f"{name}, {title_of(decoding)}", mean_scores(figures, COLUMNS), results)
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
@@ -140,6 +143,16 @@ def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> tuple[list[T
         }
         rows.append(TableRow(row.label, intervals, row.results))
     return rows, missing
+
+
+def average(systems: Sequence[Resampled]) -> Resampled:
+    """Return the mean scores of one model with several seeds; only scores that all have."""
+    shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
+    return Resampled(
+        {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
+        {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
+        {metric: reason for system in systems for metric, reason in system.missing.items()},
+    )
 
 
 def write(overview: ResultsTable, folder: Path, name: str) -> None:

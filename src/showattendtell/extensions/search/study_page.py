@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from showattendtell.config.validation import reading
+from showattendtell.extensions.search.charts import Chart, Mark, axis_over, category_axis
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
-from showattendtell.visualization.charts import Chart, Mark, axis_over, category_axis
 from showattendtell.visualization.rendering import fill
 
 TEMPLATE = Path(__file__).with_name("study.html")

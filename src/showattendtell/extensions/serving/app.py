@@ -150,7 +150,7 @@ def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
         raise RequestError(422, "a picture is of one photograph and one model; send one of each")
     content = BytesIO()
     [[output]] = outputs.values()
-    draw_panel(*output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
+    draw_panel(output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
     return content.getvalue()
 
 

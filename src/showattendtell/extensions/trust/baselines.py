@@ -46,9 +46,9 @@ def score_baselines(
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """
-    from showattendtell.metrics.modular import CLASSES, ENGLISH, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import ENGLISH, METRICS, measure  # torchmetrics takes seconds to import
 
-    names = [name for name in config.metrics if name in CLASSES]
+    names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")
     constant = WeightedReferences(
         [[caption.words for caption in example.captions] for example in evenly_spaced(train, MOST_IMAGES)]

@@ -6,6 +6,7 @@ Sizes are those of `showattendtell.types`.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,6 +25,14 @@ from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.reliability import Reliability, reliability, risk_coverage
+from showattendtell.inference.checkpoints import (
+    CALIBRATION,
+    has_encoder,
+    load,
+    read_checkpoint,
+    save,
+    write_model_folder,
+)
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
@@ -100,6 +109,25 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictor, val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
+
+
+def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) -> None:
+    """Write a copy of a checkpoint or a model folder with another calibration. Its weights stay the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    tensors = {name: values.cpu() for name, values in calibration.state_dict().items()}
+    if not checkpoint.is_dir():
+        save({**load(checkpoint), CALIBRATION: tensors}, output)
+        return
+    metadata, state = read_checkpoint(checkpoint)
+    with_encoder = has_encoder(state)
+    state |= {f"{CALIBRATION}.{name}": values for name, values in tensors.items()}
+    write_model_folder(output, metadata, state, with_encoder)
+    card_page = checkpoint / "README.md"
+    if card_page.is_file() and output != checkpoint:
+        (output / card_page.name).write_bytes(card_page.read_bytes())
 
 
 def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,20 @@
 """Objects in generated captions: hallucination (CHAIR), and grounding in ground-truth boxes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from showattendtell.data.coco import Name
 from showattendtell.data.tokenizers import PlainTokenizer
+from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.trust.grounding import GroundedCaption, GroundedObject, attended_box
 from showattendtell.extensions.trust.hallucination import coco_names, find_hallucinations, find_nouns, merge_synonyms
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
-from showattendtell.inference.predictions import maps_of_captions
+from showattendtell.inference.predictions import maps_by_caption
 from showattendtell.metrics.java import MetricError
-from showattendtell.types import Example
+from showattendtell.types import Box, Caption, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels
 
 LABELS: Labels = {
@@ -119,3 +123,20 @@ def _lacks_boxes(run: EvaluationRun) -> MetricError:
         f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
         "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
     )
+
+
+def maps_of_captions(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
+) -> Iterator[tuple[np.ndarray, Box | RegionBoxes]]:
+    """Yield for each image the attention maps at the T words of a caption, and their place (see `Encoder.arrange`).
+
+    Args:
+        written: a caption in words for each example.
+    """
+    captioned = []
+    for example, words in zip(examples, written, strict=True):
+        captioned.append(example._replace(captions=(Caption(tuple(words), language=module.language or ""),)))
+    captions, offset = CaptionDataset(captioned, module.vocabulary, images), module.vocabulary.offset
+    for number, weights, regions in maps_by_caption(module, captions, range(len(captions)), "grounding"):
+        seen = module.encoder.preprocessing.frame(examples[number].path).seen
+        yield module.encoder.arrange(weights[offset : offset + len(written[number])], regions, seen)

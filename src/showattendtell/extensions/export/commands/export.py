@@ -16,8 +16,8 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.export import checking, web, wheel
     from showattendtell.extensions.export.formats import graph_formats, remove_graphs, write_formats, write_metadata
     from showattendtell.extensions.export.loading import load_models, quantization_images, read_dataset
+    from showattendtell.inference.captioning import checkpoint_groups
     from showattendtell.inference.loading import next_to, note_about
-    from showattendtell.inference.pipeline import checkpoint_groups
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
 

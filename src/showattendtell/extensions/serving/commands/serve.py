@@ -24,8 +24,8 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.serving.queue import RequestQueue
     from showattendtell.extensions.serving.server import LOOPBACK, address, is_loopback, listen
     from showattendtell.extensions.serving.server import run as run_app
+    from showattendtell.inference.captioning import checkpoint_groups, load_captioners
     from showattendtell.inference.loading import note_about
-    from showattendtell.inference.pipeline import checkpoint_groups, load_captioners
 
     listening, local = listen(config.host, config.port), is_loopback(config.host)
     limits, models = build(config.limits), ModelRegistry(load_captioners(config))

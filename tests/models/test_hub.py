@@ -1,28 +1,21 @@
 """Weights from timm's hub, fetched for real: from a mirror on this machine."""
 
 import contextlib
-import hashlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
 import timm
+from hub_server import OTHER_HUB, serve_hub
 from safetensors.torch import save_file
 
 from showattendtell.models.pretrained import reach_hub, state_hash
 
 NETWORK = "lcnet_050"
-HUB_OF_THE_ENVIRONMENT = """
-import importlib, huggingface_hub.constants
-importlib.reload(huggingface_hub.constants)
-"""
-"""Reads the environment again in a process whose libraries are imported already."""
-
 PRINT_HASH = f"""
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
@@ -39,40 +32,15 @@ def weights_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mirror(weights_file: Path) -> Iterator[str]:
-    """The address of a server that answers as the hub does for the weights file, and 404 for everything else."""
-    content = weights_file.read_bytes()
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self._head()
-
-        def do_GET(self) -> None:
-            if self._head():
-                self.wfile.write(content)
-
-        def _head(self) -> bool:
-            found = self.path.endswith("/resolve/main/model.safetensors")
-            self.send_response(200 if found else 404)
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.send_header("Content-Length", str(len(content) if found else 0))
-            self.end_headers()
-            return found
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with serve_hub({"/resolve/main/model.safetensors": weights_file}) as mirror:
+        yield mirror
 
 
 @pytest.fixture
 def print_hash(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str], Any]:
     """Runs `PRINT_HASH` with a hub at an address; the cache is that of the test."""
     return lambda endpoint: run_code(
-        HUB_OF_THE_ENVIRONMENT + PRINT_HASH,
+        OTHER_HUB + PRINT_HASH,
         folder=tmp_path,
         HF_HOME=str(tmp_path / "home"),
         HF_ENDPOINT=endpoint,

@@ -1,26 +1,31 @@
-"""METEOR 1.5 (Denkowski and Lavie 2014) of captions, by the jar in pycocoevalcap.
+"""METEOR 1.5 (Denkowski and Lavie 2014) and SPICE (Anderson et al. 2016) of captions, by the jars in pycocoevalcap.
+The files that SPICE needs are not installed.
 
-The jar is a server that reads lines. It answers
+The jar of METEOR is a server that reads lines. It answers
 
     SCORE ||| reference ||| ... ||| caption     with 23 statistics of the best reference, separated by spaces
     EVAL ||| statistics ||| statistics ...      with one line per statistics, their score, and one for their sum
 """
 
+import json
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pycocoevalcap.spice
 from pycocoevalcap.meteor import meteor as package
 from rich.console import Console
 from rich.progress import track
 
-from showattendtell.metrics.bootstrap import Array, SufficientStatistics
-from showattendtell.metrics.java import LineServer, MetricError, java_command
+from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
+from showattendtell.metrics.java import LineServer, MetricError, java_command, run_java
 from showattendtell.metrics.tokenizers import CaptionPair
 
-JAR = Path(package.__file__).with_name(package.METEOR_JAR)
-TIME_LIMIT = 120.0
+METEOR_JAR = Path(package.__file__).with_name(package.METEOR_JAR)
+METEOR_TIME_LIMIT = 120.0
 """Seconds between two answers; before the first one the jar reads its paraphrase tables, which takes about 10."""
 
 BATCH_SIZE, MIN_BATCHES_SHOWN = 500, 5
@@ -36,10 +41,10 @@ and function words apart. 20 is the number of chunks, 21 and 22 are the numbers 
 
 def meteor_command() -> list[str]:
     """Return the command line of the server, with the options of pycocoevalcap."""
-    return java_command("-Xmx2G", "-jar", str(JAR), "-", "-", "-stdio", "-l", "en", "-norm")
+    return java_command("-Xmx2G", "-jar", str(METEOR_JAR), "-", "-", "-stdio", "-l", "en", "-norm")
 
 
-SERVER = LineServer("METEOR", meteor_command, TIME_LIMIT)
+SERVER = LineServer("METEOR", meteor_command, METEOR_TIME_LIMIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,3 +116,46 @@ def evaluate(statistics: Array) -> list[float]:
     """Return the score of each row of statistics (R, 23), 0 to 1, and as the last that of their sum."""
     rows = [" ".join(map(str, row)) for row in statistics.tolist()]
     return [float(answer) for answer in SERVER.ask([" ||| ".join(["EVAL", *rows])], len(rows) + 1)]
+
+
+PACKAGE = Path(pycocoevalcap.spice.__file__).parent
+FOLDER = "SHOWATTENDTELL_SPICE"
+"""Environment variable with a folder of jars."""
+
+NEEDED = (
+    "stanford-corenlp-3.6.0.jar",
+    "stanford-corenlp-3.6.0-models.jar",
+    "nashorn-core-*.jar",
+    *(f"asm{part}-[0-9]*.jar" for part in ("", "-analysis", "-commons", "-tree", "-util")),
+)
+"""Files that the jar needs. Stanford CoreNLP parses the captions. The jar writes its scores with a JavaScript engine,
+which Java 15 removed; Nashorn replaces it, and depends on ASM."""
+
+SPICE_TIME_LIMIT = 4 * 3600.0
+"""Seconds; parsing all reference captions of a split can take hours."""
+
+
+def measure_spice(pairs: Sequence[CaptionPair]) -> ImageMeans:
+    """Return SPICE of every image.
+
+    Raises:
+        MetricError: a file is missing (the message names it and its folder), or the jar fails.
+    """
+    folders = [PACKAGE / "lib", *(Path(name) for name in [os.environ.get(FOLDER)] if name)]
+    missing = [jar for jar in NEEDED if not any(any(folder.glob(jar)) for folder in folders)]
+    if missing:
+        raise MetricError(
+            f"SPICE needs {', '.join(missing)}: put them in {folders[-1]}, or in a folder that {FOLDER} names"
+        )
+    class_path = os.pathsep.join([str(PACKAGE / "spice-1.0.jar"), *(str(folder / "*") for folder in folders)])
+    with tempfile.TemporaryDirectory() as work:
+        captions, scores = Path(work, "captions.json"), Path(work, "scores.json")
+        requests = [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
+        captions.write_text(json.dumps(requests), encoding="utf-8")
+        scorer = ["-Xmx8G", "-cp", class_path, "edu.anu.spice.SpiceScorer"]
+        run_java("SPICE", [*scorer, str(captions), "-out", str(scores), "-silent"], SPICE_TIME_LIMIT)
+        answers = json.loads(scores.read_text(encoding="utf-8"))
+    by_image = {item["image_id"]: item["scores"]["All"]["f"] for item in answers}  # F-scores of all tuples, 0 to 1
+    if by_image.keys() != set(range(len(pairs))):
+        raise MetricError(f"SPICE scored {len(by_image)} of {len(pairs)} images")
+    return ImageMeans("spice", 100 * np.array([by_image[image] for image in range(len(pairs))], dtype=np.float64))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from showattendtell.visualization.charts import axis_over, category_axis
+from showattendtell.extensions.search.charts import axis_over, category_axis
 
 
 def test_places_lie_between_the_margins_in_proportion():
