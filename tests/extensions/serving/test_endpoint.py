@@ -26,7 +26,7 @@ from showattendtell.extensions.serving.app import PICTURE_CELL
 from showattendtell.extensions.serving.models import ModelRegistry, RegisteredModel
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
 from showattendtell.inference import pipeline
-from showattendtell.inference.pipeline import CaptioningPipeline, load
+from showattendtell.inference.pipeline import CaptioningPipeline, load, stacked
 from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.rendering import EXAMPLES
 
@@ -274,11 +274,12 @@ def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[
     built: list[Any] = []
     build = pipeline.ImageCaptionerEnsemble
     monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
+    given = [("a.png", PHOTOGRAPH)], stacked([model.pixels(PHOTOGRAPH)])
     for seed in (None, 5, 6, None, 5):
-        [output] = model.describe([PHOTOGRAPH], CaptionRequest(seed=seed, attention="sample"))
+        [output] = model.describe(*given, CaptionRequest(seed=seed, attention="sample"))
         assert output.tokens == expected[seed].tokens
         np.testing.assert_allclose(output.attention, expected[seed].attention, atol=1e-6)
         np.testing.assert_allclose(output.log_probs, expected[seed].log_probs, atol=1e-5)
     assert len(built) == 1
-    model.describe([PHOTOGRAPH], CaptionRequest(beam_size=2, seed=7))
+    model.describe(*given, CaptionRequest(beam_size=2, seed=7))
     assert len(built) == 2
