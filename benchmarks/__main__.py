@@ -32,7 +32,6 @@ BUDGETS = {
     "scoring": 26,
     "checkpoints": 14,
     "recompute": 34,
-    "calls": 40,
 }
 """Seconds per script on two cores, together less than ten minutes."""
 
