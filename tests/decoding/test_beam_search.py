@@ -176,11 +176,6 @@ def test_a_caption_is_returned_though_nothing_ends(settings: dict[str, Any]):
     assert all(token in SAYABLE for caption in captions for token in caption.tokens)
 
 
-def test_a_beam_wider_than_the_vocabulary_still_writes_captions():
-    captions = best(random_captioner(1), random_regions(1, images=2), beam_size=10, max_length=3)
-    assert all(0 < len(caption.tokens) <= 3 for caption in captions)
-
-
 def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[int]:
     """The caption of one image, from a search in lists that runs to the end.
 

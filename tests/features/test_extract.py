@@ -102,14 +102,6 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
     assert torch.equal(*drawn)
 
 
-@pytest.mark.slow
-def test_the_store_of_several_processes_is_the_same(
-    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
-):
-    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
-    assert content(tmp_path / "grids") == content(uninterrupted)
-
-
 def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int, views: int = 1) -> None:
     os.setsid()
     extraction = Extraction(workers=workers, views=views)
@@ -224,23 +216,6 @@ def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Datas
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
-
-
-def test_work_continues_after_a_broken_image_was_replaced(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    whole, broken = with_broken_image(dataset, tmp_path)
-    with pytest.raises(UserError, match=r"broken.jpg"):
-        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
-    Image.new("RGB", (64, 64)).save(broken)
-    store, readable = open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert readable == whole
-    assert len(store.rows([example.image for example in whole.examples()])) == len(dataset.examples())
-
-
-def test_a_store_of_other_weights_is_refused(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
-    other = Encoder("tf_efficientnet_lite0", "last", "random", size=64, resize=64)
-    with pytest.raises(UserError, match=r"was made with weights_sha256=\w{64}, this run has weights_sha256=\w{64}"):
-        open_features(few(dataset), other, tmp_path / "grids", skip_unreadable=False)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The stores of a cache, and the command that shows, verifies and merges them."""
 
 import re
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -33,16 +32,6 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_what_was_written_is_verified(tmp_path: Path, dtype: str):
-    store = tmp_path / "grids"
-    write(store, plan_of(settings={**SETTINGS, "dtype": dtype}))
-    verify_stores(tmp_path)
-    damage(store / "00001.npy", flip_bit)
-    with pytest.raises(UserError, match="grids is damaged"):
-        verify_stores(tmp_path)
-
-
 def flip_bit(shard: bytes) -> bytes:
     """Of the image in the middle of the third batch."""
     place = 128 + (2 * 32 + 16) * 120
@@ -70,17 +59,6 @@ def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
 
 def parts(sources: list[Path]) -> list[tuple[FeatureStore, list[str]]]:
     return list(zip(map(FeatureStore, sources), [OTHERS[1:], NAMES], strict=True))
-
-
-def test_a_merged_store_outlives_its_sources_and_they_it(cache: Path, tmp_path: Path):
-    sources = [cache / name / "tiny-16" for name in ("first", "second")]
-    merge(sources, tmp_path / "all")
-    shutil.rmtree(sources[0])
-    verify_stores(tmp_path / "all")
-    assert len(FeatureStore(tmp_path / "all")) == len(NAMES) + len(OTHERS) - 1
-    shutil.rmtree(tmp_path / "all")
-    verify_stores(sources[1])
-    assert len(FeatureStore(sources[1])) == len(OTHERS) - 1
 
 
 def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):

@@ -119,16 +119,6 @@ def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     assert found.error.norm() < 0.25 * exact.norm(), "too few samples"
 
 
-def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
-    """What the test above would find if p were not that which the captions were drawn from."""
-    captioner, owner = tiny("soft"), critic(num_samples=30)
-    with eval_mode(captioner):
-        exact = -gradient(expected_reward(captioner, owner), captioner)
-    owner._constraints = owner._constraints._replace(suppressed=(PAD, START, SAYABLE[1]))
-    found = estimate(captioner, owner, batches=90)
-    assert ((found.mean - exact).abs() > 6 * found.error).any()
-
-
 def test_the_parts_of_the_reward_are_weighted_and_distinguished():
     torch.manual_seed(0)
     captioner = tiny("soft")

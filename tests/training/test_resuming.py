@@ -81,11 +81,6 @@ def test_the_newest_unfinished_run_of_the_same_settings_continues(
     assert not new.exists()
 
 
-def test_runs_of_a_sweep_are_found(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "sweep/today/3")
-    assert find_start(resumed(True), new, root).folder == killed
-
-
 def test_where_all_are_finished_there_is_nothing_to_do(trained: Path, root: Path, new: Path):
     finished = copied(trained, "finished", root / "finished")
     start = find_start(resumed(True), new, root)
@@ -141,8 +136,6 @@ def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: P
         3,
         [
             (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
-            (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
-            (["trainer.max_epochs=1"], ["trainer.max_epochs=1 instead of 2"]),
             (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
             (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
         ],
@@ -157,25 +150,6 @@ def test_a_run_with_other_settings_is_refused_by_their_names(
         find_start(resumed(str(killed), *settings), new, root)
     for part in [f"{killed} has other settings", *message]:
         assert part in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    slow_after(
-        2,
-        [
-            "cache=elsewhere",
-            "dataset.root=moved",
-            "checkpoint_interval_minutes=3",
-            "data.num_workers=2",
-            "features.workers=2",
-            "logger=wandb",
-        ],
-    ),
-)
-def test_where_things_are_and_who_works_may_be_otherwise(trained: Path, root: Path, new: Path, setting: str):
-    killed = copied(trained, "killed", root / "killed")
-    assert find_start(resumed(str(killed), setting), new, root).checkpoint == killed / LAST
 
 
 @pytest.mark.parametrize(("which", "step"), [("finished", 10), ("killed", 8)])
@@ -208,24 +182,6 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
         with pytest.raises(UserError, match=f"was trained with .*{message}"):
             check_data(start, {METADATA_KEY: {**card, part: None}})
-
-
-@pytest.mark.parametrize(
-    "make", [lambda folder: None, lambda folder: folder.write_text(""), lambda folder: folder.mkdir()]
-)
-def test_a_named_run_that_is_none_is_reported(root: Path, new: Path, make: Any):
-    make(root / "run")
-    with pytest.raises(UserError, match=r"has no last\.ckpt to resume from; give the folder of a run"):
-        find_start(resumed(str(root / "run")), new, root)
-
-
-def test_a_checkpoint_of_before_there_was_resume_is_reported(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    content = torch.load(killed / LAST, weights_only=True)
-    del content["callbacks"]["LastCheckpoint"]
-    torch.save(content, killed / LAST)
-    with pytest.raises(UserError, match="was written by a version that could not resume"):
-        find_start(resumed(str(killed)), new, root)
 
 
 @pytest.mark.parametrize("number", slow_after(1, [60, 300]))
@@ -275,15 +231,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 ):
     killed = copied(trained, "killed", root / "killed")
     (killed / LAST).write_bytes(change((killed / LAST).read_bytes()))
-    os.utime(killed / LAST, times=((killed / PREVIOUS).stat().st_mtime + 90,) * 2)
     start = find_start(resumed(str(killed)), new, root)
     assert start.checkpoint == killed / PREVIOUS
     output = capsys.readouterr()
     assert f"warning: {killed / LAST} is damaged (" in output.err
-    assert (
-        "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again"
-        in output.err
-    )
+    assert "previous.ckpt was written before it, and what was trained since then is trained again" in output.err
     assert f"{killed} resumes after step 7, in epoch 2" in output.out
     small_run(resumed(False), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
@@ -296,14 +248,6 @@ def test_a_run_that_was_killed_between_two_names_continues(
     (killed / LAST).unlink()
     assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
     assert "warning" not in capsys.readouterr().err
-
-
-def test_a_run_without_a_whole_checkpoint_is_reported(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    for name in (LAST, PREVIOUS):
-        (killed / name).write_bytes((killed / name).read_bytes()[:5000])
-    with pytest.raises(UserError, match=r"has no intact checkpoint \(last.ckpt: .*; previous.ckpt: "):
-        find_start(resumed(str(killed)), new, root)
 
 
 def test_a_damaged_last_checkpoint_never_becomes_the_previous_one(trained: Path, root: Path):

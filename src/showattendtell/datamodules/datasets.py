@@ -28,8 +28,11 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
+ImageReader = Callable[..., Tensor]
+"""An `ImageSource` without `frames`."""
 
-class ImageReader(Protocol):
+
+class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
@@ -38,10 +41,6 @@ class ImageReader(Protocol):
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
         """
-
-
-class ImageSource(ImageReader, Protocol):
-    """An `ImageReader` that knows which parts of the photographs it returns."""
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that the image of the same call shows."""
@@ -86,11 +85,10 @@ class GridSource:
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
-        views = self._views(positions, draw).tolist()
-        return [
-            frame_of(self._examples[position], view, self._preprocessing)
-            for position, view in zip(positions, views, strict=True)
-        ]
+        frames = []
+        for position, view in zip(positions, self._views(positions, draw).tolist(), strict=True):
+            frames.append(frame_of(self._examples[position], view, self._preprocessing))
+        return frames
 
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
         if self.draws_views:
@@ -179,18 +177,16 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
-    if augmentation and not encoder.reads_pixels:
-        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
         raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
+            "augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or leave it out "
+            "and store features.views=2"
         )
-    if not encoder.reads_pixels:
-        for field in fields(extraction):
-            if getattr(extraction, field.name) != field.default:
-                raise UserError(
-                    f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
-                )
+    for field in fields(extraction):
+        if not encoder.reads_pixels and getattr(extraction, field.name) != field.default:
+            raise UserError(
+                f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
+            )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
@@ -213,11 +209,11 @@ class PackedRows:
 
     def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
         flat: Any = array(code)
-        ends = array("q", [0])
+        ends = [0]
         for row in rows:
             flat.extend(row)
             ends.append(len(flat))
-        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.frombuffer(ends, dtype=np.int64)
+        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.array(ends)
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -323,9 +319,8 @@ class CaptionDataset(TorchDataset[Batch]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
-        self.tokens = PackedTokens(
-            vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
-        )
+        captions = chain.from_iterable(example.captions for example in examples)
+        self.tokens = PackedTokens(vocabulary.encode(caption.words, caption.language) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
@@ -358,7 +353,7 @@ class CaptionDataset(TorchDataset[Batch]):
                 f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
-        dtype = half if half is not None and first.dtype == torch.float16 else first.dtype
+        dtype = half if half and first.dtype == torch.float16 else first.dtype
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
         for start in range(0, num_images, 256):
             positions = range(start, min(start + 256, num_images))

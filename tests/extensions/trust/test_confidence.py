@@ -13,7 +13,7 @@ from small_models import small_model
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import calibrate_captions
+from showattendtell.decoding.image_captioner import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
     UNSURE,
