@@ -128,9 +128,7 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
     ("device", "cores", "shared_memory", "given", "workers"),
     [
         ("cpu", 16, 2**36, None, 0),
-        ("cuda", 1, 2**36, None, 0),
         ("cuda", 8, 2**36, None, 7),
-        ("cuda", 64, 2**36, None, 16),
         ("cuda", 64, 2**26, None, 1),
         ("cuda", 8, 2**36, 2, 2),
     ],

@@ -178,26 +178,6 @@ def test_lengths_are_drawn_as_often_as_their_batches_say():
     assert all(abs(count / 5000 - 0.1) < 4 * error for count in counts.values())
 
 
-def in_turn(lengths: list[int]) -> bool:
-    """Whether between two batches of one length every other length that still has batches is visited once."""
-    for start, length in enumerate(lengths):
-        if length in lengths[start + 1 :]:
-            again = lengths.index(length, start + 1)
-            if Counter(lengths[start + 1 : again]) != dict.fromkeys(set(lengths[start + 1 :]) - {length}, 1):
-                return False
-    return True
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("kind", "visited_in_turn"), [(RoundRobinBuckets, True), (LengthBuckets, False)])
-def test_round_robin_visits_every_length_before_one_comes_again(
-    kind: type[BatchingStrategy], visited_in_turn: bool, seed: int
-):
-    lengths = [int(LENGTHS[batch[0]]) for batch in batches_of(kind, seed=seed)]
-    assert len(lengths) > 4 * len(set(lengths))
-    assert in_turn(lengths) == visited_in_turn
-
-
 def test_round_robin_worked_by_hand():
     """Three batches of length 5, one of 6, two of 7: all three, then 5 and 7, then 5."""
     lengths = np.array([5] * 5 + [6] + [7] * 3)

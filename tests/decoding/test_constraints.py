@@ -119,8 +119,3 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
 def test_rules_that_cannot_be_kept_are_reported(rules: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
         BeamSearch(**rules).in_tokens(VOCABULARY)
-
-
-def test_words_are_given_as_users_write_them():
-    rules = BeamSearch(prefix="Dog, cat!", required=["BALL", "dog", "ball"]).in_tokens(VOCABULARY)
-    assert (rules.prefix, rules.required) == ((4, 5), (6,))

@@ -203,15 +203,6 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
 
 
-def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    whole, broken = with_broken_image(few(dataset), tmp_path)
-    open_features(whole, encoder, tmp_path / "grids", skip_unreadable=True)
-    with pytest.raises(UserError, match=rf"was made without .* \(1, the first is {broken}\); skip them"):
-        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
-    _, readable = open_features(whole, encoder, tmp_path / "grids", skip_unreadable=True)
-    assert "broken.jpg" not in {example.image for example in readable.examples()}
-
-
 def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
@@ -221,8 +212,6 @@ def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Datas
 @pytest.mark.parametrize(
     ("settings", "extraction", "name"),
     [
-        ({}, Extraction(workers=3), "tf_efficientnet_lite0-last-64-resize73"),
-        ({"pool": 2}, Extraction(), "tf_efficientnet_lite0-last-64-resize73-pool2"),
         ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-4views"),
         ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-resize73-bfloat16"),
     ],
@@ -276,10 +265,6 @@ def test_grids_of_a_shorter_precision_are_reported_from_the_others(dataset: Data
     error = ((store[rows].float() - exact[rows].float()).norm() / exact[rows].float().norm()).item()
     assert 0.005 < error < 0.2
     assert store.settings == {**exact.settings, "precision": "bfloat16"}
-    with pytest.raises(UserError, match=r"was made with precision=bfloat16, this run has precision=float32"):
-        open_features(few(dataset), encoder, tmp_path / "grids", False)
-    with pytest.raises(UserError, match=r"was made with precision=float32, this run has precision=bfloat16"):
-        open_features(few(dataset), encoder, tmp_path / "exact", False, short)
 
 
 @pytest.mark.slow

@@ -152,13 +152,6 @@ def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[by
         FeatureStore(path, SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["00001.npy", "00001.json"])
-def test_a_missing_file_of_a_store_is_reported(path: Path, name: str):
-    (path / name).unlink()
-    with pytest.raises(UserError, match=rf"grids is damaged \({name}"):
-        FeatureStore(path, SETTINGS)
-
-
 def test_a_store_of_another_format_is_reported(path: Path):
     damage(path / "store.json", lambda whole: whole.replace(b'"format": 3', b'"format": 2'))
     with pytest.raises(UserError, match=r"grids has format 2, and this version reads 3; delete the folder"):

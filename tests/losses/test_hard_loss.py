@@ -16,7 +16,6 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.losses.caption import negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
@@ -178,12 +177,6 @@ def test_the_penalty_moves_attention_unless_it_is_only_reported():
     assert gradient(moved.terms["doubly_stochastic"], captioner).norm() > 0
     assert not reported.terms["doubly_stochastic"].requires_grad
     assert reported.metrics["doubly_stochastic"] > 0
-
-
-def test_soft_attention_has_no_draws_to_learn_from():
-    captioner = Captioner(SoftAttention(D, N), LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N)).double()
-    with pytest.raises(UserError, match="SoftAttention cannot be trained with HardLoss"):
-        HardLoss()(captioner, REGIONS, torch.tensor([0]), CAPTION)
 
 
 def test_no_region_is_tried_if_dropout_differs_between_regions():

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from slow_cases import slow_after
 from small_models import KINDS, VOCABULARY, small_captioner
 from small_training import small_config, small_run
 
@@ -79,17 +78,6 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     hidden = torch.randn(4, after.decoder.word_scores.in_features)
     ours, theirs = (one.decoder.word_scores(hidden).exp() for one in (after, before))
     torch.testing.assert_close(ours[:, size:].sum(dim=1), theirs[:, UNK])
-
-
-@pytest.mark.parametrize(
-    "setting", slow_after(1, ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
-)
-def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: Path, setting: str):
-    config = small_config(setting)
-    size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
-    name = setting.partition("=")[0]
-    with pytest.raises(UserError, match=rf"does not fit this model; it was trained with {name}="):
-        load(origin_of(checkpoint, setting), build_captioner(config, 3, size))
 
 
 def network(stride: int = 16, size: int = 64) -> Encoder:

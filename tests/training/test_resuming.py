@@ -81,13 +81,6 @@ def test_the_newest_unfinished_run_of_the_same_settings_continues(
     assert not new.exists()
 
 
-def test_where_all_are_finished_there_is_nothing_to_do(trained: Path, root: Path, new: Path):
-    finished = copied(trained, "finished", root / "finished")
-    start = find_start(resumed(True), new, root)
-    assert (start.folder, start.finished) == (finished, True)
-    assert start.best == pytest.approx(0.0, abs=100)
-
-
 def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]):
     copied(trained, "killed", root / "killed")
     (root / "begun").mkdir()
@@ -95,12 +88,6 @@ def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Pa
     (root / "strange" / LAST).write_text("no checkpoint")
     assert find_start(resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
     assert f"{root} has no run with these settings to resume; a new one starts in {new}" in capsys.readouterr().out
-
-
-def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    assert find_start(resumed(True), new, None) == ResumePoint(new)
-    assert find_start(resumed(True), killed, None).checkpoint == killed / LAST
 
 
 def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(trained: Path, root: Path, new: Path):
@@ -152,16 +139,15 @@ def test_a_run_with_other_settings_is_refused_by_their_names(
         assert part in str(refused.value)
 
 
-@pytest.mark.parametrize(("which", "step"), [("finished", 10), ("killed", 8)])
 def test_a_run_may_have_more_epochs_than_it_had(
-    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str], which: str, step: int
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
-    run = copied(trained, which, root / which)
+    run = copied(trained, "finished", root / "finished")
     start = find_start(resumed(str(run), "trainer.max_epochs=5"), new, root)
     assert (start.checkpoint, start.finished) == (run / LAST, False)
     printed = capsys.readouterr().out
     assert f"{run} is extended by 3 epochs, to 5" in printed
-    assert f"after step {step}" in printed
+    assert "after step 10" in printed
 
 
 def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new: Path):
@@ -219,7 +205,6 @@ def test_a_part_that_is_marked_as_a_folder_is_damage(trained: Path, tmp_path: Pa
 
 CHANGES = {
     "cut off": lambda content: content[: len(content) // 2],
-    "empty": lambda content: b"",
     "zeros": lambda content: bytes(len(content)),
     "a changed number": lambda content: content.replace(content[1000:1040], bytes(40)),
 }

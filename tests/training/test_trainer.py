@@ -129,7 +129,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
     [
         ("trainer.overfit_batches=2", r"use trainer\.limit_train_batches"),
         ("trainer.log_every_n_steps=0", "is not a number of steps"),
-        ("trainer.precision=bf16-true", "set it to 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.precision=bf16-true", "set 32-true, bf16-mixed or 16-mixed"),
     ],
 )
 def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):

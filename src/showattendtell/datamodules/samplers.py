@@ -182,7 +182,8 @@ class EpochBatchSampler(Sampler[Any], ABC):
         return len(self._indices())
 
     def __iter__(self) -> Iterator[Any]:
-        return self.start_at(self._done.pop(self.epoch, 0))
+        # a generator reads the epoch at its first batch: Lightning calls `set_epoch` after `iter`
+        yield from self.start_at(self._done.pop(self.epoch, 0))
 
     def start_at(self, first: int) -> Iterator[Any]:
         """Yield the batches of the epoch without the first ones."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import parent_process
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
@@ -24,6 +23,7 @@ from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_f
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
+from showattendtell.runtime.subprocesses import end_with_parent
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
@@ -226,18 +226,10 @@ def run_in_processes(number: int, function: Callable[[], None]) -> None:
 
 
 def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # torch asks for SIGINT then, which some shells ignore
     torch.set_num_threads(threads)
     try:
         function()
     except UserError as error:
         errors.put(error)
         sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    """End this process if its parent was killed. The SIGINT that torch sends then is ignored in some shells."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -29,7 +29,7 @@ from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write, fadvise, open_folder
+from showattendtell.runtime.files import fadvise, open_folder, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
@@ -221,12 +221,6 @@ def damaged(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is damaged ({reason}); delete the folder; prepare and train recreate it")
 
 
-def write_json(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    with atomic_write(file) as stream:
-        stream.write(f"{json.dumps(content, indent=1, default=BaseModel.model_dump)}\n".encode())
-
-
 def check_same_settings(path: Path, stored: Settings, expected: Settings) -> None:
     """Raise `UserError` if settings differ; the message names the first difference."""
     for key in {**stored, **expected}:
@@ -374,7 +368,7 @@ def verify_changed(path: Path) -> None:
         if not _is_verified(path):
             verify(path)
             with suppress(OSError):
-                write_json(path / VERIFIED, _shard_stamps(path))
+                write_json(_shard_stamps(path), path / VERIFIED)
 
 
 def _shard_stamps(path: Path) -> dict[str, list[int]]:

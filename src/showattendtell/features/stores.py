@@ -19,9 +19,9 @@ from showattendtell.features.store import (
     record_file,
     shard_file,
     verify,
-    write_json,
 )
 from showattendtell.features.writer import PLAN, seal
+from showattendtell.runtime.files import write_json
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -100,7 +100,7 @@ def merge(sources: Sequence[Path], output: Path) -> None:
             os.link(file, shard_file(partial, target))
         except OSError:  # another disk
             shutil.copyfile(file, shard_file(partial, target))
-        write_json(record_file(partial, target), record)
+        write_json(record.model_dump(), record_file(partial, target))
     names = "+".join(dict.fromkeys(manifest.dataset for manifest in manifests))
     seal(partial, names, settings, len(shards))
     partial.rename(output)

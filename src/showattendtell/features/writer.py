@@ -40,8 +40,8 @@ from showattendtell.features.store import (
     shard_file,
     shard_header,
     unpack,
-    write_json,
 )
+from showattendtell.runtime.files import write_json
 
 PLAN = "plan.json"
 
@@ -176,7 +176,7 @@ class ShardWriter:
         if self._written == len(self.batches):
             self._file.close()
             self._partial.rename(shard_file(self._path, self._number))
-            write_json(record_file(self._path, self._number), record)
+            write_json(record.model_dump(), record_file(self._path, self._number))
             self.close()
 
     def _append(self, content: bytes) -> None:
@@ -238,7 +238,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     with report_write_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
         if not is_finished(path) and not file.exists():
-            write_json(file, described)
+            write_json(described, file)
     with suppress(FileNotFoundError):  # another process has finished the store
         if _read_plan(file) != described:
             raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
@@ -272,7 +272,7 @@ def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     error = (lost / whole) ** 0.5 if whole else 0.0
     content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}
-    write_json(path / MANIFEST, content)
+    write_json(content, path / MANIFEST)
     for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
         for file in path.glob(pattern):
             file.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Early ends of a run: signals, losses that are not finite, and lost worker processes."""
 
-import json
 import math
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from torch import Tensor
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import write_json
 from showattendtell.runtime.launched import stop_signals
 
 REQUEUE = signal.SIGUSR1
@@ -136,8 +135,7 @@ class FiniteLoss(Callback):
         content = {**self._position, "loss": value, "images": images, "captions": captions}
         name = f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE
         file = Path(trainer.default_root_dir) / name
-        with atomic_write(file) as stream:
-            stream.write(json.dumps(content, indent=1).encode())
+        write_json(content, file)
         raise UserError(
             f"the loss of step {self._position['step']} is {value}; {file} lists the images and captions of its batch; "
             "lower optimizer.lr or look at them, and train again"

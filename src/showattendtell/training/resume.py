@@ -91,7 +91,7 @@ def is_resumed(settings: Mapping[str, Any]) -> bool:
 
 def check_unused(folder: Path) -> None:
     """Raise a `UserError` if the folder of a new run has files, except logs and those of a run without checkpoints."""
-    begun = {METRICS, TIMES} if (folder / LOCK).exists() else set()
+    begun = (METRICS, TIMES) if (folder / LOCK).exists() else ()
     files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
     if files:
         raise UserError(
@@ -203,9 +203,8 @@ def _is_moved(current: str, stored: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
     now, before = Path(current).expanduser(), Path(stored).expanduser()
-    if not now.name == before.name == BEST or not now.is_file():
-        return False
-    return not before.is_file() or filecmp.cmp(now, before, shallow=False)
+    is_best = now.name == before.name == BEST and now.is_file()
+    return is_best and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
 
 
 def discard(folder: Path) -> None:
@@ -251,11 +250,11 @@ def is_trained(folder: Path) -> bool:
 
 def peek(folder: Path) -> ResumePoint:
     """Read the newest checkpoint of a run that opens; a complete check would take long."""
-    files = _existing(folder)
-    for file in files[:-1]:
+    *newer, oldest = _existing(folder)
+    for file in newer:
         with suppress(UserError):
             return _read(file)[0]
-    return _read(files[-1])[0]
+    return _read(oldest)[0]
 
 
 def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
