@@ -142,9 +142,3 @@ def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_pa
         data.train_dataloader()
     data.trainer = lightning.Trainer(default_root_dir=tmp_path, use_distributed_sampler=False, **settings)
     assert len(data.train_dataloader()) == 4
-
-
-def test_workers_cannot_read_grids_from_a_device():
-    sentence = r"data\.cache_on_device=true needs no worker processes, got data\.num_workers=2; set data\.num_workers=0"
-    with pytest.raises(UserError, match=sentence):
-        caption_data(examples_of(), num_workers=2, cache_on_device=True)

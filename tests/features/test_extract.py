@@ -278,16 +278,6 @@ def test_a_store_is_the_same_whatever_computes_it(dataset: Dataset, tmp_path: Pa
     torch.testing.assert_close(store[store.rows(names)], exact[exact.rows(names)], rtol=2e-3, atol=2e-3)
 
 
-def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    pooled = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, pool=2)
-    fine, _ = open_features(few(dataset), encoder, tmp_path / "fine", False)
-    coarse, _ = open_features(few(dataset), pooled, tmp_path / "coarse", False)
-    rows = fine.rows([example.image for example in few(dataset).examples()])
-    regions = fine[rows].float()
-    by_hand = (regions[:, :1] + regions[:, 1:2] + regions[:, 2:3] + regions[:, 3:]) / 4
-    torch.testing.assert_close(coarse[rows].float(), by_hand, rtol=2e-3, atol=2e-3)
-
-
 def noisy(shard: bytes) -> bytes:
     """The shard with a third of its grids replaced by finite noise."""
     start, length = len(shard) // 3, len(shard) // 3 // 2

@@ -58,12 +58,6 @@ def continue_writing(path: Path, plan: StorePlan | None = None) -> list[list[str
     return encode.done
 
 
-def test_nothing_but_the_finished_store_is_left(path: Path):
-    write(path)
-    shards = [f"0000{number}.{kind}" for number in range(3) for kind in ("json", "npy")]
-    assert list(content(path)) == [*shards, "store.json"]
-
-
 def test_batches_of_the_next_shards_may_be_requested_ahead(path: Path, uninterrupted: dict[str, bytes]):
     def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
         return Encoding()(list(batches))

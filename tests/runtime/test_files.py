@@ -33,15 +33,6 @@ def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path):
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_what_was_there_is_kept_under_another_name(tmp_path: Path):
-    file, kept = tmp_path / "a.txt", tmp_path / "b.txt"
-    for content in ("one", "two", "three"):
-        with atomic_write(file, keep=kept) as stream:
-            stream.write(content.encode())
-    assert (file.read_text(), kept.read_text()) == ("three", "two")
-    assert names(tmp_path) == ["a.txt", "b.txt"]
-
-
 def test_a_file_that_is_written_twice_at_once_is_one_of_both(tmp_path: Path):
     file = tmp_path / "a.txt"
     with atomic_write(file) as one:

@@ -164,11 +164,9 @@ class CaptionDataModule(lightning.LightningDataModule):
         if self.trainer is not None:
             device, wanted = self.trainer.strategy.root_device, self.cache_on_device
             is_gpu = device.type == "cuda"
-            if wanted is None:
-                wanted = is_gpu and not self.num_workers and captions.fits_on(device)
-            if wanted:
+            if wanted or (wanted is None and is_gpu and not self.num_workers):
                 is_bfloat16 = is_gpu and self.trainer.precision == "bf16-mixed"
-                captions.cache_on(device, torch.bfloat16 if is_bfloat16 else None)
+                captions.cache_on(device, torch.bfloat16 if is_bfloat16 else None, required=bool(wanted))
         return self._loader(ShardedCaptionDataset(captions), self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:

@@ -1,5 +1,6 @@
 """Captions and images of a split in batches, and image sources. Sizes are those of `showattendtell.types`."""
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -326,28 +327,26 @@ class CaptionDataset(TorchDataset[Batch]):
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
         self._names = [example.image for example in examples]
 
-    def fits_on(self, device: torch.device) -> bool:
-        """Return whether the images are grids, one per image, that take at most half of a GPU's free memory."""
-        first = self.images([0])
-        is_grid = first.ndim == 3 and not getattr(self.images, "draws_views", False)
-        return is_grid and len(self._names) * first.nbytes <= torch.cuda.mem_get_info(device)[0] / 2
-
-    def cache_on(self, device: torch.device, half: torch.dtype | None = None) -> None:
+    def cache_on(self, device: torch.device, half: torch.dtype | None = None, required: bool = True) -> None:
         """Load the grids of all images into a device's memory, so that none is read again.
 
         Args:
             half: the dtype in half precision that grids in another one are converted to.
+            required: false: load them only if there is one per image and they take at most half of the free memory.
 
         Raises:
-            UserError: the images are pixels; the grids exceed the free memory of a GPU.
+            UserError: they are required, and the images are pixels, or the grids exceed the free memory of a GPU.
         """
         if self.is_cached:
             return
         first, num_images = self.images([0]), len(self._names)
-        if first.ndim != 3:
-            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         size = num_images * first.nbytes
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+        is_grid = first.ndim == 3
+        if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
+            return
+        if not is_grid:
+            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         if size > free:
             raise UserError(
                 f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "

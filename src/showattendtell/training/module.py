@@ -33,7 +33,7 @@ from showattendtell.training.extras import LossTerm
 from showattendtell.training.graphs import LossGraphs
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
-from showattendtell.training.recipe import Recipe, restore_encoder, restore_vocabulary
+from showattendtell.training.recipe import Recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_means"
@@ -293,8 +293,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
-            self.vocabulary = self.vocabulary or restore_vocabulary(checkpoint)
-            self.encoder = self.encoder or restore_encoder(checkpoint)
+            self.encoder, self.vocabulary = restore(checkpoint, self.encoder, self.vocabulary)
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._train_means.load_means(checkpoint.get(TRAINED, {}))
