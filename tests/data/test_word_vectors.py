@@ -1,13 +1,14 @@
 """Word vectors from text files and matrices, and the embeddings that begin with them."""
 
 import json
+import os
 import re
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from repository import SHARED
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -87,6 +88,22 @@ def test_a_text_file_that_has_no_vectors_is_reported(tmp_path: Path, content: st
         read_word_vectors(str(tmp_path / "vectors.txt"), WORDS)
 
 
+def test_a_line_is_read_in_parts(tmp_path: Path):
+    (tmp_path / "vectors.txt").write_text(f"dog 1 2\n{'0 ' * 20_000_000}\ncat 4 5\n")
+    tracemalloc.start()
+    found = read_word_vectors(str(tmp_path / "vectors.txt"), WORDS)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["cat"].tolist() == [4, 5]
+    assert peak < 100_000_000
+
+
+def test_a_pipe_is_reported(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe cannot be read \(it is a pipe or device\)"):
+        read_word_vectors(str(tmp_path / "pipe"), WORDS)
+
+
 def test_files_that_do_not_fit_are_reported(tmp_path: Path):
     rows = [[3.0, 0.0], [0.0, 6.0], [9.0, 0.0]]
     with pytest.raises(UserError, match="needs the tokenizer of its rows"):
@@ -110,11 +127,3 @@ def test_files_that_do_not_fit_are_reported(tmp_path: Path):
         read_word_vectors(source, ["cat"])
     with pytest.raises(UserError, match=r"nowhere.txt cannot be read \(No such file or directory\)"):
         read_word_vectors("nowhere.txt", WORDS)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_wordllama_has_the_words_of_flickr8k():
-    pytest.importorskip("wordllama", reason="needs wordllama, which make setup installs")
-    lines = (SHARED / "flickr8k/Flickr8k.token.txt").read_text(encoding="utf-8").lower().split("\n")[:500]
-    words = {word for line in lines for word in line.partition("\t")[2].split() if word.isalpha()}
-    assert len(read_word_vectors(WORDLLAMA, words)) == len(words) > 500

@@ -1,6 +1,7 @@
 """Every command that reads a file of others says in one sentence that it is no file of its kind."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def nested(depth: int) -> Any:
 
 
 MODELS: dict[str, Callable[[Path], Any]] = {
+    "pipe": os.mkfifo,
     "text": written(b"a dog"),
     "nested settings": altered(lambda metadata: metadata["config"].update(note=nested(30))),
     "environment": altered(lambda metadata: metadata["config"]["encoder"].update(network="${oc.env:SECRET}")),

@@ -151,8 +151,6 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
         node, depth = nodes.pop()
         if isinstance(node, str):
             characters += len(node)
-            if has_control(node):
-                raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
         elif isinstance(node, dict | list | tuple):
             values += len(node)
             inner = chain(node, node.values()) if isinstance(node, dict) else node
@@ -164,6 +162,8 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
                 f"{file} was altered: it has more than {max_values:,} values or {max_characters:,} characters, or they "
                 f"are nested more than {DEPTH} deep; do not trust the file"
             )
+        if isinstance(node, str) and has_control(node):
+            raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:

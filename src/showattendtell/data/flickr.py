@@ -55,7 +55,8 @@ def read_flickr8k(
         dataset = assemble("flickr8k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable, absent)
 
-    return _with_entities(read_languages(captions, read), folder, entities)
+    dataset = read_languages(captions, read)
+    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
 @paused_collection()
@@ -88,10 +89,7 @@ def read_flickr30k(
         dataset = assemble("flickr30k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable)
 
-    return _with_entities(read_languages(captions, read), folder, entities)
-
-
-def _with_entities(dataset: Dataset, folder: Path, entities: str | None) -> Dataset:
+    dataset = read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
@@ -142,8 +140,10 @@ class Entities:
 
     def __init__(self, path: Path):
         self.path = path
-        if not path.exists():
-            raise UserError(f"{path} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
+        if not (path.is_dir() or path.is_file()):
+            raise UserError(
+                f"{path} is no file or folder; set dataset.entities to the zip or folder of Flickr30k Entities"
+            )
         try:
             self.root = path if path.is_dir() else zipfile.Path(path)
         except zipfile.BadZipFile:

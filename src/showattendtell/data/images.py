@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,6 +22,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
+from showattendtell.runtime.files import check_regular
 from showattendtell.settings import ImageLength, is_url
 from showattendtell.types import Box
 
@@ -110,9 +110,7 @@ def image_size(path: str) -> tuple[int, int]:
 def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
     """Open a file with Pillow, as a header only unless it will be `decoded`. Any failure becomes a `UserError`."""
     with _reported(path):
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):  # reading a pipe would block
-            raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
+        check_regular(path)
         with open(path, "rb", buffering=0) as file:
             if decoded and file.read(2) == b"\xff\xd8":
                 file.seek(0)
@@ -170,7 +168,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     is_deep = upright.mode.startswith(("I", "F"))
     if not is_deep and not upright.has_transparency_data:
-        return upright.convert("RGB")
+        return upright if upright.mode == "RGB" else upright.convert("RGB")
     # in bands, because the steps take up to 30 bytes for a pixel
     width, rows = upright.width, math.ceil(BAND_PIXELS / upright.width)
     boxes = [(0, top, width, min(top + rows, upright.height)) for top in range(0, upright.height, rows)]
@@ -376,7 +374,8 @@ def as_image(photograph: Photograph) -> Image.Image:
         case bytes() | bytearray() | memoryview():
             return decode_image(bytes(photograph), name_of(photograph))
         case Image.Image():
-            return upright_rgb(photograph)
+            image = upright_rgb(photograph)
+            return image.copy() if image is photograph else image  # the caller may change its own
         case Tensor():
             pixels = photograph.detach().cpu()
             layout = pixels.movedim(0, 2) if pixels.ndim == 3 else pixels

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.runtime.files import check_regular
 from showattendtell.runtime.memory import paused_collection
 
 Layout = TypeVar("Layout")
@@ -24,11 +25,10 @@ def read_text(path: Path) -> str:
         UserError: it is missing, unreadable or not UTF-8.
     """
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, a file was expected") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
     except OSError as error:
@@ -109,6 +109,7 @@ class CaptionFile(NamedTuple):
     splits      image names by split; empty if the file has no splits
     references  reference captions by image name, if `captions` are generated
     folders     folder of each image by image name; empty if the file has none
+    notes       sentences on what was chosen or left out
     """
 
     form: str
@@ -117,6 +118,7 @@ class CaptionFile(NamedTuple):
     splits: Mapping[str, list[str]] = {}
     references: Mapping[str, list[str]] = {}
     folders: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
 
 
 CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]

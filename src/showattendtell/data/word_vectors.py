@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from showattendtell.errors import UserError, first_line, printable
+from showattendtell.runtime.files import check_regular
 
 WORDLLAMA = "wordllama"
 """A package whose wheel contains a matrix of token embeddings (Miller 2024, MIT license)."""
 
 TOKENIZER = "tokenizer.json"
+
+LONGEST_LINE = 1_000_000
+"""Largest number of characters that are read as a line; 4096 numbers take 50,000."""
 
 
 def read_word_vectors(source: str, words: Collection[str]) -> dict[str, Tensor]:
@@ -82,8 +87,9 @@ def _lines(path: Path, words: Collection[str]) -> Iterator[tuple[str, Tensor]]:
     """Yield words and vectors of a text file. A first line with the numbers of words and columns is skipped."""
     width = 0
     try:
+        check_regular(path)
         with rich.progress.open(path, "r", encoding="utf-8", errors="replace", description="word vectors") as file:
-            for i, line in enumerate(file, start=1):
+            for i, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
                 word, *fields = line.rstrip().split(" ")
                 if i == 1 and len(fields) == 1:
                     continue

@@ -26,7 +26,7 @@ from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.files import WEIGHTS, atomic_write
+from showattendtell.runtime.files import WEIGHTS, atomic_write, check_regular
 from showattendtell.types import Dataset, fingerprint
 
 FORMAT = 3
@@ -133,6 +133,7 @@ def find_damage(file: Path) -> str:
     torch stores a CRC-32 with each part of the file, but does not verify it.
     """
     try:
+        check_regular(file)
         with zipfile.ZipFile(file) as parts:
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
                 return "it is compressed, as torch never writes it"

@@ -1,12 +1,14 @@
 """Atomic writes, new files and folders, locks, checksums, and the file of a run's epoch times."""
 
 import csv
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -38,6 +40,13 @@ def expand_home(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise UserError(f"{path}: there is no home folder; set HOME, or SHOWATTENDTELL_CACHE for the cache") from None
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise an `OSError` for a folder, and for a pipe or device, whose reading might never end."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device", str(path))
 
 
 def cache_folder(given: str | Path | None = None) -> Path:

@@ -15,7 +15,7 @@ from rich.text import Text
 from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, printable
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
@@ -70,17 +70,21 @@ COUNTS = {
 
 
 class Terminal(Console):
-    """Standard output that may be closed, as by `... | head`. The command then continues without printing, and writes
-    its result files."""
+    """Standard output without the control characters of names from files. It may be closed, as by `... | head`: the
+    command then continues without printing, and writes its result files."""
 
     def on_broken_pipe(self) -> None:
         """Discard what is printed from now on."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    def print(self, *shown: Any, **options: Any) -> None:
+        lines = ("\n".join(map(printable, one.split("\n"))) if isinstance(one, str) else one for one in shown)
+        super().print(*lines, **options)
+
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
-    table = Table("split", title=dataset.name, title_justify="left")
+    table = Table("split", title=Text(printable(dataset.name)), title_justify="left")
     for column in ("images", "captions", "words per caption", "known words"):
         table.add_column(column, justify="right")
     for name, split in dataset.splits.items():

@@ -179,7 +179,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
 @pytest.mark.parametrize(
     ("settings", "files", "sentence"),
     slow_after(
-        4,
+        5,
         [
             (
                 [],
@@ -201,6 +201,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
                 {"train2017.zip": zipped({"../a.jpg": b""})},
                 "data/downloads/train2017.zip has the member ../a.jpg, which",
             ),
+            (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
             (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
             (["dataset=coc"], {}, "there is no dataset=coc; did you mean 'coco'?"),
             (["parts=[splits]"], {}, "parts=splits: this data set has no splits; available: captions, images"),
@@ -210,7 +211,6 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
                 {},
                 "file/downloads: Not a directory",
             ),
-            (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
         ],
     ),
 )

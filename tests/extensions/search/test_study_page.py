@@ -1,6 +1,8 @@
 """The table and the page of a study."""
 
+import os
 import re
+import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,13 +14,15 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from slow_cases import slow_after
 
+from showattendtell.errors import UserError
+from showattendtell.extensions.search import study_page
+from showattendtell.extensions.search.study import FILE, open_storage
 from showattendtell.extensions.search.study_page import (
     print_study,
     render,
     seconds,
     setting_chart,
     summarize_study,
-    train_command,
 )
 from showattendtell.runtime.files import duration
 
@@ -74,27 +78,11 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     assert "pruned: 12 s instead of 60 min (medians)" in printed
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
     assert "still running in other workers: trials 5" in printed
-    assert f"  {train_command(study.trials[1])}\n" in printed
-
-
-def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
-    study = optuna.create_study(study_name="mine [red]")
-    study.set_user_attr("space", {"monitor": "bleu4"})
-    choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
-    found = optuna.trial.create_trial(
-        value=1.0,
-        params={"places": "[output]"},
-        distributions={"places": choices},
-        user_attrs={"settings": {"places": "[output]"}},
-    )
-    study.add_trial(found)
-    print_study(summarize_study(study, Path("runs/[bold]")))
-    printed = capsys.readouterr().out
-    assert all(text in printed for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
+    assert "  python -m showattendtell.train 'dataset.root=" in printed
 
 
 def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
-    assert train_command(study.trials[1]) == (
+    assert summarize_study(study, Path("x")).command == (
         """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     )
 
@@ -139,12 +127,6 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: o
     assert {mark.kind for mark in rate.marks} == {"best", "trial", "pruned"}
 
 
-def test_where_less_is_better_the_least_is_the_best():
-    study = optuna.create_study(direction="minimize")
-    study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in (3.0, 2.0)])
-    assert [trial.value for trial in summarize_study(study, Path("x")).best] == [2.0, 3.0]
-
-
 def test_the_time_of_a_trial_is_that_of_its_run_or_else_until_its_end():
     whole = trial(TrialState.COMPLETE, 1.0, 0.001)
     whole.datetime_start = datetime(2026, 1, 1)
@@ -159,3 +141,33 @@ def test_axe_finds_no_fault(study: optuna.Study, scheme: str, width: int, tmp_pa
     with started_browser() as browser:
         page = render(summarize_study(study, Path("runs/mine-study")))
         assert_accessible(lambda **settings: browser.new_context(**settings).new_page(), page, tmp_path, scheme, width)
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT t.* FROM t, n ORDER BY n.x"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (f"ALTER TABLE trials RENAME TO t; CREATE VIEW trials AS {ENDLESS}", "takes more than 1 seconds or 4 GB"),
+        ("UPDATE trials SET state = 'OTHER'", "cannot be read (KeyError: 'OTHER')"),
+        ("DELETE FROM trial_user_attributes", "cannot be read (KeyError: 'settings')"),
+        ("UPDATE trial_user_attributes SET value_json = '{'", "cannot be read (Expecting property name"),
+        ("pipe", "takes more than 1 seconds"),
+    ],
+)
+def test_a_damaged_study_is_reported_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, reason: str
+):
+    storage = tmp_path / "pipe"
+    os.mkfifo(storage)
+    study = optuna.create_study(study_name=tmp_path.name, storage=open_storage(None, tmp_path))
+    study.set_user_attr("space", {"monitor": "bleu4"})
+    study.add_trial(trial(TrialState.COMPLETE, 20.0, 0.001))
+    if change != "pipe":
+        with sqlite3.connect(tmp_path / FILE) as database:
+            database.executescript(change)
+    if "seconds" in reason:
+        monkeypatch.setattr(study_page, "SECONDS", 1)
+    with pytest.raises(UserError, match=re.escape(reason)):
+        study_page.report_study(tmp_path, str(storage) if change == "pipe" else None)

@@ -19,7 +19,6 @@ from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.interfaces import Attention, AttentionCache, AttentionOutput, DecoderState, is_fused
 from showattendtell.models.kernels import attention as kernels
-from showattendtell.models.kernels import recurrence
 
 D, N, V = 7, 6, 11
 OWNERS = torch.tensor([2, 0, 1, 0, 2])
@@ -104,14 +103,6 @@ def test_gradients_are_those_of_steps_one_by_one(kind, spread: float, monkeypatc
     assert together.keys() == apart.keys()
     for name, gradient in apart.items():
         torch.testing.assert_close(together[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
-
-
-def test_gradients_are_the_same_with_a_copy_of_the_regions_per_caption(kind, monkeypatch: pytest.MonkeyPatch):
-    shared = Learner(*kind, torch.float64).gradients()
-    monkeypatch.setattr(recurrence, "_copies_regions", lambda *_: True)  # as on a GPU
-    copied = Learner(*kind, torch.float64).gradients()
-    for name, gradient in shared.items():
-        torch.testing.assert_close(copied[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

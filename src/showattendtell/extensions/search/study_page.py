@@ -2,8 +2,10 @@
 
 import resource
 import shlex
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -18,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from showattendtell.config.validation import reading
-from showattendtell.extensions.search.charts import Axis, Chart, Mark, axis_over, category_axis
+from showattendtell.errors import UserError, printable
+from showattendtell.extensions.search.charts import Chart, Mark, axis_over, category_axis
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
 from showattendtell.visualization.rendering import fill
@@ -47,8 +50,10 @@ class StudySummary(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that trains the best trial's model again."""
-        return train_command(self.best[0]) if self.best else ""
+        """The command that trains the best trial's model again, outside of the study."""
+        settings = self.best[0].user_attrs["settings"] if self.best else {}
+        arguments = [shlex.quote(f"{name}={value}") for name, value in settings.items()]
+        return " ".join(["python -m showattendtell.train", *arguments])
 
     @property
     def evaluation(self) -> str | None:
@@ -61,20 +66,18 @@ class StudySummary(NamedTuple):
     @property
     def whole_time(self) -> float:
         """The median time of a completed trial."""
-        return median(seconds(trial) for trial in self.best) if self.best else 0.0
+        return median(map(seconds, self.best)) if self.best else 0.0
 
 
 def summarize_study(study: Study, folder: Path) -> StudySummary:
     """Sort the trials of a study, whose runs are in `folder`, by their states; completed ones from the best on."""
     trials = study.get_trials(deepcopy=False)
 
-    def those(state: TrialState) -> list[FrozenTrial]:
-        return [trial for trial in trials if trial.state == state]
-
+    by_state = {state: [trial for trial in trials if trial.state == state] for state in TrialState}
     maximize = study.direction == StudyDirection.MAXIMIZE
-    best = sorted(those(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
-    failed = [trial for trial in those(TrialState.FAIL) if "error" in trial.user_attrs]
-    return StudySummary(study, folder, best, those(TrialState.PRUNED), failed, those(TrialState.RUNNING))
+    best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
+    failed = [trial for trial in by_state[TrialState.FAIL] if "error" in trial.user_attrs]
+    return StudySummary(study, folder, best, by_state[TrialState.PRUNED], failed, by_state[TrialState.RUNNING])
 
 
 def seconds(trial: FrozenTrial) -> float:
@@ -83,21 +86,15 @@ def seconds(trial: FrozenTrial) -> float:
     return trial.user_attrs.get("seconds", until_end)
 
 
-def train_command(trial: FrozenTrial) -> str:
-    """Return the command that repeats the trial outside of the study."""
-    settings = [shlex.quote(f"{name}={value}") for name, value in trial.user_attrs["settings"].items()]
-    return " ".join(["python -m showattendtell.train", *settings])
-
-
 def print_study(summary: StudySummary) -> None:
     """Print the best, pruned, failed and running trials, and the command of the best."""
     console = Console(highlight=False)
-    title = Text(f"{summary.study.study_name}: {_counts(summary)}")
+    title = Text(printable(f"{summary.study.study_name}: {_counts(summary)}"))
     metric = FIGURES[summary.study.user_attrs["space"]["monitor"]].removesuffix(" in validation")
     table = Table("trial", metric, "wall time", "settings searched", title=title, title_justify="left")
     for trial in summary.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
+        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(printable(searched)))
     console.print(table)
     lines = []
     if summary.pruned:
@@ -111,12 +108,13 @@ def print_study(summary: StudySummary) -> None:
         lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
         lines.append(f"  {summary.command}")
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(printable(line), markup=False, soft_wrap=True)
 
 
 def _counts(summary: StudySummary) -> str:
-    names, counts = ("finished", "pruned", "failed", "running"), map(len, summary[2:])
-    return ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True) if count) or "no trials"
+    names = ("finished", "pruned", "failed", "running")
+    counts = [f"{len(trials)} {name}" for name, trials in zip(names, summary[2:], strict=True) if trials]
+    return ", ".join(counts) or "no trials"
 
 
 def render(summary: StudySummary) -> str:
@@ -138,7 +136,7 @@ def render(summary: StudySummary) -> str:
 
 
 SECONDS, MEMORY = 60, 4 * 2**30
-"""The most computing time and memory, in bytes, that reading the storage of a study takes: a query may have no end."""
+"""The most time and memory, in bytes, that the report of a study takes: a query of its storage may have no end."""
 
 
 def report_study(folder: Path, storage: str | None) -> None:
@@ -147,21 +145,24 @@ def report_study(folder: Path, storage: str | None) -> None:
     Raises:
         UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
     """
-    pool = ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources)
-    with reading(f"the study in {folder}"), pool:
-        pool.submit(_read_trials, folder, storage).result()
-        report(find_study(folder, storage), folder)
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources) as pool:
+        try:
+            pool.submit(_read_and_report, folder, storage).result()
+        except BrokenProcessPool:
+            limits = f"{SECONDS} seconds or {MEMORY / 2**30:.0f} GB"
+            raise UserError(f"the study in {folder} takes more than {limits}; restore a copy of it") from None
 
 
 def _limit_resources() -> None:
-    """Make the system end this process if it needs more than `SECONDS` of computing or `MEMORY`."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    """Make the system end this process if it needs more than `SECONDS` or `MEMORY`."""
+    signal.alarm(SECONDS)
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
 
 
-def _read_trials(folder: Path, storage: str | None) -> None:
-    find_study(folder, storage).get_trials(deepcopy=False)
+def _read_and_report(folder: Path, storage: str | None) -> None:
+    with reading(f"the study in {folder}"):
+        report(find_study(folder, storage), folder)
 
 
 def report(study: Study, folder: Path) -> None:
@@ -184,7 +185,14 @@ def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
     else:
         x, positions = axis_over(name, values, log=bool(getattr(space, "log", False))), values
     y = axis_over(metric, [trial.value or 0.0 for trial in trials])
-    marks = [_dot(trial, summary, x.position(value), y) for trial, value in zip(trials, positions, strict=True)]
+    marks = []
+    for trial, position in zip(trials, positions, strict=True):
+        kind = "best" if trial is summary.best[0] else "trial"
+        if trial.state == TrialState.PRUNED:
+            kind = "pruned"
+        params = ", ".join(f"{name}={_shown(value)}" for name, value in trial.params.items())
+        about = f"trial {trial.number}: {trial.value:.3f}; {params}"
+        marks.append(Mark(kind, [(x.position(position), y.position(trial.value or 0.0))], about))
     return Chart(x, y, marks)
 
 
@@ -193,26 +201,13 @@ def _searched(summary: StudySummary) -> list[str]:
     return list(dict.fromkeys(name for trial in summary.best for name in trial.params))
 
 
-def _kind(trial: FrozenTrial, summary: StudySummary) -> str:
-    if trial.state == TrialState.PRUNED:
-        return "pruned"
-    return "best" if trial.number == summary.best[0].number else "trial"
-
-
 def _legend(summary: StudySummary) -> dict[str, str]:
-    kinds = {"best": "best trial", "trial": "completed trial", "pruned": "pruned trial, its last value"}
-    present = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
-    return {kind: label for kind, label in kinds.items() if kind in present}
-
-
-def _dot(trial: FrozenTrial, summary: StudySummary, x: float, y: Axis) -> Mark:
-    return Mark(_kind(trial, summary), [(x, y.position(trial.value or 0.0))], _about(trial))
-
-
-def _about(trial: FrozenTrial) -> str:
-    """Return what is shown of a trial on hover."""
-    value = "" if trial.value is None else f": {trial.value:.3f}"
-    return f"trial {trial.number}{value}; {', '.join(f'{name}={_shown(one)}' for name, one in trial.params.items())}"
+    legend = {"best": "best trial"}
+    if len(summary.best) > 1:
+        legend["trial"] = "completed trial"
+    if summary.pruned:
+        legend["pruned"] = "pruned trial, its last value"
+    return legend
 
 
 def _shown(value: object) -> str:

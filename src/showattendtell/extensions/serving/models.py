@@ -6,6 +6,7 @@ from functools import lru_cache
 from threading import Lock
 
 from PIL import Image
+from torch import Tensor
 
 from showattendtell.data.images import decode_image
 from showattendtell.decoding.beam_search import BeamSearch
@@ -13,7 +14,7 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload, clean
-from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.inference.pipeline import CaptioningPipeline, stacked
 from showattendtell.visualization.pages import ImageCaptions
 
 VARIANTS = 8  # number of beam sizes and languages for which the pipeline of a model is kept
@@ -27,7 +28,7 @@ class RegisteredModel:
 
     def __init__(self, name: str, captioner: CaptioningPipeline):
         captioner.check_reads_pixels()
-        self.name, self._captioner = name, captioner
+        self.name, self._captioner, self.pixels = name, captioner, captioner.pixels
         attentions = (model.module.captioner.attention for model in captioner.models)
         self.hard = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self._pipeline = lru_cache(VARIANTS)(self._with_options)
@@ -43,13 +44,15 @@ class RegisteredModel:
     def decoding(self) -> Decoding:
         return self._captioner.models[0].module.decoding
 
-    def describe(self, photographs: list[Image.Image], options: CaptionRequest) -> list[ImageCaptions]:
-        """Return the captions of each photograph; called by one thread at a time."""
+    def describe(
+        self, photographs: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor], options: CaptionRequest
+    ) -> list[ImageCaptions]:
+        """Return the captions of photographs, see `CaptioningPipeline.describe`; called by one thread at a time."""
         pipeline = self._pipeline(options.beam_size, options.language)
         pipeline.seed = self._captioner.seed if options.seed is None else options.seed
         for attention, mode in self.hard.items():
             attention.inference_mode = options.attention or mode
-        return pipeline(photographs)
+        return list(pipeline.describe(photographs, inputs))
 
     def _with_options(self, beam_size: int | None, language: str | None) -> CaptioningPipeline:
         """Return a pipeline of the same models with another beam size and language; their weights are shared."""
@@ -101,5 +104,11 @@ class ModelRegistry:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
         except UserError as error:
             raise RequestError(422, str(error)) from None
+        # before the lock, since large photographs take a second
+        inputs = [stacked(map(model.pixels, images)) for model in models]
+        pictures = [(photograph.name, image) for photograph, image in zip(photographs, images, strict=True)]
         with self._lock:
-            return {model.name: model.describe(images, options) for model in models}
+            return {
+                model.name: model.describe(pictures, pixels, options)
+                for model, pixels in zip(models, inputs, strict=True)
+            }

@@ -127,9 +127,7 @@ class RegionPairs:
             grad_weights[0] += 2 * (grad_scores.flatten() @ s.flatten(0, 1))
             slope = torch.addcmul(s, s, s, value=-1).mul_(grad_scores.unsqueeze(2))  # (s - s^2) de
             grad_queries[rows] = 4 * self.weights * slope.sum(dim=1)
-            if self.groups.alone:
-                grad_keys[images].addcmul_(slope, self.weights, value=4)
-            elif isinstance(images, slice):  # the captions of one image
+            if isinstance(images, slice):  # the captions of one image
                 grad_keys[images] += 4 * self.weights * slope.sum(dim=0)
             else:
                 grad_keys.index_add_(0, images, 4 * self.weights * slope)

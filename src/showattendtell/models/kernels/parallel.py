@@ -134,11 +134,10 @@ class CaptionGroups:
     Args:
         image_index: (B,) the image of each caption.
         num_images: I.
-        alone: whether caption i is the only one of image i.
     """
 
-    def __init__(self, image_index: Tensor, num_images: int, alone: bool = False):
-        self.image_index, self._num_images, self.alone = image_index, num_images, alone
+    def __init__(self, image_index: Tensor, num_images: int):
+        self.image_index, self._num_images = image_index, num_images
 
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
@@ -151,12 +150,9 @@ class CaptionGroups:
     def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
         """Yield images and the matching rows of the first `count` captions, for the plain torch implementation.
 
-        On the CPU: one image with its captions, which share it in the cache. On other devices, and if every caption has
-        an image of its own: all captions at once, each with its image.
+        On the CPU: one image with its captions, which share it in the cache. On other devices: all captions at once,
+        each with its image.
         """
-        if self.alone:
-            yield slice(0, count), slice(0, count)
-            return
         if self.image_index.device.type != "cpu":
             yield self.image_index[:count], slice(0, count)
             return

@@ -38,9 +38,6 @@ from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import SampledLocations
 
-MAX_COPIED = 2**28
-"""The largest number of values of regions and keys that are copied once per caption on a GPU; see `_copies_regions`."""
-
 
 class Sampler(NamedTuple):
     """How hard attention samples locations.
@@ -111,9 +108,6 @@ def unroll_fused(
         else:
             keys, regions = keys.to(single), regions.to(single)
             groups = CaptionGroups(image_index, len(keys))
-            if _copies_regions(keys, regions, len(image_index)):
-                groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
-                keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
             sample_locations = None if sampler is None else sampler.sample
             results = _Recurrence.apply(packing, groups, sample_locations, *attended, keys, regions, *inputs)
     hidden, context, scores, beta, sampled = results
@@ -124,12 +118,6 @@ def unroll_fused(
         word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes])
         sample = SampledLocations.of(log_weights.unsqueeze(1), sampled, word_expectation)
     return Steps(hidden, log_weights.exp(), gates, context, sample)
-
-
-def _copies_regions(keys: Tensor, regions: Tensor, num_captions: int) -> bool:
-    """Return whether to copy keys and regions once per caption, so that no step gathers the rows of its images and adds
-    gradients to them by index."""
-    return keys.device.type != "cpu" and num_captions * (keys[0].numel() + regions[0].numel()) <= MAX_COPIED
 
 
 class _Recurrence(torch.autograd.Function):
