@@ -26,9 +26,9 @@ from showattendtell.features.store import (
     shard_bytes,
     shard_file,
     shard_header,
-    write_json,
 )
 from showattendtell.features.writer import StorePlan, seal
+from showattendtell.runtime.files import write_json
 
 SIZES = (8_000, 120_000)
 ROWS, COLUMNS, REGION_DIM = 14, 14, 512
@@ -56,7 +56,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             file.write(shard_header(settings, len(names)))
             file.truncate(shard_bytes(settings, len(names)))
         record = ShardRecord(images=list(names), skipped={}, checksum=0, lost=0, whole=0, stamps={})
-        write_json(record_file(path, number), record)
+        write_json(record.model_dump(), record_file(path, number))
     seal(path, plan.dataset, settings, len(plan.shards))
 
 

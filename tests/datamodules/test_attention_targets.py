@@ -134,18 +134,6 @@ def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examp
     assert (nothing.indices.dtype, nothing.masses.dtype) == (torch.long, torch.float32)
 
 
-def test_packed_boxes_are_those_of_the_captions_in_few_bytes(examples: list[Example]):
-    two = Caption(("a", "b"), (Phrase(0, BOXES[1]), Phrase(1, BOXES[0])))
-    captions = [*examples[0].captions, Caption(("a",)), two]
-    packed = PackedBoxes(captions)
-    assert len(packed) == 3
-    for number, caption in enumerate(captions):
-        words = [(word, [tuple(box) for box in boxes.tolist()]) for word, boxes in packed.of_caption(number)]
-        assert [word for word, _ in words] == [phrase.noun for phrase in caption.phrases]
-        for (_, boxes), phrase in zip(words, caption.phrases, strict=True):
-            np.testing.assert_allclose(boxes, phrase.boxes, rtol=1e-6)
-
-
 def test_batches_have_targets_if_they_are_asked_for(examples: list[Example]):
     def source(examples: list[Example], view: str = "plain") -> ImageSource:
         return PixelSource(PREPROCESSING, examples, "plain" if view == "drawn" else view)

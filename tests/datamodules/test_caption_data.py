@@ -16,12 +16,11 @@ from three_images import (
     vocabulary,
 )
 
-from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, View
+from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName
+from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.datamodules.loader import read_ahead
 from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
 from showattendtell.errors import UserError
-from showattendtell.types import Dataset, Example
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -57,18 +56,6 @@ def test_the_data_module_trains_on_the_batches_requested(
         assert part.shard == (1, len(other.tokens))
         for tensor, same in zip(part.content, other, strict=True):
             torch.testing.assert_close(tensor, same)
-
-
-def test_only_of_the_images_to_train_on_are_views_drawn():
-    asked = []
-
-    def source(examples: tuple[Example, ...], view: View = "plain") -> ImageSource:
-        asked.append((len(examples), view))
-        return numbered
-
-    splits = {"train": tuple(examples_of()), "val": tuple(examples_of()[:2])}
-    CaptionDataModule(Dataset("three", splits), vocabulary(), source, batch_size=2, seed=0)
-    assert sorted(set(asked)) == [(2, "plain"), (3, "drawn")]
 
 
 class Report(Callback):
@@ -155,9 +142,3 @@ def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_pa
         data.train_dataloader()
     data.trainer = lightning.Trainer(default_root_dir=tmp_path, use_distributed_sampler=False, **settings)
     assert len(data.train_dataloader()) == 4
-
-
-def test_workers_cannot_read_grids_from_a_device():
-    sentence = r"data\.cache_on_device=true needs no worker processes, got data\.num_workers=2; set data\.num_workers=0"
-    with pytest.raises(UserError, match=sentence):
-        caption_data(examples_of(), num_workers=2, cache_on_device=True)

@@ -53,17 +53,3 @@ def test_the_caption_with_the_largest_expected_bleu_is_chosen(seed: int):
     assert all(first > second - 0.02 for first, second in itertools.pairwise(worth))
     assert worth[0] == pytest.approx(max(worth), abs=0.02)
     assert max(worth) - min(worth) > 0.1, "nothing to choose"
-
-
-def test_rules_hold_for_the_beam_and_for_the_draws():
-    ensemble, regions = Ensemble([random_captioner(1)]), [random_regions(1, images=3)]
-    for [caption] in Consensus(num_samples=5, max_length=6, forbidden=["dog"], min_length=2).generate(
-        ensemble, regions, VOCABULARY
-    ):
-        assert VOCABULARY.encode(["dog"])[0] not in caption.tokens
-        assert len(caption.tokens) > 2
-
-
-def test_more_captions_than_the_beam_has_are_refused():
-    with pytest.raises(ValueError, match="num_captions=4 needs a beam as large; got beam_size=3"):
-        Consensus(num_captions=4, beam_size=3)

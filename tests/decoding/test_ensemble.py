@@ -40,17 +40,6 @@ def test_several_models_find_the_caption_that_the_mean_of_their_p_makes_likelies
         assert caption.attention.shape == (len(expected), seen[0].shape[1])
 
 
-@torch.no_grad()
-def test_a_model_that_speaks_with_itself_says_what_it_says_alone():
-    captioner, regions = random_captioner(5), random_regions(5, images=6)
-    decoding = BeamSearch(beam_size=3, max_length=8)
-    alone = decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)
-    twice = decoding.generate(Ensemble([captioner, captioner]), [regions, regions], VOCABULARY)
-    assert [caption.tokens for [caption] in twice] == [caption.tokens for [caption] in alone]
-    for [caption], [expected] in zip(twice, alone, strict=True):
-        torch.testing.assert_close(caption.attention, expected.attention)
-
-
 BLANK = torch.zeros(1, 1, dtype=torch.double)
 
 

@@ -41,15 +41,6 @@ def test_a_model_of_several_languages_writes_the_first_by_default():
     assert captions(None) == captions("en") != captions("zh")
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "message"),
-    [(JOINT, "does not write 'de'; available: en, zh"), (Vocabulary([*SPECIAL, "dog"]), "it has one language")],
-)
-def test_an_unknown_language_is_reported(vocabulary: Vocabulary, message: str):
-    with pytest.raises(UserError, match=message):
-        BeamSearch(language="de").in_tokens(vocabulary)
-
-
 def test_a_prefix_may_have_several_tokens_a_word():
     vocabulary = subwords()
     tokens = BeamSearch(prefix="Ein Mund").in_tokens(vocabulary).prefix

@@ -1,7 +1,5 @@
 """The stores of a cache, and the command that shows, verifies and merges them."""
 
-import re
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -33,27 +31,10 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_what_was_written_is_verified(tmp_path: Path, dtype: str):
-    store = tmp_path / "grids"
-    write(store, plan_of(settings={**SETTINGS, "dtype": dtype}))
-    verify_stores(tmp_path)
-    damage(store / "00001.npy", flip_bit)
-    with pytest.raises(UserError, match="grids is damaged"):
-        verify_stores(tmp_path)
-
-
 def flip_bit(shard: bytes) -> bytes:
     """Of the image in the middle of the third batch."""
     place = 128 + (2 * 32 + 16) * 120
     return shard[:place] + bytes([shard[place] ^ 1]) + shard[place + 1 :]
-
-
-def test_all_damaged_stores_are_listed(cache: Path):
-    damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
-    damage(cache / "second" / "tiny-16" / "00000.npy", lambda shard: b"\x93NUMPX" + shard[6:])
-    with pytest.raises(UserError, match=r"first/tiny-16 is damaged \(00001.npy.*second/tiny-16 is damaged \(00000.npy"):
-        verify_stores(cache)
 
 
 def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
@@ -70,17 +51,6 @@ def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
 
 def parts(sources: list[Path]) -> list[tuple[FeatureStore, list[str]]]:
     return list(zip(map(FeatureStore, sources), [OTHERS[1:], NAMES], strict=True))
-
-
-def test_a_merged_store_outlives_its_sources_and_they_it(cache: Path, tmp_path: Path):
-    sources = [cache / name / "tiny-16" for name in ("first", "second")]
-    merge(sources, tmp_path / "all")
-    shutil.rmtree(sources[0])
-    verify_stores(tmp_path / "all")
-    assert len(FeatureStore(tmp_path / "all")) == len(NAMES) + len(OTHERS) - 1
-    shutil.rmtree(tmp_path / "all")
-    verify_stores(sources[1])
-    assert len(FeatureStore(sources[1])) == len(OTHERS) - 1
 
 
 def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
@@ -104,18 +74,6 @@ def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
 def features(run_forked: RunCommand, tmp_path: Path) -> RunCommand:
     """The command, with its cache in the user's folder."""
     return partial(run_forked, "features", "cache=.", folder=tmp_path)
-
-
-def test_the_command_shows_every_store(cache: Path, features: RunCommand):
-    shown = features()
-    assert shown.status == 0, shown.err
-    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
-    assert lines[0] == "in features"
-    assert any(
-        re.fullmatch(r"first/tiny-16 300 2 x 3 x 5 float16, 2 views 4\d\.\d kB complete", line) for line in lines
-    )
-    assert any(line.startswith("second/tiny-16 19, 1 skipped") for line in lines)
-    assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 shards") for line in lines)
 
 
 def test_the_command_verifies_and_reports_all_damage(cache: Path, features: RunCommand):

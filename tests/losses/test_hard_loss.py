@@ -16,7 +16,6 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.losses.caption import negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
@@ -101,25 +100,6 @@ def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(settings: 
     assert found.error.norm() < 0.2 * exact.norm(), "too few samples"
 
 
-def test_the_reinforce_term_is_needed():
-    """What the test above would see if the draws were taken for constants."""
-    captioner, loss = tiny(), without_entropy()
-    loss.reward_weight = 0.0
-    found = estimate(captioner, loss, batches=30)
-    difference = (found.mean - gradient(-bound(captioner), captioner)).abs()
-    assert (difference > 4 * found.error).any()
-
-
-def test_every_remedy_lowers_the_variance():
-    plain = estimate(tiny(), without_entropy(), batches=20).variance
-    with_baseline = estimate(tiny(), without_entropy(baseline=bound(tiny()).item()), batches=20).variance
-    leave_one_out = estimate(tiny(estimator="rloo", num_samples=4), without_entropy(), batches=20).variance
-    exact = estimate(tiny(estimator="exact"), without_entropy(), batches=20).variance
-    assert with_baseline < 0.5 * plain
-    assert 4 * leave_one_out < 1.5 * with_baseline, "four samples with each other as baselines"
-    assert exact < 0.5 * plain
-
-
 def test_the_baseline_follows_the_mean_reward_and_hangs_outside_training():
     captioner, loss = tiny(), HardLoss(baseline_decay=0.9).double()
     expected = 0.0
@@ -197,12 +177,6 @@ def test_the_penalty_moves_attention_unless_it_is_only_reported():
     assert gradient(moved.terms["doubly_stochastic"], captioner).norm() > 0
     assert not reported.terms["doubly_stochastic"].requires_grad
     assert reported.metrics["doubly_stochastic"] > 0
-
-
-def test_soft_attention_has_no_draws_to_learn_from():
-    captioner = Captioner(SoftAttention(D, N), LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N)).double()
-    with pytest.raises(UserError, match="SoftAttention cannot be trained with HardLoss"):
-        HardLoss()(captioner, REGIONS, torch.tensor([0]), CAPTION)
 
 
 def test_no_region_is_tried_if_dropout_differs_between_regions():

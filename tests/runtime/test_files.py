@@ -13,12 +13,9 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import (
     atomic_write,
     cache_folder,
-    fadvise,
     new_file,
     new_folder,
     new_path,
-    read_times,
-    write_times,
 )
 
 
@@ -34,15 +31,6 @@ def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path):
         assert file.read_text() == "before"
     assert file.read_text() == "behind"
     assert names(tmp_path) == ["a.txt"]
-
-
-def test_what_was_there_is_kept_under_another_name(tmp_path: Path):
-    file, kept = tmp_path / "a.txt", tmp_path / "b.txt"
-    for content in ("one", "two", "three"):
-        with atomic_write(file, keep=kept) as stream:
-            stream.write(content.encode())
-    assert (file.read_text(), kept.read_text()) == ("three", "two")
-    assert names(tmp_path) == ["a.txt", "b.txt"]
 
 
 def test_a_file_that_is_written_twice_at_once_is_one_of_both(tmp_path: Path):
@@ -104,22 +92,6 @@ def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path):
     assert error.value.filename == str(tmp_path / "a.txt")
     assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "before"
-
-
-@pytest.mark.parametrize("call", [None, "posix_fadvise"])
-def test_a_file_is_read_where_a_system_lacks_calls(call: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    if call:
-        monkeypatch.delattr(os, call)
-    with (tmp_path / "a").open("w+b") as file:
-        file.truncate(5000)
-        fadvise(file.fileno(), "WILLNEED", 100, 200)
-        fadvise(file.fileno(), "SEQUENTIAL")
-        assert file.read() == bytes(5000)
-
-
-def test_the_times_of_epochs_are_read_as_they_were_written(tmp_path: Path):
-    write_times([61.5, 0.0004, 3000], tmp_path)
-    assert read_times(tmp_path) == [61.5, 0.0, 3000.0]
 
 
 @pytest.mark.parametrize("kind", EXISTING)

@@ -24,16 +24,6 @@ def test_collection_is_paused_and_goes_on_also_after_an_error():
     assert gc.isenabled()
 
 
-def test_collection_that_the_user_turned_off_stays_off():
-    gc.disable()
-    try:
-        with paused_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 ALLOCATE = """
 import ctypes, resource
 from showattendtell.runtime.memory import keep_freed_memory

@@ -79,12 +79,6 @@ def test_callbacks_are_added_and_left_out_by_name(tmp_path: Path, monkeypatch: p
     assert added == without | {"EarlyStopping", "GradientNorm", "RichModelSummary"}
 
 
-def test_the_learning_rate_is_logged_by_its_option(tmp_path: Path):
-    small_run(small_config("callbacks=learning_rate", "schedule=constant"), tmp_path)
-    assert figures(tmp_path)["lr-AdamW/pg1"] == [0.01, 0.01]
-    assert (tmp_path / "learning_curve.png").is_file()
-
-
 class Weights(Callback):
     """The weights after each step, and those of each validation."""
 

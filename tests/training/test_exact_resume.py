@@ -3,7 +3,6 @@
 What a kill leaves is the folder as it is at that moment: it is copied whenever the last checkpoint has changed.
 """
 
-import csv
 import math
 import shutil
 from pathlib import Path
@@ -144,18 +143,6 @@ def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
     assert_ends_as(whole, run)
 
 
-def test_a_run_continues_in_a_folder_that_was_moved(tmp_path: Path):
-    """The best figure so far is not forgotten, though Lightning would, as the folder has another name."""
-    config, whole, copies = small_config("trainer.max_epochs=3"), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
-    moved = copies / "11"
-    before = read(moved / LAST)["callbacks"]
-    [score] = [state["best_model_score"] for name, state in before.items() if name.startswith("Best")]
-    assert score is not None
-    small_run(config, moved, moved / LAST)
-    assert_ends_as(whole, moved)
-
-
 def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_path: Path):
     config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"
     small_run(config, whole, callbacks=[Kills(whole, copies)])
@@ -166,30 +153,12 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_pa
     assert_ends_as(whole, copies / "03")
 
 
-def test_checkpoints_in_mid_epoch_come_as_often_as_requested(tmp_path: Path):
-    """Rarely: then only before each validation."""
-    config, whole, copies = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
-    assert [moment.name for moment in sorted(copies.iterdir())] == ["05-validation", "10-validation"]
-
-
 def test_a_new_run_takes_the_checkpoints_of_another_out_of_its_folder(tmp_path: Path):
     (tmp_path / LAST).write_text("another's")
     (tmp_path / PREVIOUS).write_text("another's")
     small_run(small_config("trainer.max_epochs=1"), tmp_path)
     assert read(tmp_path / LAST)["global_step"] == 5
     assert not (tmp_path / PREVIOUS).exists()
-
-
-def test_the_log_has_each_epochs_figures_once(tmp_path: Path):
-    config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
-    (copies / "08" / "metrics.csv").write_text("cut of")
-    small_run(config, copies / "08", copies / "08" / LAST)
-    with (copies / "08" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows if row["train/loss"]] == ["0", "1"]
-    assert [row["epoch"] for row in rows if row["val/bleu4"]] == ["0", "1"]
 
 
 EXTENDED = {

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from slow_cases import slow_after
 from small_models import KINDS, VOCABULARY, small_captioner
 from small_training import small_config, small_run
 
@@ -48,11 +47,6 @@ def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
     origin.load_captioner(captioner, vocabulary_of(origin))
 
 
-def test_weights_that_are_drawn_have_no_origin():
-    assert find_initial_checkpoint(small_config()) is None
-    assert find_initial_checkpoint(small_config("weight_init=released")) is None
-
-
 def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     origin, config = origin_of(checkpoint), small_config("decoder.dropout=0.1")
     captioner = build_captioner(
@@ -86,45 +80,6 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     torch.testing.assert_close(ours[:, size:].sum(dim=1), theirs[:, UNK])
 
 
-@pytest.mark.parametrize(
-    "setting", slow_after(1, ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
-)
-def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: Path, setting: str):
-    config = small_config(setting)
-    size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
-    name = setting.partition("=")[0]
-    with pytest.raises(UserError, match=rf"does not fit this model; it was trained with {name}="):
-        load(origin_of(checkpoint, setting), build_captioner(config, 3, size))
-
-
-def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(checkpoint: Path):
-    """Soft attention's gate, which its YAML does not name and that of hard attention does not have."""
-    settings = ["attention=hard", "attention.inference_mode=expectation"]
-    size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
-    with pytest.raises(UserError, match=r"trained with attention\.gate=scalar: give the same$"):
-        load(origin_of(checkpoint, *settings), build_captioner(small_config(*settings), 3, size))
-    settings.append("attention.gate=scalar")
-    load(origin_of(checkpoint, *settings), build_captioner(small_config(*settings), 3, size))
-
-
-def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
-    origin = origin_of(checkpoint)
-    choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
-    origin = origin._replace(metadata={**origin.metadata, "choices": choices})
-    with pytest.raises(UserError, match=r"trained with attention=soft, attention/score=additive.*lstm: give the same$"):
-        load(origin, build_captioner(small_config("attention=adaptive"), 3, 5))
-
-
-@pytest.mark.parametrize("settings", [["encoder.trainable=true", "encoder.frozen_stride=8"], ["decoder.dropout=0.1"]])
-def test_what_does_not_shape_the_model_is_no_difference(checkpoint: Path, settings: list[str]):
-    assert origin_of(checkpoint, *settings).differences == origin_of(checkpoint).differences == []
-
-
-def test_a_file_that_is_not_there_is_reported():
-    with pytest.raises(UserError, match="the checkpoint relased does not exist"):
-        find_initial_checkpoint(small_config("init_from=relased"))
-
-
 def network(stride: int = 16, size: int = 64) -> Encoder:
     torch.manual_seed(0)
     return Encoder("tf_efficientnet_lite0", stride, "random", size=size)
@@ -150,11 +105,6 @@ def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
         name := "tf_efficientnet_lite0-16-64-resize73",
         f"{name}-{tuned.describe()['weights_sha256'][:12]}",
     ]
-
-
-def test_another_grid_is_reported():
-    with pytest.raises(UserError, match=r"it was trained with encoder\.stride=16: give the same"):
-        from_encoder(network(), ["encoder.stride=16"]).load_encoder(network(stride=8))
 
 
 def of_language_model(captioner: Captioner) -> InitialCheckpoint:
@@ -185,16 +135,6 @@ def test_a_captioner_with_the_weights_of_a_language_model_equals_it_where_it_see
         assert any(name.startswith(wide[0]) and torch.equal(value, before[name]) for name, value in after.items())
     else:
         torch.testing.assert_close(ours, theirs)
-
-
-def test_a_language_model_with_other_widths_is_reported_and_one_of_any_encoder_is_not():
-    origin = of_language_model(small_captioner(region_dim=1))._replace(differences=["decoder.hidden_dim=8"])
-    origin.load_encoder(network())
-    config = small_config("decoder.hidden_dim=9")
-    with pytest.raises(
-        UserError, match=r"text\.ckpt does not fit this model; it was trained with decoder\.hidden_dim=8"
-    ):
-        origin.load_captioner(build_captioner(config, 6, len(VOCABULARY)), VOCABULARY)
 
 
 def test_the_vocabulary_can_be_that_of_a_checkpoint_without_its_weights(checkpoint: Path):

@@ -148,16 +148,6 @@ def test_slurm_is_requested_to_run_the_job_again_where_it_gave_signals(
     assert (slurm.read_text() if slurm.exists() else "") == expected
 
 
-def test_a_job_of_an_array_is_named_by_its_place(slurm: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    handler = SignalHandler()
-    handler.signal = signal.SIGUSR1
-    with pytest.raises(SystemExit):
-        handler.end_process()
-    assert slurm.read_text() == "requeue 7_3\n"
-
-
 class Poison(Callback):
     """Makes the loss NaN or infinite at a batch, and keeps which captions that had."""
 
@@ -187,7 +177,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
     output = json.loads((tmp_path / NOT_FINITE).read_text())
     place = {"epoch": batch // 5 + 1, "batch": batch % 5 + 1, "step": batch + 1, "loss": "nan"}
     assert {name: output[name] for name in place} == place
-    assert len(output["captions"]) == len(poison.tokens)
+    assert_captions_are_those_of(poison, output["captions"])
     assert set(output["images"]) == {caption.partition("#")[0] for caption in output["captions"]}
     for file in tmp_path.glob("*.ckpt"):
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
@@ -247,13 +237,6 @@ def test_the_loss_of_a_gpu_is_looked_at_before_the_batches_of_the_next_epoch_are
     assert_captions_are_those_of(poison, json.loads((tmp_path / NOT_FINITE).read_text())["captions"])
 
 
-def test_the_captions_that_are_reported_are_those_that_were_trained_on(tmp_path: Path):
-    poison = Poison(3, float("nan"))
-    with pytest.raises(UserError):
-        small_run(small_config(), tmp_path, callbacks=[poison])
-    assert_captions_are_those_of(poison, json.loads((tmp_path / NOT_FINITE).read_text())["captions"])
-
-
 def assert_captions_are_those_of(poison: Poison, output: list[str]) -> None:
     said = {f"{e.image}#{n}": caption.words for e in examples_of(range(IMAGES)) for n, caption in enumerate(e.captions)}
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
@@ -264,8 +247,6 @@ def assert_captions_are_those_of(poison: Poison, output: list[str]) -> None:
 
 LOST = {
     "(pid 12) is killed by signal: Killed. ": "killed by signal: Killed",
-    "(pid 12) is killed by signal: Bus error. It is possible that": "killed by signal: Bus error",
-    "(pid(s) 12, 13) exited unexpectedly": "exited unexpectedly",
     "(pid 12) exited unexpectedly with exit code 1. Details are": "exited unexpectedly with exit code 1",
 }
 
@@ -290,8 +271,3 @@ def test_a_batch_that_does_not_arrive_is_reported_as_its_process(fault: Exceptio
         raise fault
     with pytest.raises(type(fault)), report_lost_workers(False):
         raise fault
-
-
-def test_other_errors_are_what_they_were():
-    with pytest.raises(RuntimeError, match="out of memory"), report_lost_workers(True):
-        raise RuntimeError("CUDA out of memory")

@@ -44,23 +44,19 @@ class Observer(Callback):
         self.validation = checkpoint["loops"]["fit_loop"][internals.VALIDATION_PROGRESS]["total"]
 
 
+def trainer_of(folder: Path, observer: Observer, **settings: Any) -> lightning.Trainer:
+    """A Trainer of one epoch whose steps have two batches."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    return lightning.Trainer(
+        max_epochs=1, accumulate_grad_batches=2, callbacks=[observer], default_root_dir=folder, **quiet, **settings
+    )
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_progress_of_an_epoch_is_read_as_lightning_counts_it(tmp_path: Path):
     """Six batches, two a step, validation after each step."""
     observer, batches = Observer(), DataLoader(torch.ones(6, 1))
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accumulate_grad_batches=2,
-        val_check_interval=2,
-        limit_val_batches=1,
-        num_sanity_val_steps=0,
-        logger=False,
-        accelerator="cpu",
-        callbacks=[observer],
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        default_root_dir=tmp_path,
-    )
+    trainer = trainer_of(tmp_path, observer, val_check_interval=2, limit_val_batches=1, num_sanity_val_steps=0)
     trainer.fit(Line(), batches, DataLoader(torch.ones(3, 1)))
     assert observer.accumulating == [True, False, True, False, True, False]
     assert observer.between == [False] * 6
@@ -71,17 +67,7 @@ def test_the_progress_of_an_epoch_is_read_as_lightning_counts_it(tmp_path: Path)
 @pytest.mark.filterwarnings("ignore")
 def test_a_moment_between_two_steps_is_found(tmp_path: Path):
     observer = Observer()
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accumulate_grad_batches=2,
-        logger=False,
-        accelerator="cpu",
-        callbacks=[observer],
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(Line(), DataLoader(torch.ones(6, 1)))
+    trainer_of(tmp_path, observer).fit(Line(), DataLoader(torch.ones(6, 1)))
     assert observer.between == [False, True, False, True, False, False]
 
 

@@ -7,12 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer, RMSprop
 
-from showattendtell.training.optimizers import Constant, Cosine, GravesRMSprop, parameter_groups
-
-
-@pytest.mark.parametrize(("step", "factor"), [(0, 1 / 5), (3, 4 / 5), (4, 1.0), (1000, 1.0)])
-def test_a_constant_rate_rises_linearly_first(step: int, factor: float):
-    assert Constant(warmup=4)(step, 2000) == pytest.approx(factor)
+from showattendtell.training.optimizers import Cosine, GravesRMSprop, parameter_groups
 
 
 @pytest.mark.parametrize(
@@ -30,11 +25,6 @@ def test_biases_do_not_decay_and_the_encoder_has_its_own_rate():
     assert biases["params"] == [captioner.bias]
     assert biases["weight_decay"] == 0
     assert tuned == {"params": [encoder.weight, encoder.bias], "lr": 1e-5}
-
-
-def test_a_frozen_encoder_has_no_group():
-    encoder = torch.nn.Linear(4, 5).requires_grad_(False)
-    assert len(parameter_groups(torch.nn.Linear(2, 3), encoder, encoder_rate=1e-5)) == 2
 
 
 GRADIENTS = np.random.default_rng(0).normal(size=(6, 3, 2)) * [0.01, 3.0]

@@ -10,7 +10,6 @@ import pytest
 import pytorch_lightning as lightning
 import rich
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.callbacks.progress import rich_progress
 from pytorch_lightning.loggers import Logger
 from rich.console import Console
 from slow_cases import slow_after
@@ -130,24 +129,3 @@ def test_the_speed_counts_images_and_leaves_validation_out(tmp_path: Path, monke
     small_run(small_config("callbacks.step_metrics.seconds=1e9"), tmp_path, callbacks=[Ticks(clock)])
     assert len(speeds) == 10
     assert all(measured == pytest.approx(expected) for measured, expected in speeds)
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal is sent."""
-    screen = io.StringIO()
-    monkeypatch.setattr(rich, "_console", Console(file=screen, force_terminal=True, width=80, _environ={}))
-    monkeypatch.setattr(rich_progress, "reconfigure", lambda: None)
-    return screen
-
-
-def test_the_bar_counts_epochs_from_one_and_the_report_is_printed_above_it(tmp_path: Path, terminal: io.StringIO):
-    """On a terminal; what is left on its screen has whole lines."""
-    small_run(small_config(), tmp_path)
-    printed = terminal.getvalue()
-    assert "epoch 1 of 2" in printed
-    assert "epoch 2 of 2" in printed
-    assert "Epoch 0" not in printed
-    assert re.search(r"loss: \d+\.\d{3} images/s: \d+", printed)
-    for number in (1, 2):
-        assert re.search(rf"(\r|\x1b\[2K|\n)epoch   {number}: -log p per word [^\r\n]*\d s\n", printed)

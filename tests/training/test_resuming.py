@@ -81,18 +81,6 @@ def test_the_newest_unfinished_run_of_the_same_settings_continues(
     assert not new.exists()
 
 
-def test_runs_of_a_sweep_are_found(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "sweep/today/3")
-    assert find_start(resumed(True), new, root).folder == killed
-
-
-def test_where_all_are_finished_there_is_nothing_to_do(trained: Path, root: Path, new: Path):
-    finished = copied(trained, "finished", root / "finished")
-    start = find_start(resumed(True), new, root)
-    assert (start.folder, start.finished) == (finished, True)
-    assert start.best == pytest.approx(0.0, abs=100)
-
-
 def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]):
     copied(trained, "killed", root / "killed")
     (root / "begun").mkdir()
@@ -100,12 +88,6 @@ def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Pa
     (root / "strange" / LAST).write_text("no checkpoint")
     assert find_start(resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
     assert f"{root} has no run with these settings to resume; a new one starts in {new}" in capsys.readouterr().out
-
-
-def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    assert find_start(resumed(True), new, None) == ResumePoint(new)
-    assert find_start(resumed(True), killed, None).checkpoint == killed / LAST
 
 
 def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(trained: Path, root: Path, new: Path):
@@ -141,8 +123,6 @@ def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: P
         3,
         [
             (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
-            (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
-            (["trainer.max_epochs=1"], ["trainer.max_epochs=1 instead of 2"]),
             (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
             (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
         ],
@@ -159,35 +139,15 @@ def test_a_run_with_other_settings_is_refused_by_their_names(
         assert part in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    slow_after(
-        2,
-        [
-            "cache=elsewhere",
-            "dataset.root=moved",
-            "checkpoint_interval_minutes=3",
-            "data.num_workers=2",
-            "features.workers=2",
-            "logger=wandb",
-        ],
-    ),
-)
-def test_where_things_are_and_who_works_may_be_otherwise(trained: Path, root: Path, new: Path, setting: str):
-    killed = copied(trained, "killed", root / "killed")
-    assert find_start(resumed(str(killed), setting), new, root).checkpoint == killed / LAST
-
-
-@pytest.mark.parametrize(("which", "step"), [("finished", 10), ("killed", 8)])
 def test_a_run_may_have_more_epochs_than_it_had(
-    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str], which: str, step: int
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
-    run = copied(trained, which, root / which)
+    run = copied(trained, "finished", root / "finished")
     start = find_start(resumed(str(run), "trainer.max_epochs=5"), new, root)
     assert (start.checkpoint, start.finished) == (run / LAST, False)
     printed = capsys.readouterr().out
     assert f"{run} is extended by 3 epochs, to 5" in printed
-    assert f"after step {step}" in printed
+    assert "after step 10" in printed
 
 
 def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new: Path):
@@ -208,24 +168,6 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
         with pytest.raises(UserError, match=f"was trained with .*{message}"):
             check_data(start, {METADATA_KEY: {**card, part: None}})
-
-
-@pytest.mark.parametrize(
-    "make", [lambda folder: None, lambda folder: folder.write_text(""), lambda folder: folder.mkdir()]
-)
-def test_a_named_run_that_is_none_is_reported(root: Path, new: Path, make: Any):
-    make(root / "run")
-    with pytest.raises(UserError, match=r"has no last\.ckpt to resume from; give the folder of a run"):
-        find_start(resumed(str(root / "run")), new, root)
-
-
-def test_a_checkpoint_of_before_there_was_resume_is_reported(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    content = torch.load(killed / LAST, weights_only=True)
-    del content["callbacks"]["LastCheckpoint"]
-    torch.save(content, killed / LAST)
-    with pytest.raises(UserError, match="was written by a version that could not resume"):
-        find_start(resumed(str(killed)), new, root)
 
 
 @pytest.mark.parametrize("number", slow_after(1, [60, 300]))
@@ -263,7 +205,6 @@ def test_a_part_that_is_marked_as_a_folder_is_damage(trained: Path, tmp_path: Pa
 
 CHANGES = {
     "cut off": lambda content: content[: len(content) // 2],
-    "empty": lambda content: b"",
     "zeros": lambda content: bytes(len(content)),
     "a changed number": lambda content: content.replace(content[1000:1040], bytes(40)),
 }
@@ -275,15 +216,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 ):
     killed = copied(trained, "killed", root / "killed")
     (killed / LAST).write_bytes(change((killed / LAST).read_bytes()))
-    os.utime(killed / LAST, times=((killed / PREVIOUS).stat().st_mtime + 90,) * 2)
     start = find_start(resumed(str(killed)), new, root)
     assert start.checkpoint == killed / PREVIOUS
     output = capsys.readouterr()
     assert f"warning: {killed / LAST} is damaged (" in output.err
-    assert (
-        "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again"
-        in output.err
-    )
+    assert "previous.ckpt was written before it, and what was trained since then is trained again" in output.err
     assert f"{killed} resumes after step 7, in epoch 2" in output.out
     small_run(resumed(False), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
@@ -296,14 +233,6 @@ def test_a_run_that_was_killed_between_two_names_continues(
     (killed / LAST).unlink()
     assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
     assert "warning" not in capsys.readouterr().err
-
-
-def test_a_run_without_a_whole_checkpoint_is_reported(trained: Path, root: Path, new: Path):
-    killed = copied(trained, "killed", root / "killed")
-    for name in (LAST, PREVIOUS):
-        (killed / name).write_bytes((killed / name).read_bytes()[:5000])
-    with pytest.raises(UserError, match=r"has no intact checkpoint \(last.ckpt: .*; previous.ckpt: "):
-        find_start(resumed(str(killed)), new, root)
 
 
 def test_a_damaged_last_checkpoint_never_becomes_the_previous_one(trained: Path, root: Path):

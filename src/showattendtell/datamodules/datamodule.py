@@ -160,17 +160,14 @@ class CaptionDataModule(lightning.LightningDataModule):
         return ShardedBatchSampler(buckets, self._seed, self._min_batches)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
+        captions = self.train_captions
         if self.trainer is not None:
-            self._cache_grids(self.trainer.strategy.root_device, self.trainer.precision == "bf16-mixed")
-        return self._loader(ShardedCaptionDataset(self.train_captions), self.train_batches)
-
-    def _cache_grids(self, device: torch.device, is_bfloat16: bool) -> None:
-        """Load the training grids into the memory of the device, if `cache_on_device` says so."""
-        wanted, captions, is_gpu = self.cache_on_device, self.train_captions, device.type == "cuda"
-        if wanted is None:
-            wanted = is_gpu and not self.num_workers and captions.fits_on(device)
-        if wanted:
-            captions.cache_on(device, torch.bfloat16 if is_gpu and is_bfloat16 else None)
+            device, wanted = self.trainer.strategy.root_device, self.cache_on_device
+            is_gpu = device.type == "cuda"
+            if wanted or (wanted is None and is_gpu and not self.num_workers):
+                is_bfloat16 = is_gpu and self.trainer.precision == "bf16-mixed"
+                captions.cache_on(device, torch.bfloat16 if is_bfloat16 else None, required=bool(wanted))
+        return self._loader(ShardedCaptionDataset(captions), self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
@@ -217,6 +214,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         if workers is None:
             device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
             workers = default_workers(items.images, device)
+        has_captions = not isinstance(items, ImageDataset)
         return PrefetchDataLoader(
             items,
             batch_size=None,  # the sampler yields whole batches, and Lightning calls its `set_epoch`
@@ -224,16 +222,15 @@ class CaptionDataModule(lightning.LightningDataModule):
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
             persistent_workers=bool(workers),
-            pin_memory=not isinstance(items, ImageDataset)
-            and torch.cuda.is_available()
-            and not self.train_captions.is_cached,
+            pin_memory=has_captions and torch.cuda.is_available() and not self.train_captions.is_cached,
             generator=torch.Generator(),
-            worker_init_fn=outlive_signals if workers else None,
+            worker_init_fn=outlive_signals,
         )
 
     def name_batch(self, index: int) -> list[str]:
         """Return the names of this process's captions in a training batch of the current epoch, counted from 0."""
-        return [self.train_captions.name(caption) for caption in self.train_batches.item(index).content]
+        request = next(self.train_batches.start_at(index))
+        return [self.train_captions.name(caption) for caption in request.content]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of training: the epoch, the number of its batches trained on, and of all its batches."""
@@ -380,7 +377,9 @@ class FolderDataModule(ReaderDataModule):
         self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
     ):
         parameters = signature(self.reader)
-        arguments = {**self.defaults} if root is None else {**self.defaults, "root": root}
+        arguments = dict(self.defaults)
+        if root is not None:
+            arguments["root"] = root
         for name in parameters.parameters.keys() & options.keys():
             arguments[name] = options.pop(name)
         parameters.bind(**arguments)  # a folder without a default must be given

@@ -1,5 +1,6 @@
 """Captions and images of a split in batches, and image sources. Sizes are those of `showattendtell.types`."""
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -28,8 +29,11 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
+ImageReader = Callable[..., Tensor]
+"""An `ImageSource` without `frames`."""
 
-class ImageReader(Protocol):
+
+class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
@@ -38,10 +42,6 @@ class ImageReader(Protocol):
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
         """
-
-
-class ImageSource(ImageReader, Protocol):
-    """An `ImageReader` that knows which parts of the photographs it returns."""
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that the image of the same call shows."""
@@ -86,11 +86,10 @@ class GridSource:
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
-        views = self._views(positions, draw).tolist()
-        return [
-            frame_of(self._examples[position], view, self._preprocessing)
-            for position, view in zip(positions, views, strict=True)
-        ]
+        frames = []
+        for position, view in zip(positions, self._views(positions, draw).tolist(), strict=True):
+            frames.append(frame_of(self._examples[position], view, self._preprocessing))
+        return frames
 
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
         if self.draws_views:
@@ -179,18 +178,16 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
-    if augmentation and not encoder.reads_pixels:
-        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
         raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
+            "augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or leave it out "
+            "and store features.views=2"
         )
-    if not encoder.reads_pixels:
-        for field in fields(extraction):
-            if getattr(extraction, field.name) != field.default:
-                raise UserError(
-                    f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
-                )
+    for field in fields(extraction):
+        if not encoder.reads_pixels and getattr(extraction, field.name) != field.default:
+            raise UserError(
+                f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
+            )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
@@ -213,11 +210,11 @@ class PackedRows:
 
     def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
         flat: Any = array(code)
-        ends = array("q", [0])
+        ends = [0]
         for row in rows:
             flat.extend(row)
             ends.append(len(flat))
-        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.frombuffer(ends, dtype=np.int64)
+        self.flat, self.ends = np.frombuffer(flat, dtype=code), np.array(ends)
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -323,42 +320,39 @@ class CaptionDataset(TorchDataset[Batch]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
-        self.tokens = PackedTokens(
-            vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
-        )
+        captions = chain.from_iterable(example.captions for example in examples)
+        self.tokens = PackedTokens(vocabulary.encode(caption.words, caption.language) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
         self._names = [example.image for example in examples]
 
-    def fits_on(self, device: torch.device) -> bool:
-        """Return whether the images are grids, one per image, that take at most half of a GPU's free memory."""
-        first = self.images([0])
-        is_grid = first.ndim == 3 and not getattr(self.images, "draws_views", False)
-        return is_grid and len(self._names) * first.nbytes <= torch.cuda.mem_get_info(device)[0] / 2
-
-    def cache_on(self, device: torch.device, half: torch.dtype | None = None) -> None:
+    def cache_on(self, device: torch.device, half: torch.dtype | None = None, required: bool = True) -> None:
         """Load the grids of all images into a device's memory, so that none is read again.
 
         Args:
             half: the dtype in half precision that grids in another one are converted to.
+            required: false: load them only if there is one per image and they take at most half of the free memory.
 
         Raises:
-            UserError: the images are pixels; the grids exceed the free memory of a GPU.
+            UserError: they are required, and the images are pixels, or the grids exceed the free memory of a GPU.
         """
         if self.is_cached:
             return
         first, num_images = self.images([0]), len(self._names)
-        if first.ndim != 3:
-            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         size = num_images * first.nbytes
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+        is_grid = first.ndim == 3
+        if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
+            return
+        if not is_grid:
+            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
         if size > free:
             raise UserError(
                 f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
-        dtype = half if half is not None and first.dtype == torch.float16 else first.dtype
+        dtype = half if half and first.dtype == torch.float16 else first.dtype
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
         for start in range(0, num_images, 256):
             positions = range(start, min(start + 256, num_images))

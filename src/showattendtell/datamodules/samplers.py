@@ -6,7 +6,7 @@ epoch, because Lightning counts the batches once; the captions of a batch are dr
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from showattendtell.runtime.distributed import shard, shard_indices, world_size
 from showattendtell.types import BatchShard
 
 Ints = NDArray[np.int64]
-Item = TypeVar("Item")
 
 WINDOW = 50
 """Batches that `LengthWindows` cuts from one window."""
@@ -70,22 +69,27 @@ class LengthBuckets(BatchingStrategy):
     def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
         self._image_index = image_index if group_by_image else None
         self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
-        cuts = [list(_cut(lengths[group], size)) for group in self._groups]
-        firsts = np.cumsum([0, *map(len, self._groups)])  # the groups follow each other in the arrangement
         # (M,) the group of each batch, and its number among the batches of the group
-        self._group = np.repeat(np.arange(len(cuts)), [len(cut) for cut in cuts])
-        self._round = np.concatenate([np.arange(len(cut)) for cut in cuts])
-        self.bounds = np.concatenate(cuts) + firsts[self._group, np.newaxis]
+        bounds, groups, rounds = [], [], []
+        first = 0  # the groups follow each other in the arrangement
+        for number, group in enumerate(self._groups):
+            for position, (start, stop) in enumerate(_cut(lengths[group], size)):
+                bounds.append((first + start, first + stop))
+                groups.append(number)
+                rounds.append(position)
+            first += len(group)
+        self.bounds, self._group, self._round = np.array(bounds), np.array(groups), np.array(rounds)
 
     def arrange(self, rng: np.random.Generator) -> Ints:
-        return np.concatenate([self._shuffled(group, rng) for group in self._groups])
-
-    def _shuffled(self, group: Ints, rng: np.random.Generator) -> Ints:
         if self._image_index is None:
-            return rng.permutation(group)
-        images, image_index = np.unique(self._image_index[group], return_inverse=True)
-        # sorted by a random number of the image; a stable sort keeps the order within an image
-        return group[np.argsort(rng.permutation(len(images))[image_index], kind="stable")]
+            return np.concatenate([rng.permutation(group) for group in self._groups])
+        arranged = []
+        for group in self._groups:
+            images, image_index = np.unique(self._image_index[group], return_inverse=True)
+            # sorted by a random number of the image; a stable sort keeps the order within an image
+            order = np.argsort(rng.permutation(len(images))[image_index], kind="stable")
+            arranged.append(group[order])
+        return np.concatenate(arranged)
 
 
 class RoundRobinBuckets(LengthBuckets):
@@ -119,11 +123,13 @@ class LengthWindows(BatchingStrategy):
         descending = np.argsort(self._rank, kind="stable")
         num_batches = len(list(_cut(self._padded(longest, descending), size)))
         num_windows = min(len(descending), -(-num_batches // WINDOW))
+        bounds, first = [], 0
         windows = [np.arange(window, len(descending), num_windows) for window in range(num_windows)]
-        cuts = [np.array(list(_cut(self._padded(longest, descending[window]), size))) for window in windows]
-        ends = [cut[-1, 1] for cut in cuts]
-        self.bounds = np.concatenate([cut + end for cut, end in zip(cuts, np.cumsum([0, *ends]), strict=False)])
-        self._dealt = np.concatenate(windows)
+        for window in windows:
+            padded = self._padded(longest, descending[window])
+            bounds += [(first + start, first + stop) for start, stop in _cut(padded, size)]
+            first += len(padded)
+        self.bounds, self._dealt = np.array(bounds), np.concatenate(windows)
 
     def _padded(self, longest: Ints, units: Ints) -> Ints:
         """Return for each caption of the units the longest caption of its unit, which sets the padding of a batch."""
@@ -148,7 +154,7 @@ def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-class EpochBatchSampler(Sampler[Item], ABC):
+class EpochBatchSampler(Sampler[Any], ABC):
     """This process's batches of an epoch, which depend on nothing but the seed and the epoch."""
 
     passes = 1
@@ -175,14 +181,12 @@ class EpochBatchSampler(Sampler[Item], ABC):
         """Return the number of batches of a whole epoch, even if it is resumed: Lightning continues its own count."""
         return len(self._indices())
 
-    def __iter__(self) -> Iterator[Item]:
-        yield from self._from(self._done.pop(self.epoch, 0))
+    def __iter__(self) -> Iterator[Any]:
+        # a generator reads the epoch at its first batch: Lightning calls `set_epoch` after `iter`
+        yield from self.start_at(self._done.pop(self.epoch, 0))
 
-    def item(self, index: int) -> Item:
-        """Return a batch of the epoch, counted from 0."""
-        return next(self._from(index))
-
-    def _from(self, first: int) -> Iterator[Item]:
+    def start_at(self, first: int) -> Iterator[Any]:
+        """Yield the batches of the epoch without the first ones."""
         rng = np.random.default_rng([self.seed, self.epoch])
         passes = [(self.bucketing.arrange(rng), self.bucketing.order(rng)) for _ in range(self.passes)]
         for index in self._indices()[first:]:
@@ -196,10 +200,10 @@ class EpochBatchSampler(Sampler[Item], ABC):
         """Numbers of the epoch's batches that this process gets."""
 
     @abstractmethod
-    def _item(self, captions: list[int], index: int) -> Item: ...
+    def _item(self, captions: list[int], index: int) -> Any: ...
 
 
-class WholeBatchSampler(EpochBatchSampler[list[int]]):
+class WholeBatchSampler(EpochBatchSampler):
     """Sampler that assigns each batch to one process."""
 
     def _indices(self) -> range:
@@ -220,7 +224,7 @@ class BatchRequest(NamedTuple):
     draw: tuple[int, int]
 
 
-class ShardedBatchSampler(EpochBatchSampler[BatchRequest]):
+class ShardedBatchSampler(EpochBatchSampler):
     """Sampler that splits every batch over all processes, so that all have the same number of steps and similar caption
     lengths.
 

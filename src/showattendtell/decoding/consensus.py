@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
+from functools import partial
 
 from torch import Tensor
 
@@ -47,13 +47,14 @@ class Consensus(Decoding):
         sampled = sampling.generate(ensemble, regions, vocabulary)
         chosen = []
         for captions, samples in zip(candidates, sampled, strict=True):
-            counts = [_count(sample) for sample in samples]
-            agreement = [
-                sum(smoothed_bleu(counts_of, other) for other in counts) for counts_of in map(_count, captions)
-            ]
-            ranked = sorted(zip(captions, agreement, strict=True), key=itemgetter(1), reverse=True)
-            chosen.append([caption for caption, _ in ranked[: self.num_captions]])
+            agreement = partial(_agreement, list(map(_count, samples)))
+            chosen.append(sorted(captions, key=agreement, reverse=True)[: self.num_captions])
         return chosen
+
+
+def _agreement(samples: Sequence[Counts[int]], caption: CaptionOutput[Tensor]) -> float:
+    own = _count(caption)
+    return sum(smoothed_bleu(own, sample) for sample in samples)
 
 
 def _count(caption: CaptionOutput[Tensor]) -> Counts[int]:

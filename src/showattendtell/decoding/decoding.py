@@ -281,11 +281,10 @@ class Decoding(ABC):
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
     """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
     tokens = vocabulary.tokenizer.tokenize(word)
-    if len(tokens) != 1:
-        reason = f"is {len(tokens)} tokens of the model, and only one can be {setting}"
-        if not tokens or len(word.split()) > 1:
-            reason = "is not one word; give words one by one, as [dog,ball]"
-        raise UserError(f"{setting}: '{word}' {reason}")
+    if not tokens or len(word.split()) > 1:
+        raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
+    if len(tokens) > 1:
+        raise UserError(f"{setting}: '{word}' is {len(tokens)} tokens of the model, and only one can be {setting}")
     return _known_token(tokens[0], setting, vocabulary)
 
 

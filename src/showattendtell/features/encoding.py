@@ -127,15 +127,13 @@ class ImageEncoding:
         )
         with self._on_device():
             for images, (pixels, places, errors) in zip(named, loader, strict=True):
-                if errors and not self.skip_unreadable:
-                    error = next(iter(errors.values()))
-                    raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true")
                 skipped = {images[place]: str(error) for place, error in errors.items()}
-                readable = [images[position] for position in places]
-                grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
-                if readable:
-                    views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
-                    grids = torch.stack(views, dim=1)
+                for reason in skipped.values():
+                    if not self.skip_unreadable:
+                        raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
+                readable = [images[place] for place in places]
+                views = [self._run(view_of(pixels, readable, view)) for view in range(self.views) if readable]
+                grids = torch.stack(views, dim=1) if views else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
                 yield EncodedBatch(readable, grids, skipped, stamps)
 

@@ -1,14 +1,11 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
-import itertools
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import parent_process
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
@@ -18,7 +15,7 @@ import torch
 import torch.multiprocessing as multiprocessing
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from showattendtell.errors import UserError
 from showattendtell.features.encoding import EngineName, ImageEncoding, Precision
@@ -26,6 +23,7 @@ from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_f
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
+from showattendtell.runtime.subprocesses import end_with_parent
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
@@ -145,7 +143,6 @@ def write_features(
         encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, extraction.precision)
         work = partial(extraction.write, path, plan, encode)
         hint = "" if extraction.on_gpu or engine != "torch" else FASTER
-    _announce(console, path, plan)
     with _progress(console, path, plan, hint):
         write_store(path, plan, work)
     store = FeatureStore(path)
@@ -153,17 +150,6 @@ def write_features(
         console.print(f"  {extraction.dtype} loses {100 * store.relative_error:.2f} % of the grids' norm")
     for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
-
-
-def _announce(console: Console, path: Path, plan: StorePlan) -> None:
-    """Print what the store will contain, its path and the free disk space."""
-    rows, columns = plan.settings["grid"]
-    views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
-    grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
-    console.print(f"features: {len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}")
-    existing = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
-    free = decimal(shutil.disk_usage(existing).free)
-    console.print(f"  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
 
 
 LINE_SECONDS = 9
@@ -180,15 +166,19 @@ FASTER = (
 
 @contextmanager
 def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Iterator[None]:
-    """Show how many images the store has, from all processes that write it: as a bar, or without a terminal as lines.
+    """Print what the store will contain, and how many images it has from all processes that write it: as a bar, or
+    without a terminal as lines.
 
     Args:
         hint: printed if the rest will take longer than `PATIENCE`.
     """
-    speed = TextColumn("{task.speed:.0f} images/s" if console.is_terminal else "")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+    rows, columns = plan.settings["grid"]
+    grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
+    size = f"{len(plan.images)} images x {plan.settings['views']} views x {grid}, {decimal(plan.num_bytes)}"
+    console.print(f"features: {size}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
+    shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     ended = Event()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
         progress.add_task("features", total=len(plan.images))
         follow = Thread(target=_follow, args=(progress, path, plan, ended, hint))
         follow.start()
@@ -203,15 +193,10 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
 def _follow(progress: Progress, path: Path, plan: StorePlan, ended: Event, hint: str) -> None:
     """Update the bar every second, and print the lines."""
     console, [task] = progress.console, progress.tasks
-    for second in itertools.count(1):
-        if ended.wait(1):
-            return
+    while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
         progress.update(task.id, completed=count_written(path, plan))
-        if second % LINE_SECONDS:
-            continue
         if not console.is_terminal:
-            speed = f", {task.speed:.1f} images/s" if task.speed else ""
-            console.print(f"features: {task.completed:.0f} of {task.total:.0f} images{speed}", highlight=False)
+            console.print(f"features: {task.completed:.0f} of {task.total:.0f} images", highlight=False)
         remaining = task.time_remaining or 0
         if hint and remaining > PATIENCE:
             console.print(f"  about {remaining / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
@@ -241,18 +226,10 @@ def run_in_processes(number: int, function: Callable[[], None]) -> None:
 
 
 def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # torch asks for SIGINT then, which some shells ignore
     torch.set_num_threads(threads)
     try:
         function()
     except UserError as error:
         errors.put(error)
         sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    """End this process if its parent was killed. The SIGINT that torch sends then is ignored in some shells."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -29,7 +29,7 @@ from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write, fadvise, open_folder
+from showattendtell.runtime.files import fadvise, open_folder, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
@@ -39,6 +39,7 @@ LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
 
 StoredDtype = Literal["float16", "int8"]
+Content = TypeVar("Content", bound=BaseModel)
 
 Settings = Mapping[str, Any]
 """All that determines the grids: the content of `Encoder.describe`, `dtype`, `views`, `precision`."""
@@ -157,9 +158,6 @@ class ShardRecord(BaseModel):
     stamps: dict[str, FileStamp]
 
 
-Content = TypeVar("Content", Manifest, ShardRecord)
-
-
 def shard_file(path: Path, number: int) -> Path:
     """Return the file with the grids of a shard."""
     return path / f"{number:05}.npy"
@@ -184,15 +182,10 @@ def shard_header(settings: Settings, images: int) -> bytes:
     return header.getvalue()
 
 
-def image_bytes(settings: Settings) -> int:
-    """Return the size in bytes of an image's grids, all views."""
-    size: int = settings["views"] * grid_type(settings).itemsize
-    return size
-
-
 def shard_bytes(settings: Settings, images: int) -> int:
     """Return the size of a shard in bytes."""
-    return len(shard_header(settings, images)) + images * image_bytes(settings)
+    grids: int = images * settings["views"] * grid_type(settings).itemsize
+    return len(shard_header(settings, images)) + grids
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -205,10 +198,7 @@ def read_manifest(path: Path) -> Manifest:
         raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
     manifest = _read(path / MANIFEST, Manifest)
     if manifest.format != FORMAT:
-        raise UserError(
-            f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the "
-            "folder; the next run recreates it"
-        )
+        raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
     return manifest
 
 
@@ -217,9 +207,9 @@ def read_record(path: Path, number: int) -> ShardRecord:
     return _read(record_file(path, number), ShardRecord)
 
 
-def _read(file: Path, cls: type[Content]) -> Content:
+def _read(file: Path, model: type[Content]) -> Content:
     try:
-        return cls.model_validate_json(file.read_bytes())
+        return model.model_validate_json(file.read_bytes())
     except OSError as error:
         raise damaged(file.parent, f"{file.name}: {error.strerror}") from None
     except ValidationError:
@@ -229,13 +219,6 @@ def _read(file: Path, cls: type[Content]) -> Content:
 def damaged(path: Path, reason: str) -> UserError:
     """Return the error for a damaged store."""
     return UserError(f"{path} is damaged ({reason}); delete the folder; prepare and train recreate it")
-
-
-def write_json(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    plain = content.model_dump(mode="json") if isinstance(content, BaseModel) else content
-    with atomic_write(file) as stream:
-        stream.write(f"{json.dumps(plain, indent=1)}\n".encode())
 
 
 def check_same_settings(path: Path, stored: Settings, expected: Settings) -> None:
@@ -279,22 +262,23 @@ class FeatureStore:
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
         self._files: dict[int, int] = {}
-        self._rows: dict[str, int] = {}
-        records = [read_record(path, number) for number in range(manifest.shards)]
-        sizes = [len(record.images) for record in records]
-        self._firsts = np.cumsum([0, *sizes])
-        self._starts = np.array([len(shard_header(self.settings, size)) for size in sizes], int)
-        for number, record in enumerate(records):
-            file = shard_file(path, number)
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
+        # header of _headers[k] bytes, the views of an image follow each other.
+        names: list[str] = []
+        firsts, headers = [], []
+        for number in range(manifest.shards):
+            record, file = read_record(path, number), shard_file(path, number)
             expected_size = shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
-            for row, image in enumerate(record.images, self._firsts[number].item()):
-                if image not in record.skipped:
-                    self._rows[image] = row
+            firsts.append(len(names))
+            headers.append(len(shard_header(self.settings, len(record.images))))
+            names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
+        self._firsts, self._headers = np.array(firsts, int), np.array(headers, int)
+        self._rows = {image: row for row, image in enumerate(names) if image not in self.skipped}
 
     def rows(self, images: Sequence[str]) -> Tensor:
         """Return the rows (I,) of the named images. Raise `UserError` if the store lacks one."""
@@ -323,22 +307,20 @@ class FeatureStore:
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
-        # header of _starts[k] bytes, the views of an image follow each other.
+        size = self._grid.itemsize
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
-        images = self._starts[shards] + (rows.numpy() - self._firsts[shards]) * image_bytes(self.settings)
-        offsets = (images + views.numpy() * self._grid.itemsize).tolist()
-        content = np.empty((len(rows), self._grid.itemsize), np.uint8)
+        grids = (rows.numpy() - self._firsts[shards]) * self.views + views.numpy()
+        offsets = (self._headers[shards] + grids * size).tolist()
+        content = np.empty((len(rows), size), np.uint8)
         try:
             files = [self._open(shard) for shard in shards.tolist()]
             for file, offset in zip(files, offsets, strict=True):  # the disk can then read all grids at once
-                fadvise(file, "WILLNEED", offset, self._grid.itemsize)
+                fadvise(file, "WILLNEED", offset, size)
             for file, offset, shard, buffer in zip(files, offsets, shards, content, strict=True):
-                if os.preadv(file, [buffer.data], offset) != len(buffer):
+                if os.preadv(file, [buffer.data], offset) != size:
                     raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
         except OSError as error:
-            file_name = f"{Path(error.filename).name}: " if error.filename else ""
-            raise damaged(self.path, f"{file_name}{error.strerror}") from None
+            raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
 
     def _open(self, number: int) -> int:
@@ -356,19 +338,21 @@ class FeatureStore:
             os.close(file)
 
 
-def verify_shard(path: Path, number: int) -> None:
-    """Compare the checksum of a shard. Raise `UserError` if it differs."""
-    checksum = 0
-    with shard_file(path, number).open("rb") as file:
-        fadvise(file.fileno(), "SEQUENTIAL")
-        while chunk := file.read(2**22):
-            checksum = zlib.crc32(chunk, checksum)
-    if checksum != read_record(path, number).checksum:
-        raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
+def verify(path: Path) -> None:
+    """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
+    numbers = range(read_manifest(path).shards)
+    for number in track(numbers, f"verifying {path.name}", console=Console(stderr=True), transient=True):
+        checksum = 0
+        with shard_file(path, number).open("rb") as file:
+            fadvise(file.fileno(), "SEQUENTIAL")
+            while chunk := file.read(2**22):
+                checksum = zlib.crc32(chunk, checksum)
+        if checksum != read_record(path, number).checksum:
+            raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
 
 
 def verify_changed(path: Path) -> None:
-    """Verify the shards whose size or time differs from when they were last verified, all at the first use.
+    """Verify a store at its first use, and again if size or time of a shard has changed since then.
 
     Of several processes one verifies and the others wait. A cache that may not be written has no mark,
     and every process verifies.
@@ -376,29 +360,27 @@ def verify_changed(path: Path) -> None:
     Raises:
         UserError: for the first shard that is damaged.
     """
-    if not _changed_shards(path):
+    if _is_verified(path):
         return
     with open_folder(path) as folder:
         if os.access(path, os.W_OK):
             fcntl.flock(folder, fcntl.LOCK_EX)
-        description = "verifying the stored grids"
-        for number in track(_changed_shards(path), description, console=Console(stderr=True), transient=True):
-            verify_shard(path, number)
-        with suppress(OSError):
-            write_json(path / VERIFIED, _shard_stamps(path))
+        if not _is_verified(path):
+            verify(path)
+            with suppress(OSError):
+                write_json(_shard_stamps(path), path / VERIFIED)
 
 
 def _shard_stamps(path: Path) -> dict[str, list[int]]:
     """Return size and time of each shard by its file name."""
-    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
-    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    stamps = {}
+    for number in range(read_manifest(path).shards):
+        file = shard_file(path, number)
+        stamps[file.name] = [file.stat().st_size, file.stat().st_mtime_ns]
+    return stamps
 
 
-def _changed_shards(path: Path) -> list[int]:
-    """Return the shards whose stamps differ from when they were last verified."""
-    verified: Any = None
-    with suppress(OSError, ValueError):
-        verified = json.loads((path / VERIFIED).read_bytes())
-    known = verified if isinstance(verified, dict) else {}
-    stamps = _shard_stamps(path)
-    return [number for number, (name, stamp) in enumerate(stamps.items()) if known.get(name) != stamp]
+def _is_verified(path: Path) -> bool:
+    with suppress(OSError, ValueError, RecursionError):
+        return bool(json.loads((path / VERIFIED).read_bytes()) == _shard_stamps(path))
+    return False

@@ -5,9 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import track
 from tabulate import tabulate
 
 from showattendtell.errors import UserError
@@ -20,10 +18,10 @@ from showattendtell.features.store import (
     read_record,
     record_file,
     shard_file,
-    verify_shard,
-    write_json,
+    verify,
 )
 from showattendtell.features.writer import PLAN, seal
+from showattendtell.runtime.files import write_json
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -52,13 +50,11 @@ def _describe(path: Path) -> list[str]:
     except UserError as error:
         return ["", "", size, str(error)]
     rows, columns = store.settings["grid"]
-    parts = [f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}"]
-    if store.views > 1:
-        parts.append(f"{store.views} views")
+    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}, {store.views} views"
     if store.settings["precision"] != "float32":
-        parts.append(f"computed in {store.settings['precision']}")
+        grid += f", computed in {store.settings['precision']}"
     skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
-    return [f"{len(store):,}{skipped}", ", ".join(parts), size, "complete"]
+    return [f"{len(store):,}{skipped}", grid, size, "complete"]
 
 
 def verify_stores(folder: Path) -> None:
@@ -67,9 +63,7 @@ def verify_stores(folder: Path) -> None:
     for path in filter(is_finished, find_stores(folder)):
         try:
             FeatureStore(path)
-            numbers = range(read_manifest(path).shards)
-            for number in track(numbers, f"verifying {path.name}", console=Console(stderr=True), transient=True):
-                verify_shard(path, number)
+            verify(path)
             print(f"{path}: checksums match")
         except UserError as error:
             errors.append(str(error))
@@ -106,7 +100,7 @@ def merge(sources: Sequence[Path], output: Path) -> None:
             os.link(file, shard_file(partial, target))
         except OSError:  # another disk
             shutil.copyfile(file, shard_file(partial, target))
-        write_json(record_file(partial, target), record)
-    names = dict.fromkeys(manifest.dataset for manifest in manifests)
-    seal(partial, "+".join(names), settings, len(shards))
+        write_json(record.model_dump(), record_file(partial, target))
+    names = "+".join(dict.fromkeys(manifest.dataset for manifest in manifests))
+    seal(partial, names, settings, len(shards))
     partial.rename(output)

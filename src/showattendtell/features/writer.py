@@ -29,11 +29,9 @@ from showattendtell.features.store import (
     FORMAT,
     MANIFEST,
     FileStamp,
-    Manifest,
     Settings,
     ShardRecord,
     grid_type,
-    image_bytes,
     is_finished,
     pack,
     read_record,
@@ -42,8 +40,8 @@ from showattendtell.features.store import (
     shard_file,
     shard_header,
     unpack,
-    write_json,
 )
+from showattendtell.runtime.files import write_json
 
 PLAN = "plan.json"
 
@@ -82,8 +80,8 @@ class StorePlan(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the content of `plan.json`. An unfinished store is completed if it is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
-        content = {"format": FORMAT, "settings": self.settings, "shard_size": self.shard_size}
-        return json.loads(json.dumps({**content, "images_sha256": names}))
+        sizes = {"format": FORMAT, "shard_size": self.shard_size, "images_sha256": names}
+        return json.loads(json.dumps({"settings": self.settings, **sizes}))
 
 
 class EncodedBatch(NamedTuple):
@@ -111,9 +109,9 @@ def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        needed = decimal(plan.num_bytes)
         raise UserError(
-            f"{path} cannot be written ({error.strerror}); it needs {decimal(plan.num_bytes)}: make room, "
-            "or set cache to a folder on another disk"
+            f"{path} cannot be written ({error.strerror}); it needs {needed}; set cache to a folder on another disk"
         ) from None
 
 
@@ -176,17 +174,14 @@ class ShardWriter:
         record.stamps |= encoded.stamps
         self._written += 1
         if self._written == len(self.batches):
-            self._finish()
+            self._file.close()
+            self._partial.rename(shard_file(self._path, self._number))
+            write_json(record.model_dump(), record_file(self._path, self._number))
+            self.close()
 
     def _append(self, content: bytes) -> None:
         self._file.write(content)
         self._record.checksum = zlib.crc32(content, self._record.checksum)
-
-    def _finish(self) -> None:
-        self._file.close()
-        self._partial.rename(shard_file(self._path, self._number))
-        write_json(record_file(self._path, self._number), self._record)
-        self.close()
 
     def close(self) -> None:
         """Release the shard, complete or not."""
@@ -239,16 +234,17 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     Raises:
         UserError: the folder has an unfinished store with other settings, or the disk has too little space.
     """
+    file, described = path / PLAN, plan.describe()
     with report_write_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
-        if not is_finished(path) and not (path / PLAN).exists():
-            write_json(path / PLAN, plan.describe())
-    if not is_finished(path) and _read_plan(path) != plan.describe():
-        raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
+        if not is_finished(path) and not file.exists():
+            write_json(described, file)
+    with suppress(FileNotFoundError):  # another process has finished the store
+        if _read_plan(file) != described:
+            raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
     if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
         raise UserError(
-            f"{path} needs {decimal(plan.num_bytes)}, and the disk has less; make room, or set cache to a "
-            "folder on another disk"
+            f"{path} needs {decimal(plan.num_bytes)}, and the disk has less; set cache to a folder on another disk"
         )
     while not is_finished(path):
         work()
@@ -259,36 +255,24 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
             time.sleep(0.2)  # other processes write the remaining shards
 
 
-def _read_plan(path: Path) -> Any:
+def _read_plan(file: Path) -> Any:
     with suppress(ValueError):
-        return json.loads((path / PLAN).read_bytes())
+        return json.loads(file.read_bytes())
     return None
 
 
 def count_written(path: Path, plan: StorePlan) -> int:
-    """Return the number of images in an unfinished store."""
-    written = 0
-    for number, images in enumerate(plan.shards):
-        partial = shard_file(path, number).with_suffix(".part")
-        if record_file(path, number).exists():
-            written += len(images)
-        elif partial.exists():
-            header = len(shard_header(plan.settings, len(images)))
-            written += max(0, partial.stat().st_size - header) // image_bytes(plan.settings)
-    return written
+    """Return the number of images in the complete shards of a store."""
+    return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
 
 
 def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
     records = [read_record(path, number) for number in range(shards)]
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
-    manifest = Manifest(
-        format=FORMAT,
-        dataset=dataset,
-        settings=dict(settings),
-        shards=shards,
-        relative_error=(lost / whole) ** 0.5 if whole else 0.0,
-    )
-    write_json(path / MANIFEST, manifest)
-    for file in [path / PLAN, *(file for kind in ("lock", "part", "tmp") for file in path.glob(f"*.{kind}"))]:
-        file.unlink(missing_ok=True)
+    error = (lost / whole) ** 0.5 if whole else 0.0
+    content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}
+    write_json(content, path / MANIFEST)
+    for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
+        for file in path.glob(pattern):
+            file.unlink(missing_ok=True)

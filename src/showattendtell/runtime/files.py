@@ -4,6 +4,7 @@ import csv
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import BinaryIO, Literal, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 from showattendtell.errors import UserError
 
@@ -244,6 +245,12 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write a JSON file atomically. Raise `OSError` as `atomic_write`."""
+    with atomic_write(path) as stream:
+        stream.write(f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def write_times(seconds: Sequence[float], folder: Path) -> None:

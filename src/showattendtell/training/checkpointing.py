@@ -10,7 +10,6 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from showattendtell.config.command_line import as_argument
 from showattendtell.errors import UserError
@@ -51,13 +50,13 @@ class BestCheckpoint(ModelCheckpoint):
     """`ModelCheckpoint` whose state stays valid when the run's folder is moved."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        def local_path(path: str) -> str:
-            """Lightning deletes the files that these paths name: allow the best checkpoint only."""
-            return path and os.path.join(self.dirpath or "", BEST)
-
-        paths = {name: local_path(state_dict[name]) for name in ("best_model_path", "kth_best_model_path")}
-        scores = {local_path(path): score for path, score in state_dict["best_k_models"].items()}
-        super().load_state_dict({**state_dict, **paths, "best_k_models": scores, "dirpath": self.dirpath})
+        # Lightning deletes the files that these paths name: allow the best checkpoint only.
+        local = {**state_dict, "dirpath": self.dirpath}
+        best = os.path.join(self.dirpath or "", BEST)
+        for name in ("best_model_path", "kth_best_model_path"):
+            local[name] = best if state_dict[name] else ""
+        local["best_k_models"] = dict(zip([best], state_dict["best_k_models"].values(), strict=False))  # one at most
+        super().load_state_dict(local)
 
 
 class LastCheckpoint(Callback):
@@ -85,20 +84,21 @@ class LastCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
-        for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
-            if isinstance(scheduler, LambdaLR):
-                rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-                for group, (base, factor) in zip(scheduler.optimizer.param_groups, rates, strict=True):
-                    group["lr"] = base * factor(scheduler.last_epoch)
+        for config in trainer.lr_scheduler_configs:
+            scheduler: Any = config.scheduler  # a LambdaLR
+            groups = scheduler.optimizer.param_groups
+            for group, base, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+                group["lr"] = base * factor(scheduler.last_epoch)
         self._last_saved = time.monotonic()
         self._signals.install()
         trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
             start = trainer.ckpt_path
-            kept = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
-            for name in {LAST, PREVIOUS} - kept:
-                (self._folder / name).unlink(missing_ok=True)
+            if start is None or Path(start).name == PREVIOUS:
+                (self._folder / LAST).unlink(missing_ok=True)
+            if start is None:
+                (self._folder / PREVIOUS).unlink(missing_ok=True)
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch

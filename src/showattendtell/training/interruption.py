@@ -1,6 +1,5 @@
 """Early ends of a run: signals, losses that are not finite, and lost worker processes."""
 
-import json
 import math
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from torch import Tensor
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import write_json
 from showattendtell.runtime.launched import stop_signals
 
 REQUEUE = signal.SIGUSR1
@@ -68,7 +67,9 @@ class SignalHandler:
                 os.write(2, b"\x1b[?25h\n")
             os._exit(INTERRUPTED)
         if number == signal.SIGHUP:
-            _leave_terminal()
+            for stream in (1, 2):  # a terminal that is gone; to write there would be an error
+                if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         if number == signal.SIGINT != self.signal and rank() == 0:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
         self.signal, self._received = signal.Signals(number), time.monotonic()
@@ -80,13 +81,6 @@ class SignalHandler:
             job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
             subprocess.run(["scontrol", "requeue", job], check=False)
         sys.exit(INTERRUPTED if self.signal == signal.SIGINT else TERMINATED)
-
-
-def _leave_terminal() -> None:
-    """Discard the output of a process whose terminal is gone; to write there would be an error."""
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 class FiniteLoss(Callback):
@@ -101,7 +95,7 @@ class FiniteLoss(Callback):
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
         self._loss: Tensor | None = None
-        self._copied: torch.cuda.Event | None = None
+        self._copied: torch.cuda.Event | None = None  # when the loss of a GPU has arrived
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -135,25 +129,24 @@ class FiniteLoss(Callback):
         loss, self._loss, self._copied = self._loss, None, None
         if loss is None or math.isfinite(loss):
             return
-        data = getattr(trainer, "datamodule", None)
+        data, value = getattr(trainer, "datamodule", None), str(loss.item())
         captions = data.name_batch(self._position["batch"] - 1) if isinstance(data, CaptionDataModule) else []
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
-        content = {**self._position, "loss": str(loss.item()), "images": images, "captions": captions}
-        file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
-        with atomic_write(file) as stream:
-            stream.write(json.dumps(content, indent=1).encode())
+        content = {**self._position, "loss": value, "images": images, "captions": captions}
+        name = f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE
+        file = Path(trainer.default_root_dir) / name
+        write_json(content, file)
         raise UserError(
-            f"the loss of step {content['step']} is {content['loss']}; {file} lists the images and captions of its "
-            "batch; lower optimizer.lr or look at them, and train again"
+            f"the loss of step {self._position['step']} is {value}; {file} lists the images and captions of its batch; "
+            "lower optimizer.lr or look at them, and train again"
         )
 
 
 def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Copy the loss to the CPU; a loss from a GPU is there once the returned event is set."""
-    host_loss = loss.to("cpu", non_blocking=True)
     if not loss.is_cuda:
-        return host_loss, None
-    copied = torch.cuda.Event()
+        return loss, None
+    host_loss, copied = loss.to("cpu", non_blocking=True), torch.cuda.Event()
     copied.record()
     return host_loss, copied
 

@@ -60,9 +60,7 @@ def launch(train: Train, settings: Settings) -> float:
     trainer = plain_settings(settings)["trainer"]
     if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise UserError(
-                "a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out"
-            )
+            raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices")
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
         try:
@@ -70,9 +68,9 @@ def launch(train: Train, settings: Settings) -> float:
         except ReportedElsewhere:
             sys.exit(2)
     if trainer.get("num_nodes", 1) != 1:
+        number = trainer["num_nodes"]
         raise UserError(
-            f"trainer.num_nodes={trainer['num_nodes']} needs torchrun on each machine, or SLURM, which set the number "
-            "themselves; docs/training.md has the commands"
+            f"trainer.num_nodes={number} needs torchrun on each machine, or SLURM; docs/training.md has the commands"
         )
     num_processes = _bare_trainer(settings).num_devices
     if num_processes > 1:
@@ -173,12 +171,14 @@ def _work(train: Train, settings: Settings, hydra: Any) -> float:
 def _report(error: ChildFailedError, num_processes: int) -> NoReturn:
     """Raise the error of the process that ended first, or exit with its status."""
     index, failure = error.get_first_failure()
+    process = f"process {index + 1} of {num_processes}"
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
-        raise UserError(f"process {index + 1} of {num_processes} was ended by {name}; {RESUME}") from None
+        raise UserError(f"{process} was ended by {name}; {RESUME}") from None
     message = failure.error_file_data["message"]
     if isinstance(message, str):  # the process raised no error
         sys.exit(failure.exitcode)
-    if message["message"].startswith("UserError: "):
-        raise UserError(message["message"].removeprefix("UserError: ")) from None
-    raise RuntimeError(f"in process {index + 1} of {num_processes}:\n{message['extraInfo']['py_callstack']}") from None
+    text = message["message"]
+    if text.startswith("UserError: "):
+        raise UserError(text.removeprefix("UserError: ")) from None
+    raise RuntimeError(f"in {process}:\n{message['extraInfo']['py_callstack']}") from None

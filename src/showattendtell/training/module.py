@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import Metric
 
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -34,13 +33,14 @@ from showattendtell.training.extras import LossTerm
 from showattendtell.training.graphs import LossGraphs
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
-from showattendtell.training.recipe import Recipe, restore_encoder, restore_vocabulary
+from showattendtell.training.recipe import Recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
 
-LOGGED = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider", "unended", "dangling", "words")
+LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
+LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
 
 
@@ -178,11 +178,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         loss = total(output.terms)
         if shard.weight:
             captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
-            means: dict[str, tuple[Tensor, Tensor | int]] = {"loss": (loss, captions)}
+            means: dict[str, Any] = {name: (value, captions) for name, value in output.metrics.items()}
+            means["loss"] = (loss, captions)
             if output.nll is not None:
                 means["nll_per_word"] = (output.nll * captions / words, words)
-            for name, value in output.metrics.items():
-                means[name] = (value, captions)
             self._train_means.update(means)
         self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
@@ -202,7 +201,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
                 for term in self.terms:
                     output = term(output, batch)
-        terms = {name: weight * value for name, value in output.terms.items()} if weight else {}
+        terms = {name: weight * value for name, value in output.terms.items() if weight}
         if critic is None:
             return LossOutput(output.nll, terms, output.metrics)
         rewards = critic(self.captioner, regions, batch)
@@ -261,9 +260,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._log_means(stage, self._val_means)
         scores = {"cider": self._cider.compute(), **self._bleu.compute()}
         scores |= {**self._endings.compute(), **self._diversity.compute()}
-        self.log_dict({f"{stage}/{name}": scores[name].item() for name in (*LOGGED, "distinct_captions")})
-        metrics: tuple[Metric, ...] = (self._bleu, self._cider, self._endings, self._diversity)
-        for metric in metrics:
+        self.log_dict({f"{stage}/{name}": scores[name].item() for name in LOGGED})
+        for metric in (self._bleu, self._cider, self._endings, self._diversity):
             metric.reset()
 
     def _log_means(self, stage: str, means: Means) -> None:
@@ -295,8 +293,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
-            self.vocabulary = self.vocabulary or restore_vocabulary(checkpoint)
-            self.encoder = self.encoder or restore_encoder(checkpoint)
+            self.encoder, self.vocabulary = restore(checkpoint, self.encoder, self.vocabulary)
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._train_means.load_means(checkpoint.get(TRAINED, {}))

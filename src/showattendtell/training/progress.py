@@ -3,8 +3,6 @@
 import resource
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +17,6 @@ from torch.optim import Optimizer
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import MetricsFile
-
-SENT = ".dashboards"
-"""File in a run's folder with the last step whose figures the dashboards have."""
 
 
 class StepMetrics(Callback):
@@ -42,31 +37,21 @@ class StepMetrics(Callback):
     """Loss of the last step, in this process."""
     images_per_second: float | None = None
     """Over about the last second, in all processes; None before the first step."""
-    learning_rate = 0.0
-    """Learning rate of the decoder and the attention at the last step."""
 
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
-        self._rates: dict[str, float] = {}
-        self._last_sent = -1
+        self._rates: list[float] = []  # learning rates at the last step
         self._images, self._last_rate = 0, 0.0
         self._last_printed = self._last_batch = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
-            with suppress(OSError, ValueError):
-                self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
         self._last_printed = self._last_batch = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._images, self._last_rate = 0, time.monotonic()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        rates = [group["lr"] for group in optimizer.param_groups]  # of matrices, biases, and a trainable encoder
-        self.learning_rate = rates[0]
-        self._rates = {"train/learning_rate": rates[0]}
-        if len(rates) > 2:
-            self._rates["train/learning_rate_encoder"] = rates[2]
+        self._rates = [group["lr"] for group in optimizer.param_groups]  # of matrices, biases, a trainable encoder
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -102,26 +87,26 @@ class StepMetrics(Callback):
         loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
         speed = self.images_per_second or 0.0
         images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
-        return {**loss, "learning rate": f"{self.learning_rate:.3g}", "images/s": images}
+        return {**loss, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
-        step = trainer.global_step - 1  # the number that Lightning logs
         is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
+        if not loggers or not is_logged or is_accumulating(trainer):
             return
         device = trainer.strategy.root_device
-        is_gpu = device.type == "cuda"
-        memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
-        metrics = {**self._rates, "train/memory_gb": memory / 1e9}
+        if device.type == "cuda":
+            memory = torch.cuda.max_memory_allocated(device)
+        else:
+            memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        metrics = {"train/learning_rate": self._rates[0], "train/memory_gb": memory / 1e9}
         metrics["train/images_per_second"] = self.images_per_second or 0.0
+        if len(self._rates) > 2:
+            metrics["train/learning_rate_encoder"] = self._rates[2]
         if self.loss is not None:
             metrics["train/loss_step"] = float(mean_over_processes(self.loss))
         for logger in loggers:
-            logger.log_metrics(metrics, step)
-        if rank() == 0:
-            with suppress(OSError):  # if the disk is full, the checkpoint reports it
-                (Path(trainer.default_root_dir) / SENT).write_text(str(step))
+            logger.log_metrics(metrics, trainer.global_step - 1)  # the number that Lightning logs
 
     def _is_due(self, now: float) -> bool:
         """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
@@ -131,11 +116,6 @@ class StepMetrics(Callback):
     def _print(self, line: str) -> None:
         self._last_printed = time.monotonic()
         get_console().print(line, soft_wrap=True, highlight=False)
-
-
-def _resident_memory() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 class ProgressBar(RichProgressBar):
@@ -153,8 +133,8 @@ class ProgressBar(RichProgressBar):
             self._last_read = time.monotonic()
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, StepMetrics):
-                    self._values = {**callback.describe()}
-                    self._values.pop("learning rate")
+                    self._values = dict(callback.describe())
+                    del self._values["learning rate"]
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:
@@ -168,7 +148,3 @@ class ProgressBar(RichProgressBar):
     def _get_train_description(self, current_epoch: int) -> str:
         last = self.trainer.max_epochs or 0
         return f"epoch {current_epoch + 1}" + (f" of {last}" if last > 0 else "")
-
-    @property
-    def validation_description(self) -> str:
-        return "validation"

@@ -93,26 +93,23 @@ class Recipe:
         return build_metadata(config, chosen, vocabulary, encoder, dataset)
 
 
-def restore_vocabulary(checkpoint: Mapping[str, Any]) -> Vocabulary:
-    """Return the vocabulary in a checkpoint of a named model."""
-    metadata = _checked_metadata(checkpoint)
-    return read_vocabulary(metadata, build(literal(metadata["config"]["tokenizer"])), "the checkpoint")
-
-
-def restore_encoder(checkpoint: Mapping[str, Any]) -> Encoder:
-    """Return the encoder in a checkpoint of a named model, whose weights are loaded later."""
-    settings = dict(_checked_metadata(checkpoint)["config"]["encoder"])
-    if "weights" in settings:
-        settings["weights"] = "random"
-    encoder: Encoder = build(literal(settings))
-    return encoder
-
-
-def _checked_metadata(checkpoint: Mapping[str, Any]) -> Any:
-    metadata = checkpoint[METADATA_KEY]
-    check_metadata(metadata, "the checkpoint")
-    check_targets(metadata["config"], "the checkpoint")
-    return metadata
+def restore(
+    checkpoint: Mapping[str, Any], encoder: Encoder | None, vocabulary: Vocabulary | None
+) -> tuple[Encoder, Vocabulary]:
+    """Return encoder and vocabulary: those given, or else those in the checkpoint of a named model. The encoder's
+    weights are loaded later."""
+    metadata, name = checkpoint[METADATA_KEY], "the checkpoint"
+    check_metadata(metadata, name)
+    config = metadata["config"]
+    check_targets(config, name)
+    if encoder is None:
+        settings = dict(config["encoder"])
+        if "weights" in settings:
+            settings["weights"] = "random"
+        encoder = build(literal(settings))
+    if vocabulary is None:
+        vocabulary = read_vocabulary(metadata, build(literal(config["tokenizer"])), name)
+    return encoder, vocabulary
 
 
 def _name(part: Any) -> str:

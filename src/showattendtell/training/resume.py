@@ -65,12 +65,16 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
         return _resume(folder, settings)
     files = [*root.rglob(LAST), *root.rglob(PREVIOUS)] if root else []
     files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    runs = []
+    found = None  # the newest unfinished run, or the newest
     for run_folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged
-            runs.append(peek(run_folder))
-    same = [point for point in runs if not find_differences(settings, point.metadata["config"])]
-    found = next((point for point in same if not point.finished), same[0] if same else None)
+            point = peek(run_folder)
+            if find_differences(settings, point.metadata["config"]):
+                continue
+            if found is None or not point.finished:
+                found = point
+            if not point.finished:
+                break
     if found is None:
         if (folder / BEST).is_file():
             raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
@@ -87,7 +91,7 @@ def is_resumed(settings: Mapping[str, Any]) -> bool:
 
 def check_unused(folder: Path) -> None:
     """Raise a `UserError` if the folder of a new run has files, except logs and those of a run without checkpoints."""
-    begun = {METRICS, TIMES} if (folder / LOCK).exists() else set()
+    begun = (METRICS, TIMES) if (folder / LOCK).exists() else ()
     files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
     if files:
         raise UserError(
@@ -199,9 +203,8 @@ def _is_moved(current: str, stored: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
     now, before = Path(current).expanduser(), Path(stored).expanduser()
-    if not now.name == before.name == BEST or not now.is_file():
-        return False
-    return not before.is_file() or filecmp.cmp(now, before, shallow=False)
+    is_best = now.name == before.name == BEST and now.is_file()
+    return is_best and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
 
 
 def discard(folder: Path) -> None:
@@ -217,21 +220,20 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def _intact_checkpoint(folder: Path) -> Path:
     """Return the newest intact checkpoint, with a warning if it is not the last one."""
-    damages: dict[Path, str] = {}
-    for intact in _existing(folder):
-        if damage := find_damage(intact):
-            damages[intact] = damage
+    reasons = []
+    for file in _existing(folder):
+        damage = find_damage(file)
+        if damage:
+            reasons.append(f"{file} is damaged ({damage})")
             continue
-        for file, damage in damages.items():
-            minutes = (file.stat().st_mtime - intact.stat().st_mtime) / 60
+        if reasons:
             print(
-                f"warning: {file} is damaged ({damage}); {intact.name} was written {minutes:.1f} minutes before it, "
-                "and what was trained since then is trained again",
+                f"warning: {reasons[0]}; {file.name} was written before it, and what was trained since then is trained "
+                "again",
                 file=sys.stderr,
             )
-        return intact
-    reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
-    raise UserError(f"{folder} has no intact checkpoint ({reasons}); train again without resume")
+        return file
+    raise UserError(f"{folder} has no intact checkpoint; {'; '.join(reasons)}; train again without resume")
 
 
 def _existing(folder: Path) -> list[Path]:
@@ -248,11 +250,11 @@ def is_trained(folder: Path) -> bool:
 
 def peek(folder: Path) -> ResumePoint:
     """Read the newest checkpoint of a run that opens; a complete check would take long."""
-    files = _existing(folder)
-    for file in files[:-1]:
+    *newer, oldest = _existing(folder)
+    for file in newer:
         with suppress(UserError):
             return _read(file)[0]
-    return _read(files[-1])[0]
+    return _read(oldest)[0]
 
 
 def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:

@@ -1,6 +1,5 @@
 """Training in stages, each of which begins with the best checkpoint of the previous one or averages several."""
 
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.runtime.files import BEST, write_json
 from showattendtell.runtime.launched import is_launched
 from showattendtell.runtime.subprocesses import Subcommands
 from showattendtell.settings import may_differ
@@ -55,8 +54,7 @@ def run_stages(settings: DictConfig) -> float:
             raise UserError(f"stage {stage.name}: {error}") from None
     if not (folder / STAGES).exists():
         write_settings(settings, folder)
-    with atomic_write(folder / STAGES) as file:
-        file.write(json.dumps({"arguments": given}, indent=2).encode())
+    write_json({"arguments": given}, folder / STAGES)
     for i, stage in enumerate(stages, start=1):
         is_finished = stage.is_finished
         print(f"stage {i} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * is_finished}", flush=True)
@@ -78,29 +76,25 @@ def plan_stages(
     Raises:
         UserError: a name has a slash, or `average` names no stage before it.
     """
-    checkpoints: dict[str, Path] = {}
+    checkpoints: dict[str, str] = {}  # best ones of the stages so far
     for i, (key, arguments) in enumerate(stages.items(), start=1):
         name = str(key)
         if "/" in name:
             raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
         stage_folder = folder / f"{i}-{name}"
         if isinstance(arguments, Mapping):
-            average = _average_arguments(name, arguments["average"], checkpoints, stage_folder)
-            yield Stage(name, stage_folder, "average", average)
+            for other in arguments["average"]:
+                if other not in checkpoints:
+                    hint = did_you_mean(other, checkpoints)
+                    raise UserError(f"stages.{name}.average: there is no stage {other} before it{hint}")
+            averaged = ",".join(checkpoints[other] for other in arguments["average"])
+            output = quoted(str(stage_folder / BEST))
+            yield Stage(name, stage_folder, "average", [f"checkpoint=[{averaged}]", f"output={output}"])
         else:
-            init = [f"init_from={quoted(str(best))}" for best in list(checkpoints.values())[-1:]]
+            init = [f"init_from={best}" for best in list(checkpoints.values())[-1:]]
             fixed = ["stages=null", f"hydra.run.dir={quoted(str(stage_folder))}"]
             yield Stage(name, stage_folder, "train", [*given, *arguments, *init, *fixed])
-        checkpoints[name] = stage_folder / BEST
-
-
-def _average_arguments(name: str, names: Sequence[str], earlier: Mapping[str, Path], folder: Path) -> list[str]:
-    if unknown := [other for other in names if other not in earlier]:
-        raise UserError(
-            f"stages.{name}.average: there is no stage {unknown[0]} before it{did_you_mean(unknown[0], earlier)}"
-        )
-    checkpoints = ",".join(quoted(str(earlier[other])) for other in names)
-    return [f"checkpoint=[{checkpoints}]", f"output={quoted(str(folder / BEST))}"]
+        checkpoints[name] = quoted(str(stage_folder / BEST))
 
 
 def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
@@ -113,19 +107,19 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
         if (folder / STAGES).is_file() and not _has_command(folder, given):
             raise UserError(f"{folder} has the stages of another command; give its own command, or set another folder")
         return folder
-    runs = []
+    found = None  # the newest unfinished run, or the newest
     for file in sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True):
         with suppress(UserError):  # damaged
-            if _has_command(file.parent, given):
-                runs.append(file.parent)
-    for run in runs:  # the newest unfinished one, or the newest
-        if not all(stage.is_finished for stage in plan_stages(settings["stages"], run, given)):
-            runs.insert(0, run)
-            break
-    if not runs:
+            if not _has_command(file.parent, given):
+                continue
+            found = found or file.parent
+            if not all(stage.is_finished for stage in plan_stages(settings["stages"], file.parent, given)):
+                found = file.parent
+                break
+    if found is None:
         return folder
     discard(folder)
-    return runs[0]
+    return found
 
 
 def _has_command(folder: Path, given: Sequence[str]) -> bool:
@@ -142,13 +136,11 @@ def run_stage(stage: Stage) -> None:
     resuming = ["resume=true"] if stage.command == "train" and stage.folder.exists() else []
     with Subcommands() as commands:
         status = commands.status_of(stage.command, *stage.arguments, *resuming)
+    if commands.received_signal and status <= 128:
+        status = 128 + commands.received_signal
     if status > 128:  # as in shells: a signal ended the program
         sys.exit(status)
-    if commands.received_signal:
-        sys.exit(128 + commands.received_signal)
     if status:
-        raise UserError(
-            f"stage {stage.name} failed with the error above; when that is fixed, resume=true continues from there"
-        )
+        raise UserError(f"stage {stage.name} failed with the error above; resume=true continues from there")
     if not (stage.folder / BEST).is_file():
         raise UserError(f"stage {stage.name} has left no {BEST} for the next; it must validate at least once")

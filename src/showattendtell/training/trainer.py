@@ -54,10 +54,9 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
         )
     if settings.get("log_every_n_steps") == 0:
         raise UserError("trainer.log_every_n_steps=0 is not a number of steps; set it to 1 or more")
-    if str(precision := settings.get("precision")) in ("bf16-true", "16-true", "64-true"):
-        raise UserError(
-            f"trainer.precision={precision}: sums and weights are in float32; set it to 32-true, bf16-mixed or 16-mixed"
-        )
+    precision = settings.get("precision")
+    if precision in ("bf16-true", "16-true", "64-true"):
+        raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
 
 
 def default_precision(accelerator: str) -> str:
@@ -102,15 +101,16 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
         sys.exit(TERMINATED)
     except USER_ERRORS:
         raise
+    except MisconfigurationException as error:
+        raise UserError(f"trainer: {first_line(error)}") from None
     except Exception as error:
-        # Lightning refuses settings before the first step
-        if isinstance(error, MisconfigurationException) or (
-            not checkpoint and last.is_restoring and isinstance(error, ValueError)
-        ):
-            raise UserError(f"trainer: {first_line(error)}") from None
-        if checkpoint and last.is_restoring:
+        if not last.is_restoring:
+            raise
+        if checkpoint:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
             ) from error
+        if isinstance(error, ValueError):  # Lightning refuses settings before the first step
+            raise UserError(f"trainer: {first_line(error)}") from None
         raise

@@ -15,9 +15,8 @@ from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing
 from showattendtell.data.tokenizers import SubwordTokenizer
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, calibrate_captions
 from showattendtell.extensions.export.checking import by_pytorch, score_writers
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.loading import ExportModel, metadata_of

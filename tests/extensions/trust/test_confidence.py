@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import calibrate_captions
+from showattendtell.decoding.image_captioner import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
     fit_temperature,

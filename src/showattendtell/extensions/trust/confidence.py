@@ -22,7 +22,7 @@ from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.decoding.confidence import calibrate_captions
+from showattendtell.decoding.image_captioner import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.reliability import Reliability, reliability, risk_coverage
 from showattendtell.inference.checkpoints import (
