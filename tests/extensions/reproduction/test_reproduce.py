@@ -129,7 +129,7 @@ def test_workers_share_the_runs_and_the_last_one_writes_the_whole_table(start: S
     together = begun(first) + begun(second)
     assert together.count("train") == 3
     assert together.count("evaluate") == 2 * (3 + 1)  # each seed, and the ensemble
-    assert "with another worker" in first + second
+    assert "by another worker" in first + second
     content = json.loads((folder / "runs/shared/shapes.json").read_text())
     assert [len(row["results"]) for row in content["blocks"][0]["rows"]] == [3, 3, 1, 1]
 
