@@ -91,3 +91,9 @@ def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFil
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "seed=4711" in done.stdout
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_no_fault(closed: int):
+    line = f"exec {closed}>&-; exec {sys.executable} -m showattendtell.report --version"
+    assert subprocess.run(["bash", "-c", line], check=False).returncode == 0

@@ -184,6 +184,7 @@ KINDS = {
         coco(annotations=[{"image_id": 7, "caption": "A dog ."}]), "has a caption for image 7", settings=JSON_FILE
     ),
     "an absolute path": Kind(rows("/etc/a.jpg,A dog .,train"), "image '/etc/a.jpg' is not within"),
+    "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
     "a path that leads out": Kind(rows("../a.jpg,A dog .,train"), r"image '\.\./a.jpg' is not within"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filepath": "../.."}), "is not within", read_coco),
     "NUL in a name": Kind(

@@ -181,6 +181,21 @@ def test_several_columns_of_captions_are_all_read(tmp_path: Path):
             '{"images": [{"id": 1, "is_test": true}], "annotations": [{"image_id": 1, "caption": "a"}]}',
             "split=True is not a split",
         ),
+        (
+            "captions.json",
+            '{"images": [{"id": 1, "meta": {"split": "test"}}], "annotations": [{"image_id": 1, "caption": "a"}]}',
+            "split={'split': 'test'} is not a split",
+        ),
+        (
+            "captions.jsonl",
+            '{"image": "a.jpg", "caption": "a", "meta": {"Data Split": "test"}}\n',
+            "line 1: meta={'Data Split': 'test'} is not a split",
+        ),
+        (
+            "captions.json",
+            '[{"image_id": 1, "caption": "a", "meta": {"split": "test"}}]',
+            "meta={'split': 'test'} is not a split",
+        ),
     ],
 )
 def test_a_split_in_another_place_is_refused(tmp_path: Path, name: str, text: str, message: str):

@@ -118,7 +118,7 @@ def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: P
             (["decoding=sample", "decoding.beam_size=4"], ["there is no setting decoding.beam_size"]),
             (["decoding=sample", "decoding.top_p=0"], ["decoding.top_p=0", "greater than 0"]),
             (["decoding=bean"], ["there is no decoding=bean; did you mean 'beam'?"]),
-            (["metrics=[bluo]"], ["metrics=[bluo]", "'bleu'"]),
+            (["metrics=[bluo]"], ["metrics=bluo", "'bleu'"]),
             (["tokenizer=penn"], ["there is no tokenizer=penn", "plain, ptb"]),
         ],
     ),

@@ -54,6 +54,9 @@ def entry_point(
         def main() -> None:
             # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
             gc.set_threshold(50_000)
+            for stream in ("stdout", "stderr"):
+                if getattr(sys, stream) is None:  # closed, as by `>&-`
+                    setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
             with report_errors():
                 typed = take_debug(sys.argv[1:])
                 if "--version" in typed:

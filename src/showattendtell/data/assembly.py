@@ -61,6 +61,10 @@ OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re
 """Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
 
 
+LONGEST = 1_000
+"""Largest number of words of a caption; training keeps the activations of each."""
+
+
 def assemble(
     name: str, file: CaptionFile, folder: Path | None, captions_per_image: int, skip_missing: bool | None = None
 ) -> Dataset:
@@ -74,7 +78,7 @@ def assemble(
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
-        UserError: an image is listed twice, has no caption, or has a path out of the folder.
+        UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
     """
     counts = Counter(image for images in file.splits.values() for image in images)
     for duplicate, count in counts.items():
@@ -91,6 +95,9 @@ def assemble(
         sentences = file.captions.get(image, ())
         non_empty = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
         captions = tuple(non_empty[:captions_per_image])
+        most_words = max((len(caption.words) for caption in captions), default=0)
+        if most_words > LONGEST:
+            raise UserError(f"image {image} has a caption of {most_words:,} words; shorten it to {LONGEST:,}")
         dropped["without a word"] += len(sentences) - len(non_empty)
         dropped[too_many] += len(non_empty) - len(captions)
         if not captions:

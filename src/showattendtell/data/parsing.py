@@ -59,8 +59,9 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
 
     def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-        renamed = ((name if name in names or not is_split_field(name) else "split", value) for name, value in fields)
-        return {name: value for name, value in renamed if name in names}
+        known = {name: value for name, value in fields if name in names}
+        splits = [value for name, value in fields if name not in names and (is_split_field(name) or holds_split(value))]
+        return known | ({"split": splits[-1]} if splits and "split" in names else {})
 
     if re.search(r"\\u[dD][89a-fA-F]", text):
         parse_json(text, str(path))  # raises for lone surrogates, which `json` accepts
@@ -150,6 +151,11 @@ def is_split_field(name: str) -> bool:
     return re.sub(r"[\W_]", "", name).lower() in SPLIT_FIELDS
 
 
+def holds_split(value: Any) -> bool:
+    """Return whether the value of a field is an object with a split, which is refused."""
+    return isinstance(value, dict) and any(map(is_split_field, value))
+
+
 def to_split(name: str, value: Any, origin: str) -> str:
     """Return the split that a field names, empty if the value is. Raise `UserError` if it names none."""
     spelling = "" if value is None else str(value).strip().lower()
@@ -162,12 +168,14 @@ def to_split(name: str, value: Any, origin: str) -> str:
 def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
     """Return the fields that have splits: by their name, or because all their values are splits."""
     values: defaultdict[str, set[str]] = defaultdict(set)
+    nested = set()
     for *_, fields in entries:
         for name, value in fields.items():
             values[name].add(str(value).strip().lower())
+            nested |= {name} if holds_split(value) else set()
     names = []
     for name, spellings in values.items():
-        if is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys()):
+        if name in nested or is_split_field(name) or (len(spellings) > 1 and spellings <= SPLIT_OF_SPELLING.keys()):
             names.append(name)
     return names
 

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import socket
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,14 @@ PAGES += [f"examples/{one.file}" for one in EXAMPLES]
 FORMS = ["api/caption", "api/picture", "cards"]
 
 
+@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 200), ("OPTIONS", 204)])
+def test_a_check_of_a_proxy_needs_no_host(served: Served, method: str, status: int):
+    place = urlsplit(served.address)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+        connection.sendall(f"{method} /health HTTP/1.0\r\n\r\n".encode())
+        assert connection.makefile().readline().split()[1] == str(status)
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
     whole = send_request(served.address, path)
@@ -204,12 +213,17 @@ def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
         assert head.headers[name] == whole.headers[name]
     part_of_it = send_request(served.address, path, headers={"Range": "bytes=0-9"})
     assert (part_of_it.status, part_of_it.content) == (200, whole.content)
-    assert allowed(send_request(served.address, path, method="OPTIONS")) == {"GET", "HEAD", "OPTIONS"}
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == ["GET", "HEAD", "OPTIONS"]
 
 
-def allowed(answered: Any) -> set[str]:
+@pytest.mark.parametrize("path", FORMS)
+def test_an_endpoint_says_which_methods_it_has(served: Served, path: str):
+    assert allowed(send_request(served.address, path, method="OPTIONS")) == ["OPTIONS", "POST"]
+
+
+def allowed(answered: Any) -> list[str]:
     assert (answered.status, answered.content) == (204, b"")
-    return {*answered.headers["allow"].split(", ")}
+    return sorted(answered.headers["allow"].split(", "))
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"])

@@ -215,7 +215,8 @@ async def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentence, headers = error.detail, dict(error.headers or {})
     if "Allow" in headers:
-        headers["Allow"] = headers["Allow"].replace("GET", "GET, HEAD") + ", OPTIONS"
+        head = {"HEAD"} if "GET" in headers["Allow"] else set()
+        headers["Allow"] = ", ".join(sorted({*headers["Allow"].split(", "), "OPTIONS"} | head))
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
     if not isinstance(error, RequestError):
@@ -230,7 +231,8 @@ async def server_error(_: Request, error: Exception) -> JSONResponse:
 class Front:
     """Middleware that refuses other names of this server, and answers HEAD as GET, whose content uvicorn leaves out.
 
-    A page of another site could read the answers under a name of its own for this server.
+    A page of another site could read the answers under a name of its own for this server. Checks of proxies have no
+    name, in HTTP/1.0.
 
     Args:
         hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
@@ -240,9 +242,9 @@ class Front:
         self._app, self._hosts = app, [host.lower() for host in hosts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app, host = self._app, Headers(scope=scope).get("host", "").lower()
-        name = re.sub(r":\d*$", "", host).strip("[]")
-        if not any(fnmatch(name, pattern) for pattern in self._hosts):
+        app, headers = self._app, Headers(scope=scope)
+        name = re.sub(r":\d*$", "", headers.get("host", "").lower()).strip("[]")
+        if "host" in headers and not any(fnmatch(name, pattern) for pattern in self._hosts):
             app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
         await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
