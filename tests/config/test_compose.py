@@ -13,7 +13,6 @@ from slow_cases import slow_after
 
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.folders import config_folder, extension_folders, find_options
-from showattendtell.config.help import help_page
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import SUPPLIED
 from showattendtell.errors import UserError
@@ -30,10 +29,8 @@ def test_a_setting_given_by_the_user_wins_over_every_recipe():
     [
         ("decoder.tie_embeddings=true", True),
         ("trainer.limit_train_batches=2", 2),
-        ("trainer.precision=bf16-mixed", "bf16-mixed"),
         ("optimizer.betas=[0.9,0.98]", [0.9, 0.98]),
         ("dataset.root='my photos'", "my photos"),
-        ("dataset.root=my photos", "my photos"),
         ("dataset.root='a=b'", "a=b"),
     ],
 )
@@ -73,28 +70,21 @@ WRONG = [
     ("experiment=paper/coco_sof", "did you mean 'paper/coco_soft'"),
     ("schedule=null", "there is no schedule=null"),
     ("decoder.dropot=0.3", "decoder.dropot; did you mean 'dropout'"),
-    ("trainer.limit_train_batchs=2", "did you mean 'limit_train_batches'"),
     ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder'"),
-    ("callbacks.early_stoping.patience=3", "did you mean 'early_stopping'"),
     ("sed=3", "there is no setting sed; did you mean 'seed'"),
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
-    ("label_smothing=0.1", "did you mean 'loss.label_smoothing'"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
     ("decoder.dropout=0.1,0.2", "put -m before it"),
-    ("decoder.dropout.rate=0.3", "decoder.dropout"),
     ("seed=-1", "seed=-1 should be greater than or equal to 0"),
-    ("seed=null", "seed=null should be a valid integer"),
     ("cache=", "cache= has no value; give cache=VALUE"),
     ("dropout", "'dropout' is not a setting"),
     ("dataset.root=a=b", "quote"),
     ("hydra.nosuch=3", "nosuch"),
     ("decoder.vocabulary_size=9", "set by the code"),
-    ("attention.score.region_dim=9", "set by the code"),
     ("attention._args_=[1]", "_args_"),
     ("loss=SoftLoss", "there is no setting loss"),
     ("attention._target_=nosuch.Thing", "there is no package nosuch"),
     ("seed=1,", "seed=1,"),
-    ("hydra/launcher=joblip", "joblip"),
 ]
 
 
@@ -119,15 +109,11 @@ def test_faults_of_every_kind_are_reported_at_once():
     [
         ("evaluate", ["checkpont=a.ckpt"], "checkpont; did you mean 'checkpoint'"),
         ("evaluate", ["checkpont=a.ckpt"], "checkpoint is not set; give it as checkpoint="),
-        ("evaluate", ["checkpoint=null"], "checkpoint=null"),
-        ("evaluate", ["checkpoint=best.ckpt", "decoding=null"], "decoding"),
         ("evaluate", ["checkpoint=best.ckpt", "beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
         ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
-        ("evaluate", ["checkpoint=best.ckpt", "dataset=custom"], "dataset"),
         ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 values"),
         ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a string"),
         ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a string or a list"),
-        ("prepare", ["attention=hrad"], "there is no attention=hrad"),
         ("download", ["dataset=coc", "dataset.root=DIR"], "there is no dataset=coc; did you mean 'coco'"),
     ],
 )
@@ -155,9 +141,6 @@ ANSWER = "runpy.run_module('showattendtell.train', run_name='__main__', alter_sy
             (["decoder.dropot=0.1,0.2"], ["did you mean 'dropout'"]),
             (["decoder.hidden_dim=range(0,64,32)"], ["decoder.hidden_dim=0 should be greater than 0"]),
             (["attention=soft,none", "attention/score=cosine"], ["attention/score=cosine"]),
-            (["decoder.hidden_dim=choice(-3,64)"], ["decoder.hidden_dim=-3 should be greater than 0"]),
-            (["attention=soft,hard", "attention.num_samples=2"], ["attention.num_samples"]),
-            (["optimizer=adam,rmsprop", "encoder.size=0"], ["encoder.size=0 should be greater than 0"]),
         ],
     ),
 )
@@ -185,10 +168,6 @@ def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths(small
     assert config.attention.score == {"_target_": "parts.Score", "_partial_": True, "width": 8}
 
 
-def test_a_nested_group_that_the_present_choice_lacks_is_reported(small_conf: Path):
-    assert "attention/score" in fault_of("attention=none", "attention/score=cosine")
-
-
 def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_conf: Path):
     cosine = ["attention/score=cosine", "attention.score.width=64"]
     assert compose("train", cosine).attention.score.width == 64
@@ -200,12 +179,6 @@ def test_a_class_of_your_own_is_accepted_with_the_settings_of_its_signature(smal
     line = ["attention=none", "attention.samples=3", "attention._target_=parts.Hard"]
     assert compose("train", line).attention.samples == 3
     assert fault_of("attention._target_=parts.Hrad").startswith("attention._target_=parts.Hrad: parts has no Hrad")
-
-
-def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: Path):
-    rows = [line.split() for line in help_page("train").splitlines()]
-    assert ["attention/score", "[additive]", "cosine"] in rows
-    assert "attention/score" not in help_page("train", ["attention=none"])
 
 
 @pytest.mark.parametrize("as_flag", [True, False])

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from slow_cases import slow_after
 
-from showattendtell.cli import COMMANDS
-from showattendtell.config.validation import DEBUG
 from showattendtell.errors import CLOSED_PIPE
 from showattendtell.runtime.files import LOCK, lock_file
 
@@ -64,14 +62,6 @@ class Data:
 """
 
 
-@pytest.mark.parametrize("message", ["what went wrong", "", "  \n "], ids=["message", "empty", "blank"])
-def test_an_exception_of_any_message_ends_in_a_sentence(run_forked: Callable[..., Any], folder: Path, message: str):
-    (folder / "own.py").write_text(FAILING.format("{}", message))
-    path = f"sys.path.insert(0, {str(folder)!r})"
-    done = run_forked("prepare", "dataset._target_=own.Data", folder=folder, first=path)
-    assert (done.status, done.err) == (2, f"error: dataset: {message.strip() or 'ValueError'}\n")
-
-
 @pytest.mark.parametrize("how", ["--debug", "environment"])
 def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[..., Any], folder: Path, how: str):
     (folder / "own.py").write_text(FAILING.format("{}", "what went wrong"))
@@ -82,24 +72,6 @@ def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[.
     assert "KeyError: 'cause'" in done.err
     assert "own.py" in done.err
     assert done.err.splitlines()[-1] == "error: dataset: what went wrong"
-
-
-@pytest.mark.parametrize("command", slow_after(2, sorted(COMMANDS)))
-def test_every_command_takes_debug(run_light: Callable[..., Any], command: str, tmp_path: Path):
-    run = "runpy.run_module(f'showattendtell.{sys.argv[0]}', run_name='__main__', alter_sys=True)"
-    done = run_light(run, command, "--debug", "nonsense_setting=3", folder=tmp_path)
-    assert done.status == 2
-    assert "Traceback" in done.err
-    assert "debug" not in done.err.splitlines()[-1]
-
-
-def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked(
-    run_light: Callable[..., Any], tmp_path: Path
-):
-    code = f"for name in ('HYDRA_FULL_ERROR', '{DEBUG}'): os.environ.pop(name, None)\n"
-    code += "from showattendtell.config.entry_point import take_debug as take; take([]); take([]); "
-    code += f"print(os.environ['{DEBUG}'])"
-    assert run_light(code, folder=tmp_path).out == "0\n"
 
 
 LIGHT = "light_command.py"
@@ -129,16 +101,6 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: C
     assert held
     assert (tmp_path / "mine" / LOCK).exists()
     held.close()
-
-
-@pytest.mark.parametrize("name", slow_after(1, ["flickr8k", "flickr30k", "coco", "coco2017"]))
-def test_training_without_the_data_names_the_command_that_downloads_them(
-    run_forked: Callable[..., Any], tmp_path: Path, name: str
-):
-    done = run_forked("train", f"dataset={name}", "encoder=efficientnet_lite0", folder=tmp_path)
-    assert f"showattendtell download dataset={name} dataset.root=DIR" in done.err
-    assert done.status == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("module", ["train", "cli"])

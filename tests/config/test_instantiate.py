@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
 from showattendtell.config.compose import compose
-from showattendtell.config.instantiate import build, build_source, find_source, import_own_classes
+from showattendtell.config.instantiate import build, build_source, find_source
 from showattendtell.config.trust import TRUST, untrusted_targets
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
@@ -60,27 +60,6 @@ def test_an_error_in_a_module_of_the_user_is_shown(
         build(node)
 
 
-def test_an_error_in_a_module_of_a_package_is_shown_when_own_classes_are_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "faulty").mkdir()
-    (tmp_path / "faulty/__init__.py").touch()
-    (tmp_path / "faulty/attention.py").write_text("import notthere")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv(TRUST, "faulty")
-    config = OmegaConf.create({"attention": {"score": {"_target_": "faulty.attention.Score"}}})
-    with pytest.raises(
-        UserError, match=r"faulty\.attention\.Score.*\(ModuleNotFoundError: .*'notthere', attention.py line 1"
-    ):
-        import_own_classes(config)
-
-
-def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):
-    score = {"_target_": "parts.Score", "_partial_": True, "width": 64}
-    made = build(attention(score=score), region_dim=3).score(region_dim=5)
-    assert (made.region_dim, made.width) == (5, 64)
-
-
 def photographs(folder: Path) -> Dataset:
     """A good and a broken image a split."""
     rng = np.random.default_rng(0)
@@ -112,7 +91,7 @@ def test_the_training_images_alone_are_augmented_and_broken_ones_left_out(tmp_pa
     source, dataset = build_source(training(tmp_path, flip=1.0), photographs(tmp_path), trained_encoder)
     names = {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
     assert names == {"train": ["train.png"], "val": ["val.png"], "test": ["test.png", "test-broken.png"]}
-    assert "2 images skipped" in dataset.notes[0]
+    assert "images skipped: 2" in dataset.notes[0]
     plain = {split: trained_encoder.preprocessing(open_image(tmp_path / f"{split}.png")) for split in names}
     assert torch.equal(source(dataset.split("train"), "drawn")([0])[0], plain["train"].flip(2))
     assert torch.equal(source(dataset.split("val"))([0])[0], plain["val"])

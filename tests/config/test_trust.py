@@ -16,29 +16,18 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 from small_training import METADATA, SETTINGS, small_config
 
-from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.runtime.files import BEST
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.resume import STAGES, recall
 from showattendtell.training.stages import plan_stages
 
 SECRET = "a-password-in-the-environment"
-
-
-class Evil:
-    """Unpickled, it leaves a file behind."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
 
 
 def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
@@ -142,17 +131,6 @@ def test_a_stages_file_that_is_none_is_reported_in_a_sentence(tmp_path: Path, co
 def test_arguments_that_are_no_texts_are_reported_in_a_sentence(tmp_path: Path, arguments: Any):
     with pytest.raises(UserError, match=r"last.ckpt was altered: its arguments are"):
         recall([f"resume={write_checkpoint(tmp_path, arguments)}"])
-
-
-def test_a_stored_argument_names_its_file_and_the_remedy(tmp_path: Path):
-    folder = write_checkpoint(tmp_path, ["schedule._target_=homemade.rate"])
-    with pytest.raises(UserError) as refused:
-        recall([f"resume={folder}"])
-    assert str(refused.value) == (
-        f"{folder}/last.ckpt holds the argument schedule._target_=homemade.rate, which asks to run homemade.rate, not "
-        f"part of showattendtell; if it is your own, type the argument again or give {TRUST}=homemade in the "
-        "environment, else do not trust the file"
-    )
 
 
 HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
@@ -268,24 +246,6 @@ def test_a_checkpoint_names_no_other_file_to_be_deleted(tmp_path: Path, path: st
     best.load_state_dict({**state, "best_model_score": score, "kth_value": score})
     places = {best.best_model_path, best.kth_best_model_path, *best.best_k_models}
     assert places == {str(tmp_path / BEST)}
-
-
-def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path: Path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "last.ckpt.tmp").symlink_to(tmp_path / "mine")
-    with atomic_write(tmp_path / "last.ckpt") as stream:
-        stream.write(b"weights")
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert (tmp_path / "last.ckpt").read_bytes() == b"weights"
-
-
-def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SECRET", SECRET)
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra/hydra.yaml").write_text(
-        "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
-    )
-    assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")
 
 
 def laughs(depth: int) -> Any:

@@ -1,11 +1,9 @@
 """Error messages for invalid configurations, and the values that must pass."""
 
 import errno
-import inspect
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,34 +45,19 @@ def faults_of(setting: str, value: Any) -> list[str]:
     ("setting", "value", "sentence"),
     [
         ("decoder.dropout", 1.0, "decoder.dropout=1.0 should be less than 1"),
-        ("decoder.dropout", -0.1, "decoder.dropout=-0.1 should be greater than or equal to 0"),
-        ("decoder.dropout", "much", "decoder.dropout=much should be a valid number"),
         ("decoder.dropout", None, "decoder.dropout=null should be a valid number"),
         ("decoder.hidden_dim", 0, "decoder.hidden_dim=0 should be greater than 0"),
         ("decoder.hidden_dim", 2.5, "decoder.hidden_dim=2.5 should be a valid integer"),
-        ("decoder.hidden_dim", "512", "decoder.hidden_dim=512 should be a valid integer"),
-        ("decoder.hidden_dim", True, "decoder.hidden_dim=true should be a valid integer"),
         ("decoder.tie_embeddings", "yes", "decoder.tie_embeddings=yes should be a valid boolean"),
         ("decoder.output", ["word", "ctx"], "decoder.output=.*ctx.* should be 'word', 'hidden' or 'context'"),
         ("decoder.output", "word", r"decoder.output=word should be a list: decoder.output=\[word\]"),
         ("encoder.stride", "first", "encoder.stride=first should be a valid integer or 'last'"),
         ("encoder.mean", [0.5, 0.5], r"encoder.mean=\[0.5,0.5\] should have more values$"),
-        ("encoder.mean", [0.5] * 4, "encoder.mean=.* should have at most 3 values$"),
-        ("encoder.network", 3, "encoder.network=3 should be a string$"),
         ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
-        ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
-        ("loss.doubly_stochastic_weight", -1, "loss.doubly_stochastic_weight=-1 should be greater than or equal to 0"),
-        ("schedule.warmup", 1.5, "schedule.warmup=1.5 should be a valid integer"),
         ("decoding.beam_size", 0, "decoding.beam_size=0 should be greater than 0"),
-        ("decoding.max_length", -3, "decoding.max_length=-3 should be greater than 0"),
         ("data.batch_size", 0, "data.batch_size=0 should be greater than 0"),
-        ("data.generation_batch_size", 0, "data.generation_batch_size=0 should be greater than 0"),
-        ("data.tokens_per_batch", 0, "data.tokens_per_batch=0 should be greater than 0"),
         ("data.bucketing", "drawn", "data.bucketing=drawn should be 'paper', 'round_robin' or 'padded'"),
-        ("data.group_by_image", "yes", "data.group_by_image=yes should be a valid boolean"),
-        ("data.num_workers", -1, "data.num_workers=-1 should be greater than or equal to 0"),
         ("vocabulary.size", 4, "vocabulary.size=4 should be greater than"),
-        ("dataset.train", 0, "dataset.train=0 should be greater than 0"),
         ("trainer.max_epochs", "ten", "trainer.max_epochs=ten should be a valid integer"),
     ],
 )
@@ -87,29 +70,16 @@ def test_a_value_of_the_wrong_type_or_range_is_reported_with_what_is_allowed(set
     ("setting", "value"),
     [
         ("decoder.dropout", 0),
-        ("decoder.output", ["word"]),
-        ("decoder.tie_embeddings", True),
-        ("encoder.stride", 16),
         ("encoder.stride", "last"),
-        ("encoder.resize", None),
         ("encoder.mean", [0.5, 0.5, 0.5]),
-        ("encoder.std", [1, 1, 1]),
         ("encoder.learning_rate", 1),
         ("vocabulary.size", 5),
-        ("schedule.final", 0.1),
-        ("data.num_workers", 0),
-        ("dataset.seed", 0),
         ("optimizer.betas", [0.9, 0.98]),
-        ("optimizer.lr", 1),
-        ("trainer.limit_train_batches", 2),
         ("trainer.limit_train_batches", 0.5),
-        ("trainer.precision", "bf16-mixed"),
         ("trainer.precision", 16),
-        ("trainer.strategy", "ddp"),
         ("trainer.devices", [0, 1]),
         ("trainer.max_time", "00:12:00:00"),
         ("trainer.max_time", {"hours": 1}),
-        ("trainer.profiler", "simple"),
         ("trainer.gradient_clip_val", None),
         ("logger.tags", ["a", "b"]),
     ],
@@ -122,22 +92,12 @@ def test_an_unknown_setting_is_reported_with_the_nearest_known_one():
     assert faults_of("decoder.hiden_dim", 3) == ["there is no setting decoder.hiden_dim; did you mean 'hidden_dim'?"]
 
 
-def test_an_unknown_setting_that_resembles_nothing_is_reported_with_all_known_ones():
-    [fault] = faults_of("decoding.zzz", 3)
-    known = ", ".join(sorted(inspect.signature(BeamSearch).parameters))
-    assert fault == f"there is no setting decoding.zzz; available: {known}"
-
-
 def test_a_class_of_the_user_that_lacks_a_setting_is_named():
     config = OmegaConf.create({"schedule": {"_target_": "colorsys.rgb_to_hsv", "warmup": 3}})
     assert validate(config) == [
         "there is no setting schedule.warmup; available: b, g, r; colorsys.rgb_to_hsv has no such argument: "
         "add it, or choose an option of schedule= without it"
     ]
-
-
-def test_a_target_with_open_arguments_takes_any_setting():
-    assert faults_of("logger.name_of_the_future", 3) == []
 
 
 def test_all_faults_of_all_nodes_are_reported_at_once():
@@ -164,11 +124,6 @@ def test_a_missing_value_is_reported_once_and_says_how_to_give_it():
     ]
 
 
-def test_values_behind_interpolations_are_checked():
-    config = {"width": -3, "decoder": {"_target_": TARGETS["decoder"], "hidden_dim": "${width}"}}
-    assert validate(OmegaConf.create(config)) == ["decoder.hidden_dim=-3 should be greater than 0"]
-
-
 @pytest.mark.parametrize("value", ["${nowhere}", "${oc.env:SHOWATTENDTELL_NOT_SET_ANYWHERE}"])
 def test_an_interpolation_that_leads_nowhere_is_reported(value: str):
     output = " ".join(faults_of("decoder.dropout", value))
@@ -192,22 +147,13 @@ def test_nested_targets_are_checked_instead_of_being_taken_for_values():
     ("number", "expected"),
     [
         (errno.ENOSPC, "a.txt: No space left on device; free disk space"),
-        (errno.EDQUOT, "a.txt: Disk quota exceeded; free disk space"),
         (errno.EACCES, "a.txt: Permission denied; check the permissions"),
-        (errno.EPERM, "a.txt: Operation not permitted; check the permissions"),
         (errno.ENOENT, "a.txt does not exist"),
         (errno.EISDIR, "a.txt: Is a directory"),
-        (errno.EROFS, "a.txt: Read-only file system"),
     ],
 )
 def test_an_error_of_the_system_says_what_to_do(number: int, expected: str):
     assert sentence(OSError(number, os.strerror(number), "a.txt")) == expected
-
-
-def test_a_folder_in_the_place_of_a_file_is_no_question_of_room(tmp_path: Path):
-    with pytest.raises(OSError, match="directory") as error:
-        tmp_path.read_text()
-    assert sentence(error.value) == f"{tmp_path}: Is a directory"
 
 
 @pytest.mark.parametrize(
@@ -226,9 +172,6 @@ def test_an_error_without_a_file_is_its_message(error: OSError, expected: str):
 WRONG = {
     "beam_size": [0, -3, 1.5, "x", True, None, [1]],
     "max_length": [0, -1, "3", 2.5],
-    "min_length": [-1],
-    "num_captions": [0],
-    "prefix": [5, ["a"]],
     "forbidden": ["dog", None, [5], [""], {"dog": 1}],
     "required": ["dog", [None]],
     "allow_unk": ["no", 1],
@@ -259,18 +202,12 @@ def test_every_way_to_decode_checks_its_arguments(call: Callable[..., Any]):
         (load, {"checkpoint": []}),
         (load, {"checkpoint": 5}),
         (load, {"seed": -1}),
-        (load, {"seed": 2**32}),
-        (load, {"seed": 1.5}),
         (load, {"decoding": {"beam_size": 3}}),
         (load, {"attention_mode": "x"}),
         (CaptioningModule, {"hidden_dim": 0}),
-        (CaptioningModule, {"embedding_dim": "a"}),
         (CaptioningModule, {"dropout": 5.0}),
-        (CaptioningModule, {"lr": -1.0}),
         (ReaderDataModule, {"read": dict, "encoder": "resnet18", "batch_size": 0}),
-        (ReaderDataModule, {"read": dict, "encoder": "resnet18", "bucketing": "x"}),
         (Encoder, {"network": "resnet18", "size": -1}),
-        (Encoder, {"network": 5}),
         (Encoder, {"network": "resnet18", "crop_mode": "x"}),
     ],
 )

@@ -160,9 +160,3 @@ def test_every_target_exists_and_takes_the_settings_next_to_it():
             settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
             bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)
             assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys(), file
-
-
-def test_evaluation_and_captioning_decode_alike():
-    evaluated = compose("evaluate", complete=False).decoding
-    for command in ("caption", "serve"):
-        assert compose(command, complete=False).decoding == {**evaluated, "allow_unk": False}

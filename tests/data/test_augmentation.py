@@ -61,13 +61,6 @@ def test_a_cut_of_a_strip_is_as_square_as_the_strip_allows():
         assert 75 < (view[1, 0, -1] - view[1, 0, 0]) * 32 / 31 < 165
 
 
-def test_a_cut_of_a_single_pixel_is_that_pixel():
-    rng = np.random.default_rng(0)
-    pixel = torch.tensor([10, 20, 30], dtype=torch.uint8).reshape(3, 1, 1)
-    view = Augmentation(seed=0, crop=0.01).view(pixel, PREPROCESSING, rng, sided=False)
-    assert torch.equal(view, pixel.expand(3, 32, 32))
-
-
 def test_colors_change_within_their_bounds_and_shapes_do_not():
     grey = torch.full((3, 40, 40), 100, dtype=torch.uint8)
     rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, color=0.2)
@@ -135,8 +128,3 @@ def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]
     torch.manual_seed(1)
     files(examples, flip=0.5, crop=0.5, color=0.2)([0])
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_a_photograph_that_a_batch_has_twice_is_seen_in_two_views(examples: list[Example]):
-    one, other = files(examples, crop=0.3)([0, 2])
-    assert not torch.equal(one, other)

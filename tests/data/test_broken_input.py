@@ -233,15 +233,13 @@ KINDS = {
         both(gone(*LISTS), coco()), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
     ),
     "shares of too few images": Kind(
-        both(gone(*LISTS), coco()), "none is assigned to val by its name", settings={**JSON_FILE, "val": 0.01}
+        both(gone(*LISTS), coco()), "none of the images is assigned to val", settings={**JSON_FILE, "val": 0.01}
     ),
     # folders and the images in them
-    "an image that is missing": Kind(gone("images/a.jpg"), "1 image is captioned but not on disk, the first is"),
-    "a folder in an image's place": Kind(folder_instead("images/a.jpg"), "1 image is captioned but not on disk"),
-    "a link that leads nowhere": Kind(
-        instead(lambda place: place.symlink_to("no")), "1 image is captioned but not on disk"
-    ),
-    "a pipe in an image's place": Kind(instead(os.mkfifo), "1 image is captioned but not on disk"),
+    "an image that is missing": Kind(gone("images/a.jpg"), "captioned but not on disk: 1, the first is"),
+    "a folder in an image's place": Kind(folder_instead("images/a.jpg"), "captioned but not on disk: 1"),
+    "a link that leads nowhere": Kind(instead(lambda place: place.symlink_to("no")), "captioned but not on disk: 1"),
+    "a pipe in an image's place": Kind(instead(os.mkfifo), "captioned but not on disk: 1"),
     "all images missing": Kind(gone(*(f"images/{name}.jpg" for name in "abc")), "none of the 3 images are on disk"),
     "no folder of that name": Kind(both(), "there is no folder photos in", settings={"images": "photos"}),
     "a data set that has other folders": Kind(

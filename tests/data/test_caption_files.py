@@ -47,13 +47,6 @@ def test_the_form_of_a_file_is_reported_by_its_content_and_suffix(tmp_path: Path
     assert read_captions(tmp_path / name).captions == SAID
 
 
-@pytest.mark.parametrize("name", ["written.txt", "reference0", "hypotheses.out"])
-@pytest.mark.parametrize("first", ["A dog , an image , and a caption .", "[unk] a dog", "{a dog}", "a#1 dog"])
-def test_what_has_no_other_form_is_plain_lines(tmp_path: Path, name: str, first: str):
-    (tmp_path / name).write_text(f"{first}\nTwo cats .\n")
-    assert read_captions(tmp_path / name).captions == {"line 1": [first], "line 2": ["Two cats ."]}
-
-
 def test_the_faults_of_all_files_are_reported_at_once(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()

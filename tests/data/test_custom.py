@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from repository import ROOT, SHARED
+from repository import ROOT
 
 from showattendtell.data.assembly import split_by_hash
 from showattendtell.data.custom import read_custom
-from showattendtell.data.flickr import read_flickr8k
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
 
 DOCS = ROOT / "docs" / "data.md"
-FOLDER = SHARED / "flickr8k"
 SPLITS = {"train": ["b.jpg", "sub/a.jpg"], "val": ["c.png"], "test": ["d.jpg"]}
 SAID = {
     "b.jpg": ["A dog , a cat .", 'It says "stop" .'],
@@ -129,30 +127,6 @@ def test_every_form_gives_the_same_records(root: Path, form: str):
         assert [caption.written for caption in example.captions] == SAID[example.image]
 
 
-@pytest.fixture(scope="module")
-def official() -> Dataset:
-    """Every fourth image of each split of Flickr8k."""
-    if not FOLDER.is_dir():
-        pytest.skip("needs SHOWATTENDTELL_SHARED")
-    dataset = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"])
-    return dataset._replace(splits={split: examples[::4] for split, examples in dataset.splits.items()})
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_flickr8k_gives_the_same_records_in_every_form(official: Dataset, tmp_path: Path, form: str):
-    said = {example.image: [caption.written for caption in example.captions] for example in official.examples()}
-    (tmp_path / "images").mkdir()
-    for image in said:
-        (tmp_path / "images" / image).symlink_to(FOLDER / "images" / image)
-    FORMS[form](tmp_path, said, names(official))
-    moved = {
-        split: tuple(example._replace(path=str(tmp_path / "images" / example.image)) for example in examples)
-        for split, examples in official.splits.items()
-    }
-    assert {split: len(examples) for split, examples in moved.items()} == {"train": 1500, "val": 250, "test": 250}
-    assert read(tmp_path, form).splits == moved
-
-
 @pytest.mark.parametrize("form", ["csv", "tokens", "texts"])
 def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, form: str):
     said = {f"{number}.jpg": ["A dog ."] for number in range(60)}
@@ -170,18 +144,6 @@ def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, fo
     counts = [len(expected[split]) for split in ("train", "val", "test")]
     output = "no splits are given, so a hash of the images' names chooses {} for train, {} for val, {} for test"
     assert dataset.notes == (output.format(*counts),)
-
-
-def test_restval_is_trained_on(root: Path):
-    write_json_lines(root, SAID, {"restval": ["b.jpg"], "train": ["sub/a.jpg"], "val": ["c.png"], "test": ["d.jpg"]})
-    assert names(read_custom(str(root))) == {"val": ["c.png"], "test": ["d.jpg"], "train": ["sub/a.jpg", "b.jpg"]}
-
-
-def test_images_that_no_list_names_are_left_out_with_a_note(root: Path):
-    write_tokens(root, SAID, {**SPLITS, "train": ["b.jpg"]})
-    dataset = read(root, "tokens")
-    assert names(dataset) == {**SPLITS, "train": ["b.jpg"]}
-    assert dataset.notes == ("images with captions that no list names are left out: 1",)
 
 
 def test_lists_take_precedence_over_splits_in_the_file(root: Path):

@@ -72,19 +72,6 @@ def test_captions_are_marked_with_the_boxes_of_their_phrases(folder: Path, packe
     assert marked.notes == ("a note",)
 
 
-def test_a_note_reports_how_many_captions_were_found(folder: Path):
-    marked = mark_entities(dataset("There they go", "There they went", "Two men"), folder)
-    assert [bool(caption.phrases) for caption in marked.split("test")[0].captions] == [True, False, False]
-    assert marked.notes == ("a note", "1 of 3 captions are in entities; the others have no boxes")
-
-
-def test_an_image_that_was_not_annotated_is_left_as_it_is(folder: Path):
-    known = dataset("There they go").split("test")[0]
-    marked = mark_entities(Dataset("two", {"test": (known, known._replace(image="99_ff.jpg"))}), folder)
-    assert [bool(example.captions[0].phrases) for example in marked.split("test")] == [True, False]
-    assert marked.notes == ("1 of 2 captions are in entities; the others have no boxes",)
-
-
 def test_entities_of_other_images_are_reported(folder: Path):
     with pytest.raises(UserError, match="entities has none of the 1 captions of photographs"):
         mark_entities(dataset("Nobody wrote this"), folder)
@@ -112,11 +99,6 @@ def test_the_noun_is_the_last_word_of_a_phrase_that_is_left_by_tokenizing(line: 
     assert [found[noun] for noun, _, _ in marks] == nouns
 
 
-def test_of_several_kinds_the_first_is_taken():
-    _, [mark] = read_sentence("[/EN#7/vehicles/scene A train]")
-    assert mark == (1, "7", "vehicles")
-
-
 def annotation(left: int, top: int, right: int, bottom: int) -> str:
     """One box on an image of 200 x 100."""
     edges = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
@@ -137,11 +119,6 @@ def annotation(left: int, top: int, right: int, bottom: int) -> str:
 def test_pixels_count_from_1_and_boxes_are_clipped_to_the_image(edges: tuple[int, ...], expected: Box):
     [box] = read_boxes(annotation(*edges), "12.xml")["5"]
     assert box == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("edges", [(300, 1, 400, 50), (50, 1, 40, 50), (1, 80, 20, 20), (-9, -9, 0, 0)])
-def test_a_box_without_area_in_the_image_is_dropped(edges: tuple[int, ...]):
-    assert read_boxes(annotation(*edges), "12.xml") == {}
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,6 @@ def test_every_published_layout_is_found(tmp_path: Path, images: str, texts: str
     assert names(read_flickr8k(str(tmp_path))) == SPLITS
 
 
-def test_a_root_may_begin_with_the_home_folder(root: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(root.parent))
-    assert read_flickr8k(f"~/{root.name}") == read_flickr8k(str(root))
-
-
 def test_the_fingerprint_changes_with_a_word_a_name_and_the_order(root: Path):
     before = fingerprint(read_flickr8k(str(root)).examples())
     examples = read_flickr8k(str(root)).examples()
@@ -101,7 +96,7 @@ def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: 
     dataset = read_flickr8k(str(root), **allowed)
     assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
     [note] = dataset.notes
-    assert note == "1 image is captioned but not on disk and skipped: 2_b.jpg"
+    assert note == "images captioned but not on disk, which are skipped: 1 (2_b.jpg)"
 
 
 def test_an_empty_split_is_reported_when_it_is_required(root: Path):
@@ -109,13 +104,6 @@ def test_an_empty_split_is_reported_when_it_is_required(root: Path):
     dataset = read_flickr8k(str(root))
     with pytest.raises(UserError, match="the split 'val' of dataset flickr8k is empty"):
         dataset.split("val")
-
-
-def test_an_unknown_split_is_reported_with_the_known_ones(root: Path):
-    with pytest.raises(UserError, match="dataset flickr8k has no split 'tset'; did you mean 'test'?"):
-        read_flickr8k(str(root)).split("tset")
-    with pytest.raises(UserError, match="has no split 'dev'; available: test, train, val"):
-        read_flickr8k(str(root)).split("dev")
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
@@ -169,7 +157,7 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     counts = {split: len(examples) for split, examples in dataset.splits.items()}
     assert counts == {"train": 7559, "val": 247, "test": 284}
     [missing] = dataset.notes  # none of captions that Entities lacks
-    assert missing.startswith("23,693 images are captioned but not on disk and skipped: ")
+    assert missing.startswith("images captioned but not on disk, which are skipped: 23,693 ")
     assert {len(example.captions) for example in dataset.examples()} == {5}
     flickr8k = {
         image_number(example.image): example for example in read_flickr8k(str(FOLDER), absent=ABSENT).examples()
@@ -177,5 +165,5 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     shared = [(e, flickr8k[image_number(e.image)]) for e in dataset.examples() if image_number(e.image) in flickr8k]
     alike = [{c.words for c in ours.captions} & {c.words for c in theirs.captions} for ours, theirs in shared]
     assert len(list(filter(None, alike))) > 0.95 * 7999
-    with pytest.raises(UserError, match=r"23,693 images are captioned but not on disk"):
+    with pytest.raises(UserError, match=r"captioned but not on disk: 23,693"):
         read_flickr30k(str(tmp_path))

@@ -13,7 +13,7 @@ from showattendtell.data.json_formats import (
     read_karpathy,
     read_results,
 )
-from showattendtell.data.parsing import CaptionFile, read_list
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini" / "annotations"
@@ -48,10 +48,6 @@ def test_windows_line_ends_blank_lines_and_a_byte_order_mark_change_nothing(tmp_
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
     assert read_token_file(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
-
-
-def test_a_split_list_is_a_name_a_line(tmp_path: Path):
-    assert read_list(write(tmp_path / "list.txt", "a.jpg\r\n\r\n b.jpg\nc d.jpg")) == ["a.jpg", "b.jpg", "c d.jpg"]
 
 
 def test_an_image_name_may_contain_the_mark_before_the_number(tmp_path: Path):
@@ -99,11 +95,6 @@ def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path)
     assert file == CaptionFile(PLAIN, {"line 1": ["a dog"], "line 2": [""], "line 3": ["two cats"]})
 
 
-@pytest.mark.parametrize("text", ["a dog\ntwo cats", "a dog\ntwo cats\n", "a dog\r\ntwo cats\r\n"])
-def test_the_end_of_the_last_plain_line_is_no_image(tmp_path: Path, text: str):
-    assert len(read_plain_lines(write(tmp_path / "written.txt", text)).captions) == 2
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -126,12 +117,6 @@ def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path, text: str
     assert read_table(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ['A "stop"\nsign .']}
 
 
-@pytest.mark.parametrize("text", ['"image" ,"caption" \na.jpg, "A dog ." \n', 'image\tcaption\na.jpg\t"A" dog .\n'])
-def test_quotes_may_have_spaces_around_them_and_in_tabs_be_characters(tmp_path: Path, text: str):
-    [captions] = read_table(write(tmp_path / "captions.csv", text)).captions.values()
-    assert captions in (["A dog ."], ['"A" dog .'])
-
-
 def test_json_lines_have_a_caption_or_several(tmp_path: Path):
     lines = ['{"image": "a.jpg", "caption": "A dog ."}', "", '{"image_id": 7, "captions": ["Two cats .", "Cats ."]}']
     path = write(tmp_path / "captions.jsonl", "\n".join([*lines, '{"image": "a.jpg", "caption": "It barks !"}']))
@@ -152,12 +137,6 @@ def test_coco_s_captions_are_named_after_files_and_their_numbers_are_aliases(tmp
     file = read_coco_captions(write(tmp_path / "captions.json", json.dumps(COCO)))
     assert list(file.captions.items()) == [("b.jpg", ["Two cats ."]), ("a.jpg", ["A dog .", "It barks !"]), ("9", [])]
     assert file.aliases == {"7": "b.jpg", "5": "a.jpg"}
-
-
-def test_a_number_that_is_another_image_s_name_is_no_alias(tmp_path: Path):
-    images = [{"id": 1, "file_name": "2"}, {"id": 2, "file_name": "1"}, {"id": 3, "file_name": "c.jpg"}]
-    path = write(tmp_path / "captions.json", json.dumps({"images": images, "annotations": []}))
-    assert read_coco_captions(path).aliases == {"3": "c.jpg"}
 
 
 def test_coco_s_results_are_captions_by_number(tmp_path: Path):

@@ -105,17 +105,6 @@ def test_a_category_is_called_by_its_name_and_its_synonyms_in_both_numbers():
     assert {("man",), ("men",), ("people",), ("child",), ("players",)} <= names_of("person")
 
 
-def test_images_of_another_file_keep_their_phrases(file: Path, tmp_path: Path):
-    later = write(tmp_path / "later.json", images=[{**IMAGES[0], "id": 7, "file_name": "9.jpg"}])
-    both = mark(later, *mark(file, example("A man"), example("A man", image="9.jpg")))
-    assert [[phrase.boxes for phrase in marked.captions[0].phrases] for marked in both] == [[PEOPLE], [PEOPLE]]
-
-
-def test_a_file_of_other_images_is_reported(file: Path):
-    with pytest.raises(UserError, match="instances.json has none of the images of coco; it is for other images"):
-        mark(file, example("A man", image="9.jpg"))
-
-
 def test_a_thing_of_no_category_is_reported(tmp_path: Path):
     path = write(tmp_path / "instances.json", annotations=[thing(99, 0, 0, 1, 1)])
     with pytest.raises(UserError, match="instances.json has things of category 99, which it does not define"):

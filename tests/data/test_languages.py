@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.data.augmentation import mentions_sides
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
 from showattendtell.data.languages import in_language, language_of, languages_of, tokenized, train_tokenizer
@@ -58,14 +57,6 @@ def test_a_caption_file_of_another_language_has_the_splits_of_english(read: Read
     assert (languages_of(dataset), language_of(dataset.split("test"))) == ((), "zh")
 
 
-def test_images_without_a_caption_are_counted_and_left_out_if_that_is_set(read: Read):
-    with pytest.raises(UserError, match=r"images without a caption: 1 of 4 \(c.jpg\); .*dataset.skip_missing=true"):
-        read("de")
-    dataset = read("de", skip_missing=True)
-    assert sum(map(len, dataset.splits.values())) == 3
-    assert dataset.notes == ("de: skipped images without a caption: 1 (c.jpg)",)
-
-
 def test_several_languages_share_their_images(read: Read):
     dataset = read("en", "de", "zh", skip_missing=True)
     assert written(dataset, "train")["a.jpg"] == [
@@ -89,13 +80,6 @@ def test_an_image_in_different_splits_of_two_languages_is_refused(tmp_path: Path
     files = {"en": "en.csv", "de": "de.csv"}
     with pytest.raises(UserError, match=r"image b\.png is in test \(captions in en\) and in train \(de\); give it one"):
         read_custom(str(tmp_path), files)
-
-
-def test_captions_that_name_a_side_are_wrong_in_a_mirror(read: Read):
-    for language in ("en", "de", "zh"):
-        train = read(language, skip_missing=True).split("train")
-        assert [mentions_sides(example) for example in train] == [False, True], language
-    assert not mentions_sides(Example("", "", (Caption(("a", "chain", "link", "fence")),)))
 
 
 def test_another_tokenizer_changes_the_words_and_not_the_fingerprint(read: Read):
@@ -169,13 +153,6 @@ def test_line_i_of_multi30k_describes_image_i_of_its_list(multi30k: Path):
     for split, numbers in {"train": (1, 2), "val": (3,), "test": (4,)}.items():
         expected = {f"{n}.jpg": [("de", f"Satz.1 zu {n}.jpg"), ("de", f"Satz.2 zu {n}.jpg")] for n in numbers}
         assert written(described, split) == expected
-
-
-def test_multi30k_is_read_in_two_languages_and_as_a_data_set_of_ones_own(multi30k: Path):
-    files = {language: f"multi30k/task1/raw/train.{language}" for language in ("de", "en")}
-    both = read_custom(str(multi30k), files)
-    assert written(both, "test") == {"4.jpg": [("de", "Satz  zu 4.jpg"), ("en", "A sentence.")]}
-    assert languages_of(both) == ("de", "en")
 
 
 def test_lists_of_another_length_or_no_lists_are_reported(multi30k: Path):

@@ -121,10 +121,6 @@ def test_a_field_of_other_values_is_no_split(tmp_path: Path, write: Callable[...
     assert file.splits == {}
 
 
-def test_a_column_of_splits_is_one_by_its_values(tmp_path: Path):
-    assert read_captions(table(",")(tmp_path, "part", rows_of(ROWS))).splits["test"] == ["d.jpg"]
-
-
 def test_two_columns_that_differ_are_an_error(tmp_path: Path):
     (tmp_path / "captions.csv").write_text(
         "image,caption,split,subset\na.jpg,a dog,train,train\nb.jpg,a cat,train,test\n"
@@ -158,11 +154,6 @@ def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, del
     text = lines_of(said).replace("\t", delimiter)
     with pytest.raises(UserError, match=r"line 3: a caption begins with a quote and ends in line 5, and the lines"):
         captions_in(tmp_path, text)
-
-
-def test_columns_of_one_name_are_an_error(tmp_path: Path):
-    with pytest.raises(UserError, match="two columns have one name"):
-        captions_in(tmp_path, "image,caption,Caption\na.jpg,a dog,a cat\n", "captions.csv")
 
 
 @pytest.mark.parametrize("image", ["image", "File_Name", "filename", "image_name", "IMAGE_ID", "file"])

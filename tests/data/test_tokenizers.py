@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from showattendtell.data.tokenizers import (
-    CharacterTokenizer,
-    SubwordTokenizer,
-    Tokenizer,
-    WordTokenizer,
-    _word,
-    tokenize,
-)
+from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, UNK, Vocabulary
 from showattendtell.errors import UserError
 
 
@@ -31,23 +25,6 @@ from showattendtell.errors import UserError
 )
 def test_sentences_split_by_hand(sentence: str, words: str):
     assert tokenize(sentence) == tuple(words.split())
-
-
-def test_the_memory_for_words_is_bounded_and_equal_words_are_one_object():
-    [first] = tokenize("Dog.")
-    for start in range(0, 100_000, 1000):
-        tokenize(" ".join(f"word{number}" for number in range(start, start + 1000)))
-    assert _word.cache_info().currsize < 100_000
-    assert tokenize("dog!")[0] is first
-
-
-@pytest.mark.parametrize("sentence", ["", "   ", "... !?", "\u2026 \u201c\u201d"])
-def test_a_sentence_of_punctuation_has_no_words(sentence: str):
-    assert tokenize(sentence) == ()
-
-
-def test_no_caption_can_contain_the_name_of_a_special_word():
-    assert tokenize("<eos> <pad> <unk>") == ("eos", "pad", "unk")
 
 
 WORDS = {
@@ -101,12 +78,6 @@ def test_byte_pair_encoding_merges_the_most_frequent_pairs():
     tokens = subword(MERGES, letters + 5).tokens
     assert tokens is not None
     assert {"es", "est", "lo", "▁lo", "▁low"} == {token for token in tokens if len(token) > 1}
-
-
-@pytest.mark.parametrize("sentence", ["Ein Mädchen, das im Park spielt!", "一个女人躺在海水里。", "  viel   Platz  "])
-def test_subwords_keep_case_and_punctuation(sentence: str):
-    tokenizer = subword([sentence], 60)
-    assert tokenizer.detokenize(tokenizer.tokenize(sentence)) == " ".join(sentence.split())
 
 
 def test_the_state_is_what_hugging_faces_package_reads():
@@ -180,3 +151,45 @@ def test_the_words_of_chinese_captions_are_their_characters():
         han = [one for one in sentence if unicodedata.name(one, "").startswith("CJK UNIFIED")]
         words = WordTokenizer().tokenize(sentence)
         assert [word for word in words if unicodedata.name(word[0], "").startswith("CJK UNIFIED")] == han
+
+
+CAPTIONS = [["dog", "runs", "fast"], ["dog", "runs"], ["cat", "sits"], ["dog", "eats"]]
+"""dog 3, runs 2, then cat, eats, fast and sits once each: 9 running words."""
+
+
+def test_common_words_come_first_and_ties_in_alphabetical_order():
+    assert Vocabulary.build(CAPTIONS, size=8).words == (*SPECIAL, "dog", "runs", "cat", "eats")
+
+
+def test_encoding_worked_by_hand():
+    vocabulary = Vocabulary.build(CAPTIONS, size=7)
+    assert vocabulary.encode(["dog", "eats", "cat"]) == [4, UNK, 6, EOS]
+    assert vocabulary.encode([]) == [EOS]
+
+
+def test_decoding_stops_at_the_first_eos():
+    vocabulary = Vocabulary.build(CAPTIONS, size=7)
+    assert vocabulary.decode([4, UNK, 6, EOS, 5, EOS, PAD]) == ["dog", "<unk>", "cat"]
+    assert vocabulary.decode([4, 5]) == ["dog", "runs"]
+
+
+def test_coverage_is_the_share_of_running_words():
+    assert Vocabulary.build(CAPTIONS, size=6).coverage(CAPTIONS) == pytest.approx(5 / 9)
+    assert Vocabulary.build(CAPTIONS, size=10).coverage(CAPTIONS) == 1
+    assert Vocabulary.build(CAPTIONS, size=10).coverage([["zebra"]]) == 0
+
+
+@pytest.mark.parametrize("size", [4, 0, -1])
+def test_a_size_without_room_for_words_is_reported(size: int):
+    with pytest.raises(UserError, match=f"above 4, got {size}"):
+        Vocabulary.build(CAPTIONS, size)
+
+
+def test_a_vocabulary_begins_with_the_special_words():
+    with pytest.raises(ValueError, match=r"begins with .*, got \('dog', 'cat'\)"):
+        Vocabulary(["dog", "cat"])
+
+
+def test_a_vocabulary_holds_each_word_once():
+    with pytest.raises(ValueError, match="each word once"):
+        Vocabulary([*SPECIAL, "dog", "dog"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from repository import SHARED
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -128,11 +127,3 @@ def test_files_that_do_not_fit_are_reported(tmp_path: Path):
         read_word_vectors(source, ["cat"])
     with pytest.raises(UserError, match=r"nowhere.txt cannot be read \(No such file or directory\)"):
         read_word_vectors("nowhere.txt", WORDS)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_wordllama_has_the_words_of_flickr8k():
-    pytest.importorskip("wordllama", reason="needs wordllama, which make setup installs")
-    lines = (SHARED / "flickr8k/Flickr8k.token.txt").read_text(encoding="utf-8").lower().split("\n")[:500]
-    words = {word for line in lines for word in line.partition("\t")[2].split() if word.isalpha()}
-    assert len(read_word_vectors(WORDLLAMA, words)) == len(words) > 500

@@ -102,7 +102,7 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
     [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]
     exec(program, own)
     assert capsys.readouterr().out.strip() == program.partition("  # ")[2].strip()
-    monkeypatch.setitem(panel.CLASSES, "brevity", own["Brevity"])
+    monkeypatch.setitem(panel.METRICS, "brevity", own["Brevity"])
     said = panel.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
     assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}

@@ -19,12 +19,12 @@ from documentation import FENCED, SHELL
 from repository import ROOT
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.formats import FORMATS
 from showattendtell.extensions.export.web import find_runtime
+from showattendtell.runtime.tracing import lacks_onnx
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx"),
+    pytest.mark.skipif(lacks_onnx() != "", reason="needs the extra onnx"),
 ]
 PAGE = ROOT / "docs/extensions/export.md"
 EXAMPLE = ROOT / "src/showattendtell/visualization/examples/dog.jpg"

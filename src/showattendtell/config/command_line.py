@@ -35,10 +35,18 @@ COMPLETION = {"-sc", "--shell-completion"}
 FLAGS = {
     *MULTIRUN,
     *COMPLETION,
-    *("-h", "--help", "--hydra-help", "--version", "-r", "--run", "--resolve", "-i", "--info"),
+    "-h",
+    "--help",
+    "--hydra-help",
+    "--version",
+    "-r",
+    "--run",
+    "--resolve",
+    "-i",
+    "--info",
 }
-CONFIG_DIR = ("-cd", "--config-dir")
-FLAGS_WITH_VALUE = (*CONFIG_DIR, *("-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"))
+CONFIG_DIR = ["-cd", "--config-dir"]
+FLAGS_WITH_VALUE = [*CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"]
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
 DEFAULTS = ("experiment=null", "sweep=null")
@@ -117,14 +125,14 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if not value or value.startswith("--"):
                 raise UserError(f"{name} has no value; give {name} VALUE or {name[2:]}=VALUE")
             key = name[2:].replace("-", "_")
-            is_plain = value[0] in "[{" or (is_sweep and _has_several_values(f"{key}={value}"))
+            is_plain = value[0] in "[{" or (is_sweep and _is_sweep(f"{key}={value}"))
             settings.append(f"{key}={value if is_plain else as_value(value)}")
         else:
             settings.append(argument)
     return flags, settings
 
 
-def _has_several_values(setting: str) -> bool:
+def _is_sweep(setting: str) -> bool:
     with suppress(HydraException):
         return OverridesParser.create().parse_override(setting).is_sweep_override()
     return False

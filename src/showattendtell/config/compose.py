@@ -1,6 +1,5 @@
 """Compose the configuration of a command without running it, and compare configurations."""
 
-import ast
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -221,13 +220,10 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
 
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model, and the defaults of its classes that are literals."""
+    """Return the settings of the model, and the defaults of its classes."""
     values: dict[str, Any] = {}
     for part in MODEL:
-        defaults = {}
-        for name, parameter in read_signature(settings[part][TARGET]).parameters.items():
-            with suppress(ValueError):
-                if parameter.default is not None:
-                    defaults[name] = ast.literal_eval(parameter.default)
+        parameters = read_signature(settings[part][TARGET]).parameters
+        defaults = {name: parameter.value for name, parameter in parameters.items() if parameter.default is not None}
         values |= leaves(part, {**defaults, **settings[part]})
     return values

@@ -64,9 +64,10 @@ def entry_point(
                 elif COMPLETION & set(typed) and "install=bash" in typed:
                     print(Path(__file__).with_name("completion.bash").read_text(encoding="utf-8"))
                 elif {"-h", "--help"} & set(typed):
-                    from showattendtell.config.help import print_help
+                    from showattendtell.config.help import help_page
 
-                    print_help(name, typed, positional)
+                    given = [argument for argument in typed if argument not in ("-h", "--help", "all")]
+                    print(help_page(name, given, "all" in typed, positional))
                 else:
                     run_command(name, parse(name, expand(typed), positional), task)
 

@@ -1,7 +1,6 @@
 """The pages of `--help` and `--help all`. Descriptions of settings are those in the docstrings of the configured
 classes."""
 
-import ast
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,71 +16,15 @@ from showattendtell.config.signatures import Parameter, Signature, SignatureErro
 from showattendtell.config.validation import SUPPLIED, TARGET, format_value, join
 
 COMMON = {
-    "train": (
-        "dataset.root",
-        "seed",
-        "init_from",
-        "resume",
-        "monitor",
-        "cache",
-        "data.batch_size",
-        "vocabulary.size",
-        "encoder.trainable",
-        "decoder.hidden_dim",
-        "decoder.dropout",
-        "loss.doubly_stochastic_weight",
-        "optimizer.lr",
-        "trainer.max_epochs",
-        "trainer.precision",
-        "trainer.devices",
-        "callbacks.early_stopping.patience",
-    ),
-    "prepare": (
-        "dataset.root",
-        "dataset.skip_unreadable",
-        "cache",
-        "encoder.size",
-        "encoder.resize",
-        "encoder.crop_mode",
-        "features.workers",
-        "features.dtype",
-        "features.precision",
-        "features.engine",
-        "features.views",
-    ),
-    "evaluate": (
-        "checkpoint",
-        "split",
-        "metrics",
-        "language",
-        "output",
-        "device",
-        "decoding.beam_size",
-        "decoding.precision",
-        "dataset.root",
-        "dataset.entities",
-        "dataset.instances",
-    ),
-    "caption": (
-        "checkpoint",
-        "images",
-        "split",
-        "number",
-        "compare",
-        "formats",
-        "overwrite",
-        "output",
-        "resume",
-        "workers",
-        "device",
-        "language",
-        "decoding.beam_size",
-        "decoding.max_length",
-        "decoding.prefix",
-        "decoding.required",
-        "decoding.forbidden",
-        "dataset.root",
-    ),
+    "train": "dataset.root seed init_from resume monitor cache data.batch_size vocabulary.size encoder.trainable "
+    "decoder.hidden_dim decoder.dropout loss.doubly_stochastic_weight optimizer.lr trainer.max_epochs "
+    "trainer.precision trainer.devices callbacks.early_stopping.patience",
+    "prepare": "dataset.root dataset.skip_unreadable cache encoder.size encoder.resize encoder.crop_mode "
+    "features.workers features.dtype features.precision features.engine features.views",
+    "evaluate": "checkpoint split metrics language output device decoding.beam_size decoding.precision dataset.root "
+    "dataset.entities dataset.instances",
+    "caption": "checkpoint images split number compare formats overwrite output resume workers device language "
+    "decoding.beam_size decoding.max_length decoding.prefix decoding.required decoding.forbidden dataset.root",
 }
 """Commands with many settings, and the settings that their page without `all` describes, in this order."""
 
@@ -101,8 +44,8 @@ OF_LIBRARIES = {
 
 
 class Setting(NamedTuple):
-    """A setting: its value as on the command line, its description, and the argument that it is. A part has a
-    description and no value; a setting of a command may be no argument."""
+    """A setting: its value as on the command line, its description, and the argument that it is. A part has no value;
+    a setting of a command may be no argument."""
 
     name: str
     value: str
@@ -110,19 +53,14 @@ class Setting(NamedTuple):
     parameter: Parameter | None = None
 
 
-def print_help(command: str, arguments: Sequence[str], positional: str = "") -> None:
-    """Print the page of a command: all settings with `--help all`, else the common ones and those that were given."""
-    given = [argument for argument in arguments if argument not in ("-h", "--help", "all")]
-    print(help_page(command, given, "all" in arguments, positional))
-
-
 def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False, positional: str = "") -> str:
-    """Return the page of a command, with the values that are `given`."""
+    """Return the page of a command with the values that are `given`: all settings if it is complete, else the common
+    ones and those that were given."""
     arguments = parse(command, given, positional)
     config: Any = OmegaConf.to_container(compose(command, arguments, complete=False, with_hydra=True))
     about = config.pop("hydra")
     described = list(explain("", config))
-    common = () if is_complete else COMMON.get(command, ())
+    common = () if is_complete else COMMON.get(command, "").split()
     names = [*common, *(line.lstrip("+").partition("=")[0] for line in arguments.overrides)] if common else ()
     by_name = {setting.name: setting for setting in described if setting.value}
     shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
@@ -194,9 +132,6 @@ def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
         if key in node:
             yield Setting(name, format_value(node[key]) or "''", meaning, parameter)
         elif parameter and parameter.default is not None and meaning:
-            default: Any = parameter.default
-            with suppress(ValueError):  # an expression stays as it is
-                default = ast.literal_eval(default)
-            yield Setting(name, format_value(default) or "''", meaning, parameter)
+            yield Setting(name, format_value(parameter.value) or "''", meaning, parameter)
     for key, value in inner.items():
         yield from explain(join(path, key), value)

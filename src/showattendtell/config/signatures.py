@@ -31,6 +31,13 @@ class Parameter:
         """The type; None if there is none, or if it is unknown without an import."""
         return None if self.source is None else _evaluate(self.module, self.source, frozenset())
 
+    @property
+    def value(self) -> Any:
+        """The default as plain data; an expression as its source."""
+        with suppress(ValueError):
+            return ast.literal_eval(str(self.default))
+        return self.default
+
 
 class Signature(NamedTuple):
     """The arguments by name, whether any others are accepted (`**kwargs`), and the docstring's first paragraph."""
@@ -129,27 +136,30 @@ def _signature(node: griffe.Class | griffe.Function) -> Signature:
     doc = node.docstring.value if node.docstring else ""
     described, about = _described(doc), " ".join(doc.split("\n\n")[0].split())
     function = node.members.get("__init__") if isinstance(node, griffe.Class) else node
-    parameters, fields, is_open = {}, [], False
+    parameters: dict[str, Parameter] = {}
+    is_open = False
+
+    def add(name: str, annotation: Any, default: Any) -> None:
+        source, value = (None if part is None else str(part) for part in (annotation, default))
+        parameters[name] = Parameter(source, value, described.get(name, ""), node.module)
+
     if isinstance(function, griffe.Function):
-        kinds, is_bound = griffe.ParameterKind, isinstance(function.parent, griffe.Class)
-        arguments = list(function.parameters)[is_bound and "staticmethod" not in function.labels :]
-        is_open = any(member.kind == kinds.var_keyword for member in arguments)
-        regular = [member for member in arguments if member.kind not in (kinds.var_positional, kinds.var_keyword)]
-        fields = [(member.name, member.annotation, member.default) for member in regular]
+        is_bound = isinstance(function.parent, griffe.Class) and "staticmethod" not in function.labels
+        for member in list(function.parameters)[is_bound:]:
+            if member.kind == griffe.ParameterKind.var_keyword:
+                is_open = True
+            elif member.kind != griffe.ParameterKind.var_positional:
+                add(member.name, member.annotation, member.default)
     elif isinstance(node, griffe.Class):
         attributes = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
-        annotated = [
-            member for member in attributes if member.annotation and "instance-attribute" in member.labels
-        ]  # no ClassVar
-        fields = [(member.name, member.annotation, member.value) for member in annotated]
+        fields = [member for member in attributes if member.annotation and "instance-attribute" in member.labels]
         is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
         inherited = _base_signature(node) if is_dataclass or not fields else None
         if inherited and not fields:
             return inherited._replace(doc=about)
-        parameters = dict(inherited.parameters) if inherited else {}
-    for name, annotation, default in fields:
-        source, value = (None if part is None else str(part) for part in (annotation, default))
-        parameters[name] = Parameter(source, value, described.get(name, ""), node.module)
+        parameters.update(inherited.parameters if inherited else {})
+        for member in fields:  # without ClassVar
+            add(member.name, member.annotation, member.value)
     return Signature(parameters, is_open, about)
 
 

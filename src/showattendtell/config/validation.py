@@ -1,11 +1,12 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
-import ast
 import errno
 import os
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any
 
 from hydra.errors import HydraException
@@ -29,14 +30,8 @@ SUPPLIED = {
     "optimizer": ("params",),
     "callbacks.early_stopping": ("monitor", "mode", "check_on_train_epoch_end"),
     "trainer": (
-        "default_root_dir",
-        "logger",
-        "callbacks",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "use_distributed_sampler",
-        "num_sanity_val_steps",
-        "plugins",
+        *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
+        *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
     ),
 }
 """Arguments of a part that the code passes; they are not settings."""
@@ -82,9 +77,7 @@ def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]
         with suppress(SignatureError):
             for name, parameter in read_signature(target).parameters.items():
                 if parameter.default is not None and name not in SUPPLIED.get(path, ()):
-                    filled[name] = parameter.default
-                    with suppress(ValueError):  # an expression stays as it is
-                        filled[name] = ast.literal_eval(parameter.default)
+                    filled[name] = parameter.value
     for key, value in settings.items():
         filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
     return filled
@@ -151,17 +144,15 @@ def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterat
 
 def _similar(path: str, last: str, known: Sequence[str]) -> str:
     """Return a hint at similar names: the same last name anywhere, or a similar one in the same node."""
-    same = [name for name in known if name.rpartition(".")[2] == last]
-    if same:
-        return f"; did you mean {' or '.join(repr(name) for name in sorted(same))}?"
-    siblings = {name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == path}
+    by_last_name = defaultdict[str, list[str]](list)
+    for name in known:
+        by_last_name[name.rpartition(".")[2]].append(name)
+    if last in by_last_name:
+        return f"; did you mean {' or '.join(map(repr, sorted(by_last_name[last])))}?"
+    siblings = [name for name, full_names in by_last_name.items() if join(path, name) in full_names]
     hint = did_you_mean(last, siblings) if siblings else ""
-    if hint.startswith("; did you mean"):
-        return hint
-    leaf_names = {name.rpartition(".")[2]: name for name in known}
-    anywhere = did_you_mean(last, leaf_names)
-    if anywhere.startswith("; did you mean"):
-        return f"; did you mean {leaf_names[anywhere.split(chr(39))[1]]!r}?"
+    if "did you mean" not in hint and (close := get_close_matches(last, by_last_name, n=1)):
+        return f"; did you mean {by_last_name[close[0]][-1]!r}?"
     return hint
 
 
@@ -196,8 +187,12 @@ def sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return first_line(error)
-    if isinstance(error, OSError):
-        return _system_error(error)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{error.filename} does not exist"
+    if isinstance(error, OSError):  # errors of a network have neither a file nor a number
+        file = f"{error.filename}: " if error.filename else ""
+        advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
+        return f"{file}{error.strerror or first_line(error)}{advice}"
     if isinstance(error, RecursionError):
         return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
     name, line = type(error).__name__, first_line(error)
@@ -217,28 +212,18 @@ def reading(what: str) -> Iterator[None]:
         raise UserError(f"{what} cannot be read ({sentence(cause)}); {hint}") from error
 
 
-def _system_error(error: OSError) -> str:
-    """Return the file and the message of the system, with advice if there is any; errors of a network have neither."""
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f"{error.filename} does not exist"
-    file = f"{error.filename}: " if error.filename else ""
-    advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
-    return f"{file}{error.strerror or first_line(error)}{advice}"
-
-
 DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too
 
 
 def error_message(error: Exception) -> str:
     """Return `error: ...` for the user; after its traceback with `--debug`. Only the traceback of an unexpected one."""
     is_known = isinstance(error, USER_ERRORS)
-    trace = _full_traceback(error) if os.environ.get(DEBUG) == "1" or not is_known else ""
-    return trace + (f"error: {sentence(error)}\n" if is_known else "")
-
-
-def _full_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception and its causes, the first cause first, with those that `from None` hides."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-        chain.append(cause)
-    return "\n".join("".join(traceback.format_exception(exception, chain=False)) for exception in reversed(chain))
+    lines = [f"error: {sentence(error)}\n"] if is_known else []
+    if os.environ.get(DEBUG) == "1" or not is_known:
+        # the first cause first, with those that `from None` hides
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+            chain.append(cause)
+        traces = ["".join(traceback.format_exception(exception, chain=False)) for exception in reversed(chain)]
+        lines.insert(0, "\n".join(traces))
+    return "".join(lines)

@@ -5,7 +5,7 @@ import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,10 +44,7 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
     names = ["train", *(split for split, share in shares.items() if share)]
     for split in names:
         if not splits[split]:
-            total = sum(map(len, splits.values()))
-            raise UserError(
-                f"of {total:,} images none is assigned to {split} by its name; add images, or list the splits"
-            )
+            raise UserError(f"none of the images is assigned to {split} by its name; add images, or list the splits")
     return {split: splits[split] for split in names}
 
 
@@ -84,10 +81,10 @@ def assemble(
         UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
     """
     counts = Counter(image for images in file.splits.values() for image in images)
-    duplicate = next((image for image, count in counts.items() if count > 1), None)
-    if duplicate:
-        splits_of_image = ", ".join(split for split, images in file.splits.items() if duplicate in images)
-        raise UserError(f"image {duplicate} is listed more than once ({splits_of_image}); keep one of its entries")
+    for duplicate, count in counts.items():
+        if count > 1:
+            splits_of_image = ", ".join(split for split, images in file.splits.items() if duplicate in images)
+            raise UserError(f"image {duplicate} is listed more than once ({splits_of_image}); keep one of its entries")
     dropped, too_many = Counter[str](), f"beyond {captions_per_image} of an image"
     without_captions = list[str]()
 
@@ -108,7 +105,7 @@ def assemble(
         return Example(image, f"{folder}/{path}" if folder else "", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
-    notes = [f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count]
+    notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
     if without_captions and not skip_missing:
         hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(
@@ -131,63 +128,50 @@ def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]
 
 def join_restval(file: CaptionFile) -> CaptionFile:
     """Return the file with the images of `restval` appended to those of `train`."""
-    splits = {split: images for split, images in file.splits.items() if split != "restval"}
-    left_over = file.splits.get("restval", [])
-    return file._replace(splits={**splits, "train": [*splits.get("train", []), *left_over]}) if left_over else file
+    splits = dict(file.splits)
+    left_over = splits.pop("restval", [])
+    if left_over:
+        splits["train"] = [*splits.get("train", []), *left_over]
+    return file._replace(splits=splits)
 
 
 def find_data_problems(dataset: Dataset) -> list[str]:
     """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
-    return [*_report_doubled_images(dataset), *_report_captions(dataset)]
-
-
-def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
-    """Report groups of images with identical content; only files of the same size are read."""
-    split_of = {example.image: name for name, split in dataset.splits.items() for example in split}
-    by_size, by_content = defaultdict(list), defaultdict(list)
+    split_of = {example.image: split for split, examples in dataset.splits.items() for example in examples}
+    leaks, within, doubled, short, long = (list[str]() for _ in range(5))
+    for names in _identical_images(dataset.examples()):
+        if len({split_of[name] for name in names}) > 1:
+            leaks.append(" = ".join(f"{name} ({split_of[name]})" for name in names))
+        else:
+            within.append(" = ".join(names))
     for example in dataset.examples():
+        lengths = [len(caption.words) for caption in example.captions]
+        if len({caption.words for caption in example.captions}) < len(lengths):
+            doubled.append(example.image)
+        if min(lengths, default=3) < 3:
+            short.append(example.image)
+        if max(lengths, default=0) > 30:
+            long.append(example.image)
+    problems = {
+        "photographs in more than one split under different names, which make scores too high": leaks,
+        "photographs more than once in one split": within,
+        "images with the same caption twice": doubled,
+        "images with a caption of fewer than 3 words": short,
+        "images with a caption of more than 30 words": long,
+    }
+    return [f"{problem}: {len(found):,} ({listed(found)})" for problem, found in problems.items() if found]
+
+
+def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
+    """Return groups of images whose files have the same content; only files of the same size are read."""
+    by_size, by_content = defaultdict(list), defaultdict(list)
+    for example in examples:
         if os.path.isfile(example.path):
             by_size[os.path.getsize(example.path)].append(example)
-    for size, same in by_size.items():
-        for example in same if len(same) > 1 else ():
-            by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
-    leaks, within = [], []
-    for same in by_content.values():
-        if len({split_of[example.image] for example in same}) > 1:
-            leaks.append(same)
-        elif len(same) > 1:
-            within.append(same)
-    if leaks:
-        shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in same) for same in leaks]
-        yield (
-            f"{_photographs(leaks)} in more than one split under different names, so scores will be too high: "
-            f"{listed(shown, 1)}"
-        )
-    if within:
-        shown = [" = ".join(example.image for example in same) for same in within]
-        yield f"{_photographs(within)} more than once in one split: {listed(shown, 1)}"
-
-
-def _report_captions(dataset: Dataset) -> Iterator[str]:
-    doubled, short, long = list[str](), list[str](), list[str]()
-    for example in dataset.examples():
-        if len({caption.words for caption in example.captions}) < len(example.captions):
-            doubled.append(example.image)
-        short += [example.image for caption in example.captions if len(caption.words) < 3]
-        long += [example.image for caption in example.captions if len(caption.words) > 30]
-    if doubled:
-        yield f"{len(doubled):,} images with the same caption twice: {listed(doubled)}"
-    for name, unusual in (("fewer than 3 words", short), ("more than 30 words", long)):
-        if unusual:
-            yield f"{len(unusual):,} captions of {name}, of {listed(list(dict.fromkeys(unusual)))}"
-
-
-def _photographs(groups: Sequence[object]) -> str:
-    return "1 photograph is" if len(groups) == 1 else f"{len(groups):,} photographs are"
-
-
-SHOWN = 5
-"""Maximum number of unreadable images whose errors are listed."""
+    for same_size in by_size.values():
+        for example in same_size if len(same_size) > 1 else ():
+            by_content[hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example.image)
+    return [names for names in by_content.values() if len(names) > 1]
 
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
@@ -200,9 +184,7 @@ def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
         errors = {example.image: error for example, error in zip(examples, shown, strict=True) if error}
     if not errors:
         return dataset
-    count = "1 image" if len(errors) == 1 else f"{len(errors)} images"
-    more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
-    note = f"{count} skipped: {'; '.join([*errors.values()][:SHOWN])}{more}"
+    note = f"images skipped: {len(errors):,} ({listed([*errors.values()], 5)})"
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 
@@ -288,12 +270,9 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     unexpected = [example for example in missing if example.image not in absent]
     if unexpected and not skip_unreadable:
         raise UserError(
-            f"{_count(unexpected)} captioned but not on disk, the first is {unexpected[0].path}; "
-            "add them, or skip them with dataset.skip_unreadable=true"
+            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0].path}; add them, or "
+            "skip them with dataset.skip_unreadable=true"
         )
-    note = f"{_count(missing)} captioned but not on disk and skipped: {listed([e.image for e in missing], 5)}"
-    return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
-
-
-def _count(examples: Sequence[Example]) -> str:
-    return "1 image is" if len(examples) == 1 else f"{len(examples):,} images are"
+    names = [example.image for example in missing]
+    note = f"images captioned but not on disk, which are skipped: {len(missing):,} ({listed(names, 5)})"
+    return dataset.without(names)._replace(notes=(*dataset.notes, note))

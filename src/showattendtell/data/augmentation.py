@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.settings import Fraction, Probability, Share
-from showattendtell.types import Box, Caption, Example
+from showattendtell.types import Box, Example
 
 ASPECTS = (3 / 4, 4 / 3)
 """Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
@@ -118,11 +118,12 @@ def mentions_sides(example: Example) -> bool:
 
     Known in English, German and Chinese.
     """
-    return any(map(_names_side, example.captions))
-
-
-def _names_side(caption: Caption) -> bool:
-    sides = SIDES.get(caption.language, ("left", "right"))
-    if caption.language == "zh":
-        return any(side in caption.written for side in sides)
-    return any(word.startswith(sides) for word in caption.plain_words)
+    for caption in example.captions:
+        sides = SIDES.get(caption.language, ("left", "right"))
+        if caption.language == "zh":
+            mentions = any(side in caption.written for side in sides)
+        else:
+            mentions = any(word.startswith(sides) for word in caption.plain_words)
+        if mentions:
+            return True
+    return False

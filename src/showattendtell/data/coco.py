@@ -20,7 +20,7 @@ from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt
-from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
+from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 
 @paused_collection()
@@ -231,17 +231,18 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     if not any(example.image in boxes for example in dataset.examples()):
         raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
 
-    def phrases(caption: Caption, image_boxes: Mapping[int, Sequence[Box]]) -> Iterator[Phrase]:
-        for noun, category in find_names(caption.words, names):
-            if image_boxes.get(category.id):
-                yield Phrase(noun, tuple(image_boxes[category.id]), category.supercategory)
-
     def mark(example: Example) -> Example:
         if example.image not in boxes:
             return example
-        image_boxes = boxes[example.image]
-        captions = tuple(caption._replace(phrases=tuple(phrases(caption, image_boxes))) for caption in example.captions)
-        return example._replace(captions=captions, objects=tuple(sorted(categories[c].name for c in image_boxes)))
+        image_boxes, captions = boxes[example.image], []
+        for caption in example.captions:
+            phrases = []
+            for noun, category in find_names(caption.words, names):
+                if image_boxes.get(category.id):
+                    phrases.append(Phrase(noun, tuple(image_boxes[category.id]), category.supercategory))
+            captions.append(caption._replace(phrases=tuple(phrases)))
+        objects = tuple(sorted(categories[category].name for category in image_boxes))
+        return example._replace(captions=tuple(captions), objects=objects)
 
     return dataset._replace(splits={split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()})
 

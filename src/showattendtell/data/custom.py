@@ -2,7 +2,7 @@
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated
 
@@ -60,7 +60,12 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    image_folder = _image_folder(folder, images)
+    if images is None:
+        image_folder = folder / "images" if (folder / "images").is_dir() else folder
+    else:
+        image_folder = look_in([folder], images)
+    if not image_folder.is_dir():
+        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -68,16 +73,15 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
-        file = read_captions(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
+        file = _read_references(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-        _refuse_generated(file, texts)
         if lists is None and texts and not file.splits and "train" in _find_lists(folder):
             lists = folder  # lists next to the captions
-        file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
-        dataset = assemble(own_name, join_restval(file), image_folder, captions_per_image, skip_missing)
-        notes = (*notes, *_unused_images(image_folder, file), *dataset.notes)
-        return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
+        file = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
+        file = join_restval(_note_unused_images(image_folder, file))
+        dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
+        return check_images(dataset, skip_unreadable or skip_missing)
 
     return read(None) if captions is None else read_languages(captions, read)
 
@@ -109,59 +113,53 @@ def read_text(
 
     def read(file_name: str) -> Dataset:
         texts = look_in([folder], file_name)
-        file = read_captions(texts)
-        _refuse_generated(file, texts)
+        file = _read_references(texts)
         kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
         splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
-        shared, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})
-        dataset = assemble(texts.stem, join_restval(shared), None, captions_per_image)
-        if exclude:
-            notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}", *notes)
-        return dataset._replace(notes=(*notes, *dataset.notes))
+        notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}",) if exclude else ()
+        file = _with_splits(file._replace(captions=kept, splits=splits, notes=notes), {"val": val, "test": test})
+        return assemble(texts.stem, join_restval(file), None, captions_per_image)
 
     return read_languages(captions, read)
 
 
-def _refuse_generated(file: CaptionFile, path: Path | None) -> None:
-    """Raise `UserError` for a file of generated captions."""
+def _read_references(path: Path) -> CaptionFile:
+    """Read a caption file; raise `UserError` for one of generated captions."""
+    file = read_captions(path)
     if file.references:
         raise UserError(f"{path} holds a model's captions; give a file of reference captions")
+    return file
 
 
-def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[CaptionFile, tuple[str, ...]]:
+def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
     """Return the file with splits, and a note if it had none."""
     if file.splits:
-        return file, ()
+        return file
     folders: dict[str, list[str]] = {}
     for image in file.captions:
         folders.setdefault(PurePath(image).parts[0].lower(), []).append(image)
     if "train" in folders and folders.keys() <= SPLIT_OF_SPELLING.keys():
         splits = {SPLIT_OF_SPELLING[folder]: images for folder, images in folders.items()}
-        return file._replace(splits=splits), (f"the folders {', '.join(folders)} are the splits",)
-    file = file._replace(splits=split_by_hash(file.captions, shares))
-    counts = ", ".join(f"{len(images):,} for {split}" for split, images in file.splits.items())
-    return file, (f"no splits are given, so a hash of the images' names chooses {counts}",)
+        note = f"the folders {', '.join(folders)} are the splits"
+    else:
+        splits = split_by_hash(file.captions, shares)
+        counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
+        note = f"no splits are given, so a hash of the images' names chooses {counts}"
+    return file._replace(splits=splits, notes=(*file.notes, note))
 
 
-def _image_folder(folder: Path, images: str | None) -> Path:
-    if images is None:
-        return folder / "images" if (folder / "images").is_dir() else folder
-    path = look_in([folder], images)
-    if not path.is_dir():
-        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
-    return path
-
-
-def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:
-    """Yield a note about the images in a folder that the caption file does not name."""
+def _note_unused_images(folder: Path, file: CaptionFile) -> CaptionFile:
+    """Return the file with a note about the images in a folder that it does not name."""
     captioned = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
     unused = []
     for path in sorted(folder.rglob("[!.]*")):
         name = str(path.relative_to(folder))
         if path.suffix.lower() in SUFFIXES and unicodedata.normalize("NFC", name) not in captioned:
             unused.append(name)
-    if unused:
-        yield f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+    if not unused:
+        return file
+    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+    return file._replace(notes=(*file.notes, note))
 
 
 def _find_captions(root: Path, given: str | None) -> Path | None:
@@ -185,7 +183,7 @@ def _find_lists(folder: Path) -> dict[str, Path]:
     return lists
 
 
-def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:
+def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFile:
     """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
     lists = _find_lists(folder)
     if not lists:
@@ -200,4 +198,4 @@ def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[Captio
             )
     left_out = len(file.captions.keys() - {image for listed_images in splits.values() for image in listed_images})
     notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
-    return file._replace(splits=splits), notes
+    return file._replace(splits=splits, notes=notes)

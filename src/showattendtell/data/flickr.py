@@ -55,7 +55,8 @@ def read_flickr8k(
         dataset = assemble("flickr8k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable, absent)
 
-    return _with_entities(read_languages(captions, read), folder, entities)
+    dataset = read_languages(captions, read)
+    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
 @paused_collection()
@@ -88,10 +89,7 @@ def read_flickr30k(
         dataset = assemble("flickr30k", file, images, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable)
 
-    return _with_entities(read_languages(captions, read), folder, entities)
-
-
-def _with_entities(dataset: Dataset, folder: Path, entities: str | None) -> Dataset:
+    dataset = read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 

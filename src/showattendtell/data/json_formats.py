@@ -1,7 +1,7 @@
 """Readers of caption files in JSON: COCO's, Karpathy's, JSON lines and the results of `evaluate`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,18 +96,14 @@ def read_coco_captions(path: Path) -> CaptionFile:
             )
         if annotation.split is not None:
             split_of[annotation.image_id] = annotation.split
-
-    def entries() -> Iterator[CaptionEntry]:
-        for image in content.images:
-            split = split_of[image.id] if image.split is None else image.split
-            yield f"{path}, image {image.id}", names[image.id], [], {"split": split}
-        for annotation in content.annotations:
-            number = annotation.image_id
-            split = split_of[number] if annotation.split is None else annotation.split
-            captions = [annotation.caption] if annotation.caption else []
-            yield f"{path}, image {number}", names[number], captions, {"split": split}
-
-    return collect("COCO captions", entries(), path)._replace(aliases=_aliases(names))
+    # images without captions have an entry too
+    records: list[tuple[str, str, Any]] = [(image.id, "", image.split) for image in content.images]
+    records += [(annotation.image_id, annotation.caption, annotation.split) for annotation in content.annotations]
+    entries: list[CaptionEntry] = []
+    for number, caption, split in records:
+        fields = {"split": split_of[number] if split is None else split}
+        entries.append((f"{path}, image {number}", names[number], [caption] if caption else [], fields))
+    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names))
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Captions in other languages than English, in several of them, and of other tokenizers than the plain one."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -40,7 +40,7 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     first_place: dict[str, tuple[str, str]] = {}
     counts: dict[str, int] = {}
     for language, file in captions.items():
-        dataset = _with_language(read(file), language)
+        dataset = map_captions(read(file), lambda _, caption: caption._replace(language=language))  # noqa: B023
         name, counts[language] = name or dataset.name, len(dataset.examples())
         notes += [f"{language}: {note}" for note in dataset.notes]
         for split, examples in dataset.splits.items():
@@ -62,20 +62,20 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     return Dataset(name, {split: tuple(images.values()) for split, images in merged.items()}, tuple(notes))
 
 
-def _with_language(dataset: Dataset, language: str) -> Dataset:
-    return map_captions(dataset, lambda _, caption: caption._replace(language=language))
-
-
 def languages_of(dataset: Dataset) -> tuple[str, ...]:
     """Return the languages of the training captions if there are several; empty for captions in one language."""
-    languages = dict.fromkeys(caption.language for example in dataset.split("train") for caption in example.captions)
+    languages = _languages(dataset.split("train"))
     return tuple(languages) if len(languages) > 1 else ()
 
 
 def language_of(examples: Sequence[Example]) -> str:
     """Return the language of captions; empty if they are in several, or if the data set does not say it."""
-    languages = {caption.language for example in examples for caption in example.captions}
-    return languages.pop() if len(languages) == 1 else ""
+    languages = _languages(examples)
+    return languages[0] if len(languages) == 1 else ""
+
+
+def _languages(examples: Iterable[Example]) -> list[str]:
+    return list(dict.fromkeys(caption.language for example in examples for caption in example.captions))
 
 
 def in_language(dataset: Dataset, language: str) -> Dataset:
@@ -84,7 +84,7 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
     Raises:
         UserError: no image has captions in the language.
     """
-    languages = dict.fromkeys(caption.language for example in dataset.examples() for caption in example.captions)
+    languages = _languages(dataset.examples())
     if language not in languages:
         hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")

@@ -110,6 +110,7 @@ class CaptionFile(NamedTuple):
     splits      image names by split; empty if the file has no splits
     references  reference captions by image name, if `captions` are generated
     folders     folder of each image by image name; empty if the file has none
+    notes       sentences on what was chosen or left out
     """
 
     form: str
@@ -118,6 +119,7 @@ class CaptionFile(NamedTuple):
     splits: Mapping[str, list[str]] = {}
     references: Mapping[str, list[str]] = {}
     folders: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
 
 
 CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]

@@ -92,7 +92,17 @@ def read_shapes(
             fcntl.flock(parent, fcntl.LOCK_EX)
             if not folder.exists():
                 _draw_all(folder, sizes, seed)
-    splits = {split: tuple(_example(folder, split, i, seed) for i in range(size)) for split, size in sizes.items()}
+    splits: dict[str, tuple[Example, ...]] = {}
+    for split, size in sizes.items():
+        examples = []
+        for number in range(size):
+            rng = _rng(seed, split, number)
+            scene = compose_scene(rng)
+            [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
+            captions = describe_scene(scene, np.random.default_rng(of_captions))
+            file = _file_name(split, number)
+            examples.append(Example(file, f"{folder}/{file}", captions))
+        splits[split] = tuple(examples)
     return Dataset(name, splits)
 
 
@@ -106,13 +116,6 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
         rng = _rng(seed, split, number)
         draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
     unfinished.rename(folder)
-
-
-def _example(folder: Path, split: str, number: int, seed: int) -> Example:
-    rng = _rng(seed, split, number)
-    scene = compose_scene(rng)
-    captions = describe_scene(scene, np.random.default_rng(rng.bit_generator.seed_seq.spawn(1)[0]))  # type: ignore[attr-defined]
-    return Example(_file_name(split, number), str(folder / _file_name(split, number)), captions)
 
 
 def _file_name(split: str, number: int) -> str:

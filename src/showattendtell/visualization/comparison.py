@@ -236,8 +236,8 @@ def _baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Ta
 
 
 def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a phrase for each baseline without knowledge of the image or of words that a model does not beat in every
-    score: `does not beat the best constant caption in METEOR, CIDEr`."""
+    """Yield a phrase for each baseline that knows less than a model, if the model does not beat it in every score:
+    `does not beat the best constant caption in METEOR, CIDEr`."""
     for name in (CONSTANT, NEAREST):
         scores = baselines.get(name, {})
         compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider", "spice") if key in figures and key in scores]

@@ -116,16 +116,12 @@ FONT = "SHOWATTENDTELL_FONT"
 
 
 class FontFinder:
-    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used.
+    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used."""
 
-    Args:
-        preferred: file or name of a font.
-    """
-
-    def __init__(self, preferred: str | None = None):
+    def __init__(self) -> None:
         self.files = [Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")]
         self._missing: set[str] = set()
-        if preferred:
+        if preferred := os.environ.get(FONT):
             self.files.insert(0, find_font(preferred))
 
     def covering(self, text: str) -> list[Path]:
@@ -143,13 +139,11 @@ class FontFinder:
 
     def _search(self, needed: set[str]) -> None:
         """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
-        files = sorted(map(Path, font_manager.findSystemFonts()))
-        files.sort(key=lambda file: "regular" not in file.stem.lower())
-        coverage = {file: characters(file, needed) for file in files}
-        while needed & set().union(*coverage.values()):
-            best = max(coverage, key=lambda file: len(coverage[file] & needed))
-            self.files.append(best)
-            needed = needed - coverage[best]
+        coverage = {file: characters(file, needed) for file in map(Path, font_manager.findSystemFonts())}
+        for file in sorted(coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)):
+            if coverage[file] & needed:
+                self.files.append(file)
+                needed = needed - coverage[file]
         if needed and not self._missing:
             note = (
                 f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
@@ -159,9 +153,7 @@ class FontFinder:
         self._missing |= needed
 
 
-@cache
-def finder() -> FontFinder:
-    return FontFinder(os.environ.get(FONT))
+finder = cache(FontFinder)
 
 
 def find_font(name: str) -> Path:

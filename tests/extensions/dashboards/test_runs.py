@@ -4,15 +4,20 @@ import csv
 import json
 import os
 import signal
+import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from repository import ROOT
 from runs import TINY, Run, assert_done, validated
 from wandb_files import artifact_of, figures_of, read_wandb
+
+from showattendtell.extensions.dashboards.loggers import COLUMNS
 
 ITS_PLACE = """
 os.environ.pop("WANDB_SERVICE", None)
@@ -128,14 +133,6 @@ def test_training_continues_where_wandb_s_service_ends_or_hangs(
 
 
 @pytest.mark.slow
-def test_training_continues_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
-    (tmp_path / "file").touch()
-    place = {"WANDB_DIR": str(tmp_path / "file"), **OFFLINE}
-    done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path / 'run'}", **place))
-    assert done.err.count("warning: wandb is switched off for the rest of this run (FileExistsError") == 1
-
-
-@pytest.mark.slow
 def test_a_run_that_is_killed_continues_in_its_wandb_run_without_a_step_twice(
     run: Run, start_forked: Any, prepared: Any, folder: Path, tmp_path: Path
 ):
@@ -165,30 +162,33 @@ def test_a_run_that_is_killed_continues_in_its_wandb_run_without_a_step_twice(
 
 
 @pytest.mark.slow
-def test_soft_and_hard_runs_of_a_sweep_stand_side_by_side(run: Run, prepared: Any, folder: Path):
-    settings = ["attention=soft,hard", "logger=wandb", "hydra.sweep.dir=runs/both"]
-    done = assert_done(run("train", "-m", *QUICK, *settings, **OFFLINE))
-    assert "switched off" not in done.err
-    records = [read_wandb(parts_of(folder / f"runs/both/{number}")[0]) for number in (0, 1)]
-    assert [record["run"][0]["run_group"] for record in records] == ["both", "both"]
-    assert [record["run"][0]["display_name"] for record in records] == ["both/0", "both/1"]
-    soft, hard = ({name for row in figures_of(record) for name in row if name.startswith("val/")} for record in records)
-    assert soft == hard
-    images = [
-        [
-            row[0]
-            for row in json.loads(artifact_of(record, "run_table")[0]["val/captions.table.json"].read_text())["data"]
-        ]
-        for record in records
-    ]
-    assert images[0] == images[1]
-    assert len(images[0]) == 8
-
-
-@pytest.mark.slow
 def test_of_several_processes_one_has_the_dashboards(run: Run, prepared: Any, tmp_path: Path):
     processes = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", f"hydra.run.dir={tmp_path}"]
     assert_done(run("train", *QUICK, *processes, "logger=[wandb,tensorboard]", **OFFLINE))
     [part] = parts_of(tmp_path)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert numbers_of(part) == [pytest.approx(row) for row in logged(tmp_path)]
+
+
+pytest.importorskip("wandb_workspaces")
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    sys.modules.pop("wandb_report", None)
+    return import_module("wandb_report")
+
+
+def test_the_report_shows_the_documented_figures_of_a_group(report: Any):
+    made = report.build_report("me", "captions", "soft or hard")
+    grids = [block for block in made.blocks if hasattr(block, "panels")]
+    plots = {name for grid in grids for panel in grid.panels for name in getattr(panel, "y", None) or []}
+    documented = (ROOT / "docs/dashboards.md").read_text()
+    assert {"val/bleu4", "val/attention_entropy"} <= plots
+    assert [name for name in plots if name.split("_")[0] not in documented] == []
+    assert {run.filters for grid in grids for run in grid.runsets} == {'Group == "soft or hard"'}
+    assert [panel.table_name for grid in grids for panel in grid.panels if hasattr(panel, "table_name")] == [
+        "val/captions"
+    ]
+    assert COLUMNS[0] == "image"

@@ -1,26 +1,35 @@
 """Distillation against the plain formula, with captioners of several kinds."""
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from small_models import VOCABULARY, small_captioner, small_model
+from small_training import WORDS, Grids, small_config, small_run
+from test_exact_resume import assert_resumes_from_every_checkpoint
 from torch import Tensor, nn
 
-from showattendtell.data.tokenizers import WordTokenizer
+from showattendtell.config.instantiate import build_captioner
+from showattendtell.data.assembly import assemble, map_captions
+from showattendtell.data.parsing import CaptionFile
+from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, WordTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.extensions.distillation.loss import DistillationLoss
+from showattendtell.extensions.distillation.loss import DistillationLoss, with_generated
 from showattendtell.losses.caption import LossOutput, SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.scores import AdditiveScore
-from showattendtell.types import Batch
+from showattendtell.types import Batch, Caption, Dataset, Example
 
 TEACHERS = {
     "soft": ["soft"],
@@ -110,13 +119,6 @@ def test_weight_0_is_the_loss_without_teachers_and_weight_1_leaves_the_captions_
     assert only.terms["likelihood"] == 0
 
 
-def test_a_student_has_no_divergence_from_itself():
-    model = small_model("soft")
-    batch = batch_of(model)
-    output = SoftLoss()(model.captioner, model.regions(batch.images), batch.image_index, batch.tokens)
-    assert DistillationLoss([model, model], 0.5, 2.0)(output, batch).metrics["distillation"].abs() < 1e-6
-
-
 def test_a_student_of_hard_attention_learns_with_each_sample():
     """Each sample of a caption is a row of the trace, and has the divergence of that row."""
     teacher = small_model("soft", seed=1)
@@ -141,14 +143,6 @@ def test_padding_has_no_divergence(monkeypatch: pytest.MonkeyPatch):
     _, padded, divergence, _ = losses(["soft", "hard, expectation"])
     torch.testing.assert_close(padded.metrics["distillation"], divergence.detach())
     torch.testing.assert_close(padded.metrics["distillation"], packed.metrics["distillation"])
-
-
-def test_half_precision_gives_nearly_the_same():
-    with torch.autocast("cpu", torch.bfloat16):
-        _, half, _, _ = losses(["soft", "dot"])
-    _, full, _, _ = losses(["soft", "dot"])
-    assert half.metrics["distillation"].dtype == torch.float32
-    torch.testing.assert_close(half.metrics["distillation"], full.metrics["distillation"], rtol=0.03, atol=0.0)
 
 
 def checked(teacher: ImageCaptioner, attention: str = "soft", **student: Any) -> None:
@@ -194,3 +188,70 @@ def test_losses_without_one_distribution_per_step_are_refused():
         checked(small_model(), captioner=exact)
     with pytest.raises(UserError, match=r"loss\.scheduled_sampling lets the model read its own words"):
         checked(small_model(), loss=SoftLoss(scheduled_sampling=0.1))
+
+
+def test_generated_captions_of_several_files_take_the_place_of_references_in_training(tmp_path: Path):
+    (tmp_path / "1.json").write_text('{"captions": {"a.jpg": "A cat.", "b.jpg": "x"}, "references": {}}')
+    (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")
+    captions = {"a.jpg": ["A dog"], "b.jpg": ["A bird"]}
+    file = CaptionFile("test", captions, splits={"train": ["a.jpg"], "val": ["b.jpg"]})
+    dataset = map_captions(assemble("pets", file, Path(), 5), lambda _, caption: caption._replace(language="en"))
+    files = [str(tmp_path / "1.json"), str(tmp_path / "2.csv")]
+
+    replaced = with_generated(dataset, PlainTokenizer(), files)
+    assert replaced.split("val") == dataset.split("val")
+    [example] = replaced.split("train")
+    assert example.captions == (
+        Caption(("a", "cat"), (), "A cat.", "en", ("a", "cat")),
+        Caption(("it", "purrs"), (), "It purrs", "en", ("it", "purrs")),
+    )
+    [added] = with_generated(dataset, PlainTokenizer(), str(tmp_path / "*.json"), keep_references=True).split("train")
+    assert added.captions == (*dataset.split("train")[0].captions, example.captions[0])
+    [letters] = with_generated(dataset, CharacterTokenizer(), files[0]).split("train")
+    assert letters.captions[0][:3] == (tuple("A▁cat."), (), "A cat.")
+
+
+def test_generated_captions_for_several_languages_are_refused(tmp_path: Path):
+    captions = (Caption(("dog",), language="en"), Caption(("hund",), language="de"))
+    dataset = Dataset("pets", {"train": (Example("a.jpg", "", captions),)})
+    with pytest.raises(UserError, match="replaces captions in one language, and pets has 2"):
+        with_generated(dataset, PlainTokenizer(), str(tmp_path))
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The setting of two teachers of random weights, in place of two checkpoints."""
+    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
+
+    def load(paths: Sequence[str], *_: object) -> list[SimpleNamespace]:
+        torch.rand(7)  # as the initial weights of a model do
+        captioners = [build_captioner(small_config("decoder.hidden_dim=6"), 3, len(vocabulary)) for _ in paths]
+        for seed, captioner in enumerate(captioners):
+            numbers = torch.Generator().manual_seed(seed)
+            for parameter in captioner.parameters():
+                torch.nn.init.normal_(parameter, generator=numbers)
+        models = [ImageCaptioner(Grids(), each, vocabulary, BeamSearch()) for each in captioners]  # type: ignore[arg-type]
+        return [SimpleNamespace(module=model) for model in models]
+
+    monkeypatch.setattr("showattendtell.extensions.distillation.loss.load_models", load)
+    (tmp_path / "teacher").write_text("its weights")
+    return f"distillation.teacher=[{tmp_path}/teacher,{tmp_path}/teacher]"
+
+
+def test_teachers_stay_in_evaluation_mode_and_as_they_are(tmp_path: Path, teachers: str):
+    module = small_run(small_config(teachers), tmp_path / "run")
+    [term] = module.terms
+    module.train()
+    for seed, teacher in enumerate(term.teachers):
+        assert not any(part.training for part in teacher.modules())
+        assert not any(parameter.requires_grad for parameter in teacher.parameters())
+        first = next(teacher.captioner.parameters())
+        assert torch.equal(first, torch.empty_like(first).normal_(generator=torch.Generator().manual_seed(seed)))
+
+
+def test_a_student_continues_from_every_checkpoint(tmp_path: Path, teachers: str):
+    assert_resumes_from_every_checkpoint(tmp_path, [teachers, "distillation.temperature=2"], every=4)

@@ -10,7 +10,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from showattendtell.extensions.export.quantization import reduce_precision  # noqa: E402
+from showattendtell.extensions.export.formats import reduce_precision  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 

@@ -20,9 +20,9 @@ from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.export.checking import by_pytorch, score_writers
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
-from showattendtell.extensions.export.loading import ExportModel, describe_calibration, metadata_of
+from showattendtell.extensions.export.loading import ExportModel, metadata_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
-from showattendtell.extensions.export.run_onnx import beam_search, preprocess
+from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
 from showattendtell.extensions.trust.confidence import principal_directions
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.calibration import Calibration, unit_mean
@@ -83,7 +83,7 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
             expected = decoding.generate(Ensemble([captioner]), [REGIONS], VOCABULARY)
             graphs = in_plain_torch(captioner)
             for number, [other] in enumerate(expected):
-                caption = beam_search(graphs, SEARCH, np.array([number]), beam)
+                caption = beam_search(graphs, SEARCH, start(graphs, SEARCH, np.array([number])), beam)
                 assert caption.tokens == other.tokens
                 assert caption.log_prob == pytest.approx(other.log_prob, rel=1e-4)
                 np.testing.assert_allclose(caption.attention, other.attention, rtol=1e-3, atol=1e-5)
@@ -105,14 +105,14 @@ def test_the_script_is_as_sure_as_the_package():
         expected = calibrate_captions(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
-        card = {**SEARCH, "calibration": describe_calibration(calibration)}
+        card = {**SEARCH, "calibration": {"temperature": [0.4, -0.1], "threshold": calibration.threshold.item()}}
         for number, [other] in enumerate(expected):
-            pixels = np.array([number])
-            caption = beam_search(graphs, card, pixels, 3)
-            confidence, unsure = script_assess(graphs, card, pixels, caption)
+            started = start(graphs, card, np.array([number]))
+            caption = beam_search(graphs, card, started, 3)
+            confidence, unsure = script_assess(graphs, card, started, caption)
             assert confidence == pytest.approx(other.confidence, **close)
             assert unsure == other.unsure
-            plain, never = script_assess(graphs, SEARCH, pixels, caption)
+            plain, never = script_assess(graphs, SEARCH, started, caption)
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
     assert 0 < sum(one.unsure for [one] in expected) < len(expected)
@@ -154,7 +154,10 @@ def test_captions_of_a_split_are_scored_as_text_in_the_language_of_the_model(tmp
             examples.append(Example(kind, path, (english, german)))
         untranslated = Example("other", examples[0].path, (english,))
         dataset = Dataset("german", {"test": (untranslated, *examples)})
-        writers = {"PyTorch": writer, "graphs": lambda pixels: beam_search(arrays, card, pixels, 3)}
+        writers = {
+            "PyTorch": writer,
+            "graphs": lambda pixels: beam_search(arrays, card, start(arrays, card, pixels), 3),
+        }
         scores = score_writers(writers, model, dataset, "test")
     for name in writers:
         assert scores[name]["bleu4"] == pytest.approx(100, abs=1e-3), name

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.formats import FORMATS
 from showattendtell.extensions.export.wheel import check_package
+from showattendtell.runtime.tracing import lacks_onnx
 
 RUN = """
 import sys, time
@@ -48,7 +48,7 @@ def test_a_package_needs_a_name():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx")
+@pytest.mark.skipif(lacks_onnx() != "", reason="needs the extra onnx")
 def test_a_wheel_captions_photographs_in_an_environment_without_torch(run_forked: Any, tmp_path: Path):
     settings = ["checkpoint=flickr8k_soft", "formats=[wheel]", "package=my_captioner", "precision=float16"]
     done = run_forked("export", *settings, f"output={tmp_path}/out", folder=tmp_path)

@@ -23,7 +23,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.regions.encoder import RegionFeatures
 from showattendtell.extensions.regions.files import LARGEST, image_ids
 from showattendtell.features.extract import Extraction
-from showattendtell.types import WHOLE, Caption, Dataset, Example
+from showattendtell.types import Caption, Dataset, Example
 
 D = 6
 SIZE = (200, 100)
@@ -210,14 +210,6 @@ def test_regions_are_trimmed_to_those_of_the_batch_and_have_places(read: Callabl
     assert not located[1, 2].any()
 
 
-def test_maps_lose_their_padding(read: Callable[..., Any], tmp_path: Path):
-    stored, encoder = read(write_tsv(tmp_path))
-    maps, boxes = encoder.arrange(np.array([[0.25, 0.75, 0.0]]), stored[1], WHOLE)
-    assert maps.tolist() == [[0.25, 0.75]]
-    assert boxes == encoder.boxes_of(stored[1])
-    assert len(boxes.boxes) == 2
-
-
 def test_files_know_images_by_name_or_number():
     assert image_ids("COCO_val2014_000000391895.jpg") == [
         "COCO_val2014_000000391895.jpg",
@@ -399,19 +391,3 @@ def test_what_is_no_file_of_regions_is_reported(name: str, reason: str, read: Ca
         os.mkfifo(tmp_path / name)
     with pytest.raises(UserError, match=reason):
         read(tmp_path / name)
-
-
-def test_a_newer_file_asks_for_a_new_store(read: Callable[..., Any], tmp_path: Path):
-    path = write_tsv(tmp_path)
-    read(path)
-    read(path)
-    os.utime(path, (4_000_000_000, 4_000_000_000))
-    with pytest.raises(UserError, match=r"1 files changed since .*trainval.tsv; delete the folder"):
-        read(path)
-
-
-@pytest.mark.parametrize(("settings", "name"), [({"dtype": "int8"}, "dtype"), ({"views": 2}, "views")])
-def test_settings_of_grids_are_refused(settings: Any, name: str, dataset: Dataset, tmp_path: Path):
-    encoder = RegionFeatures(str(write_tsv(tmp_path)), dim=D)
-    with pytest.raises(UserError, match=f"features.{name} is about grids"):
-        open_source(dataset, encoder, tmp_path / "cache", Extraction(**settings))

@@ -105,10 +105,6 @@ def test_others_are_held_against_the_base_and_the_base_against_its_own_other_wid
     assert any(note.startswith("differences: ") for note in overview.notes)
 
 
-def test_without_the_base_there_are_no_differences(results_table: Any):
-    assert len(results_table({("dot", 1): (15, POOR)}, ("soft", 1)).blocks) == 1
-
-
 def test_what_is_not_finished_has_no_row(results_table: Any):
     assert results_table({}, ("soft", 1)) is None
     assert "dot, beam 3" not in rows(results_table({("soft", 1): (20, GOOD)}, ("dot", 1)))
@@ -124,12 +120,6 @@ def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
     assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
-
-
-def test_notes_name_the_paper_and_the_encoder(results_table: Any):
-    notes = results_table({("soft", 1): (20, GOOD)}).notes
-    assert notes[0].startswith("paper: Table 1 of Xu et al. 2015")
-    assert {"encoder: vgg19 at 224 pixels; the paper has VGG-19", "a note"} <= set(notes)
 
 
 def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():

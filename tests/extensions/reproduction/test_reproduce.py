@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
+from runs import TINY, Run, Start, assert_done, kill, wait_for_steps
 
 pytestmark = pytest.mark.slow
 
@@ -61,17 +61,6 @@ def test_what_is_finished_is_passed_over_and_the_table_is_the_same(run: Run, fin
     assert (folder / "runs/paper-shapes/shapes.json").read_text() == before
 
 
-def test_the_plan_shows_how_far_each_run_is_and_runs_none(run: Run, finished: str):
-    done = assert_done(run("reproduce", *BUDGET, "seeds=[1,2]", "plan=true"))
-    assert begun(done.out) == []
-    assert "finished, 2 epochs in" in done.out
-    assert "to be trained" in done.out
-
-
-def test_another_budget_is_reported(run: Run, finished: str):
-    assert_error(run("reproduce", *TABLE), "soft/1 has other settings", "output=DIR")
-
-
 def test_a_run_that_fails_is_reported_at_the_end_and_the_table_has_the_others(run: Run, finished: str, folder: Path):
     shutil.copytree(folder / "runs/paper-shapes", folder / "runs/faulty")
     (folder / "runs/faulty/soft/2").write_text("in the way")
@@ -89,17 +78,6 @@ def test_seeds_write_as_one_model_in_the_row_of_the_ensemble(run: Run, finished:
     content = json.loads((folder / "runs/paper-shapes/shapes.json").read_text())
     labels = {row["model"]: len(row["results"]) for row in content["blocks"][0]["rows"]}
     assert labels == {f"{name}, beam {beam}": n for name, n in (("soft", 2), ("soft_ensemble", 1)) for beam in (1, 3)}
-
-
-def test_a_way_of_writing_that_is_missing_is_all_that_is_run(run: Run, finished: str, folder: Path):
-    shutil.copytree(folder / "runs/paper-shapes", folder / "runs/mirrored")
-    command = ["reproduce", *BUDGET, "table.decodings=[1,3,mirrored]", "output=runs/mirrored"]
-    assert begun(assert_done(run(*command)).out).count("evaluate") == 1
-    rows = json.loads((folder / "runs/mirrored/shapes.json").read_text())["blocks"][0]["rows"]
-    assert [row["model"] for row in rows] == ["soft, beam 1", "soft, beam 3", "soft, mirrored"]
-    result = json.loads((folder / "runs/mirrored/soft/1/results-test-mirrored.json").read_text())
-    assert (result["decoding"]["mirrored"], result["decoding"]["beam_size"]) == (True, 5)
-    assert begun(assert_done(run(*command)).out) == []
 
 
 def test_a_mean_is_built_from_the_best_weights_of_its_parts(run: Run, finished: str, folder: Path):

@@ -17,15 +17,13 @@ from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
 from showattendtell.extensions.reproduction.runs import (
     BEGINNING,
-    budget,
     expected_seconds,
     finished_runs,
     make_ensembles,
     make_runs,
     note_beginning,
-    runs_with_other_settings,
 )
-from showattendtell.extensions.reproduction.tables import RecipeConfig, quote_settings, setting_of, title_of
+from showattendtell.extensions.reproduction.tables import RecipeConfig, quote_settings
 from showattendtell.runtime.files import write_times
 
 
@@ -41,10 +39,6 @@ def test_each_recipe_is_run_with_each_seed_in_a_folder_of_its_own(made: Any, tmp
         *('dataset.root="a folder"', "seed=2"),
     )
     assert (runs[3].config.seed, runs[3].config.decoder.hidden_dim, runs[3].config.attention.score.width) == (2, 32, 8)
-
-
-def test_recipes_and_seeds_can_be_chosen(made: Any):
-    assert [run.title for run in made("recipes=hard", "seeds=[7]")] == ["hard, seed 7"]
 
 
 def test_a_second_stage_begins_with_the_best_weights_of_its_seed(made: Any, tmp_path: Path):
@@ -93,12 +87,6 @@ def test_captions_are_of_all_seeds_of_the_table_whatever_seeds_are_run(tmp_path:
     assert [run.writers for run in runs[:-1]] == [None] * 4
 
 
-def test_a_mean_of_a_run_with_captions_learns_from_none(tmp_path: Path):
-    runs = make_runs(CAPTIONED, configured("recipes=captioned_average", "seeds=[1]"), tmp_path)
-    assert [run.title for run in runs[-2:]] == ["captioned, seed 1", "captioned_average, seed 1"]
-    assert runs[-1].writers is None
-
-
 def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
     ensembles = make_ensembles(TABLE, made("seeds=[4,2]"), tmp_path)
     assert list(ensembles) == ["soft_ensemble"]
@@ -126,14 +114,6 @@ def test_a_run_is_finished_when_it_was_scored_with_every_width(made: Any):
     assert (run.scoring.is_scored(1), run.scoring.is_scored(3), run.is_finished) == (True, False, False)
 
 
-def test_ways_of_decoding_have_results_and_settings_of_their_own(made: Any):
-    scoring = made("seeds=[1]")[0].scoring
-    names = [scoring.result_file(decoding).name for decoding in (5, "consensus")]
-    assert names == ["results-test-beam5.json", "results-test-consensus.json"]
-    assert [setting_of(decoding) for decoding in (5, "consensus")] == ["decoding.beam_size=5", "decoding=consensus"]
-    assert [title_of(decoding) for decoding in (5, "consensus")] == ["beam 5", "consensus"]
-
-
 def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_path: Path):
     first, second = runs = made("recipes=soft")
     for run in runs:
@@ -148,12 +128,6 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_pa
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()
     assert first.is_finished
-
-
-def test_an_ensemble_needs_no_figures_of_maps(made: Any, tmp_path: Path):
-    runs = made("recipes=soft", "dataset.entities=entities.zip")
-    [ensemble] = make_ensembles(TABLE, runs, tmp_path).values()
-    assert (runs[0].scoring.boxed, ensemble.boxed) == (True, False)
 
 
 def test_a_second_stage_of_other_weights_than_there_are_now_is_reported(made: Any):
@@ -201,19 +175,6 @@ def test_a_mean_of_other_weights_than_there_are_now_is_reported(made: Any):
     (mean.folder / BEGINNING).write_text(f"{hash_of(soft)}\n")
     with pytest.raises(UserError, match="soft_average/1 was trained from an earlier soft"):
         made("recipes=soft_average", "seeds=[1]")
-
-
-def test_a_mean_of_parts_with_other_settings_is_not_of_these(made: Any, tmp_path: Path):
-    soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
-    finish(soft)
-    finish(cider)
-    write_results(mean)
-    assert [run.recipe for run in finished_runs(TABLE, configured(), tmp_path)] == [
-        "soft",
-        "soft_cider",
-        "soft_average",
-    ]
-    assert finished_runs(TABLE, configured("settings=[decoder.hidden_dim=99]"), tmp_path) == []
 
 
 def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
@@ -278,31 +239,9 @@ def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Pat
     assert finished_runs(TABLE, other, tmp_path) == []
 
 
-def test_a_setting_that_some_recipes_do_not_have_is_no_fault_where_others_are_run(made: Any, tmp_path: Path):
-    setting = "settings=[attention.estimator=rloo,attention.num_samples=2]"
-    [hard] = made("recipes=[hard]", "seeds=[1]", setting)
-    finish(hard)
-    assert [run.title for run in finished_runs(TABLE, configured(setting), tmp_path)] == ["hard, seed 1"]
-
-
 def test_a_setting_that_no_recipe_has_is_reported_where_nothing_is_run(tmp_path: Path):
     with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'max_epochs'"):
         finished_runs(TABLE, configured("settings=[trainer.max_epoch=1]"), tmp_path)
-
-
-def test_runs_with_other_settings_than_those_that_are_required_are_reported(made: Any, tmp_path: Path):
-    [soft] = made("recipes=[soft]", "seeds=[1]", "settings=[trainer.precision=bf16-mixed]")
-    finish(soft)
-    assert finished_runs(TABLE, configured(), tmp_path) == []
-    [output] = runs_with_other_settings(TABLE, configured(), tmp_path)
-    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give the same" in output
-
-
-def test_the_time_of_a_second_stage_is_reported_with_that_before_it(made: Any):
-    first, second = made("recipes=soft_cider", "seeds=[1]")
-    first.folder.mkdir(parents=True)
-    write_times([90, 30], first.folder)
-    assert (first.minutes_before, second.minutes_before) == (0, 2)
 
 
 def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(made: Any):
@@ -375,10 +314,6 @@ def test_what_is_left_is_reported_by_the_runs_epochs_then_by_other_seeds_then_by
     assert expected_seconds(second, runs, 8) == 0
 
 
-def test_places_and_workers_are_no_budget():
-    assert budget(configured("settings=[cache=elsewhere,trainer.max_epochs=1]")) == ["trainer.max_epochs=1"]
-
-
 @pytest.mark.parametrize(
     ("argument", "settings"),
     [
@@ -399,10 +334,6 @@ def test_settings_are_given_as_for_training(argument: str, settings: list[str]):
     [quoted] = quote_settings([argument])
     value = OverridesParser.create().parse_override(quoted).value()
     assert [str(getattr(setting, "text", setting)) for setting in value] == settings
-
-
-def test_other_arguments_stay_as_they_are():
-    assert quote_settings(["table=shapes", "plan=true"]) == ["table=shapes", "plan=true"]
 
 
 def test_the_documented_table_of_ones_own_has_runs(tmp_path: Path):

@@ -12,7 +12,7 @@ import optuna
 import postgres
 import pytest
 from optuna.trial import FrozenTrial
-from runs import TINY, Run, assert_done, assert_error
+from runs import Run, assert_done, assert_error
 from test_launchers import start, sweep, wait_until
 
 from showattendtell.extensions.search.study import FILE, open_storage
@@ -151,14 +151,6 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_search_of_which_nothing_does_well_ends_soon(tmp_path: Path):
-    done = sweep(tmp_path, f"seed={light_command.FAULTY}", *TWELVE)
-    assert done.returncode == 2
-    assert "error: all of the first trials failed:" in done.stderr
-    assert len(trials(tmp_path)) == 3
-
-
-@pytest.mark.slow
 def test_the_trial_of_a_worker_that_is_killed_is_resumed_by_the_other(tmp_path: Path):
     line = ["seed=range(20, 200)", *TWELVE]
     killed, other = (start(tmp_path, *line) for _ in range(2))
@@ -171,16 +163,3 @@ def test_the_trial_of_a_worker_that_is_killed_is_resumed_by_the_other(tmp_path: 
     assert other.returncode == 0, err
     assert_all_different(trials(tmp_path))
     assert "Traceback" not in out + err
-
-
-@pytest.mark.slow
-def test_a_trial_whose_loss_is_no_number_fails_and_the_search_continues(run_forked: Run, tmp_path: Path):
-    rates = ["sweep=own", "optimizer.lr=0.01,1e30", "trainer.limit_train_batches=2"]
-    done = assert_done(
-        run_forked("train", "-m", *TINY, *rates, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
-    )
-    assert "Traceback" not in done.out + done.err
-    ends = {trial.params["optimizer.lr"]: trial for trial in trials(tmp_path)}
-    assert ends[0.01].state.name == "COMPLETE"
-    assert ends[1e30].state.name == "FAIL"
-    assert "lower optimizer.lr" in ends[1e30].user_attrs["error"]

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner
+from optuna.pruners import BasePruner, MedianPruner
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 
@@ -74,14 +74,6 @@ def die() -> None:
 )
 def test_the_space_of_a_setting(setting: str, expected: BaseDistribution | None):
     assert distribution_of(OverridesParser.create().parse_override(setting)) == expected
-
-
-def test_a_run_has_the_fixed_settings_and_the_proposed_ones(tmp_path: Path):
-    [settings] = worker(tmp_path, cache="here").take(1).values()
-    fixed, proposed = settings
-    name, value = proposed.split("=")
-    assert (fixed, name) == ("cache=here", "optimizer.lr")
-    assert 1e-4 <= float(value) <= 1e-1
 
 
 def test_a_study_has_its_number_of_trials_and_no_more(tmp_path: Path):
@@ -193,13 +185,6 @@ def test_a_trial_below_the_median_is_pruned(tmp_path: Path):
     assert trained(own, [1.0, 1.0, 1.0]) == 2
     assert own.study.trials[2].state == TrialState.PRUNED
     assert own.study.best_trial.number == 0
-
-
-def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tmp_path: Path):
-    own = worker(tmp_path, pruner=HyperbandPruner(max_resource=9))
-    lengths = [trained(own, [0.1 * trial] * 9) for trial in (9, 1, 2, 3, 8, 1, 2, 1, 1)]
-    assert lengths[0] == 9
-    assert min(lengths) < 9
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:secret@localhost:1/x", "nosuch://me:secret@host/x"])

@@ -23,7 +23,6 @@ from showattendtell.extensions.search.study_page import (
     seconds,
     setting_chart,
     summarize_study,
-    train_command,
 )
 from showattendtell.runtime.files import duration
 
@@ -79,27 +78,11 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     assert "pruned: 12 s instead of 60 min (medians)" in printed
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
     assert "still running in other workers: trials 5" in printed
-    assert f"  {train_command(study.trials[1])}\n" in printed
-
-
-def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
-    study = optuna.create_study(study_name="mine [red]")
-    study.set_user_attr("space", {"monitor": "bleu4"})
-    choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
-    found = optuna.trial.create_trial(
-        value=1.0,
-        params={"places": "[output]"},
-        distributions={"places": choices},
-        user_attrs={"settings": {"places": "[output]"}},
-    )
-    study.add_trial(found)
-    print_study(summarize_study(study, Path("runs/[bold]")))
-    printed = capsys.readouterr().out
-    assert all(text in printed for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
+    assert "  python -m showattendtell.train 'dataset.root=" in printed
 
 
 def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
-    assert train_command(study.trials[1]) == (
+    assert summarize_study(study, Path("x")).command == (
         """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     )
 
@@ -142,12 +125,6 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: o
     assert rate.x.position(0.001) == pytest.approx(50)
     assert score.x.names == ("dot", "cosine")
     assert {mark.kind for mark in rate.marks} == {"best", "trial", "pruned"}
-
-
-def test_where_less_is_better_the_least_is_the_best():
-    study = optuna.create_study(direction="minimize")
-    study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in (3.0, 2.0)])
-    assert [trial.value for trial in summarize_study(study, Path("x")).best] == [2.0, 3.0]
 
 
 def test_the_time_of_a_trial_is_that_of_its_run_or_else_until_its_end():

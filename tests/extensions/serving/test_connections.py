@@ -13,12 +13,15 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+import uvicorn
 from hostile_uploads import encoded, noise
 from server_requests import FORM, Response, caption, form, part, send_request
 from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
 from small_server import Served
+from uvicorn.server import ServerState
 
+from showattendtell.extensions.serving import server
 from showattendtell.extensions.serving.queue import RequestQueue
 from showattendtell.extensions.serving.schemas import RequestError
 from showattendtell.extensions.serving.server import client_network
@@ -305,3 +308,32 @@ def test_places_are_shared_among_clients(held: str, newcomer: str, loser: str):
 )
 def test_the_network_of_a_client(host: str, network: str):
     assert client_network((host, 80)) == network
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"answer"})
+
+
+def test_no_connection_is_read_for_long_at_once():
+    """A body in chunks of one byte takes seconds for each megabyte."""
+    sizes = []
+
+    class Protocol(server.Connection):
+        def data_received(self, data: bytes) -> None:
+            sizes.append(len(data))
+            super().data_received(data)
+
+    async def serve() -> None:
+        config, state = uvicorn.Config(answer, lifespan="off", log_level="error"), ServerState()
+        config.load()
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000))
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+        listening.close()
+
+    asyncio.run(serve())
+    assert 1_000 < max(sizes) <= server.READ_BYTES

@@ -1,11 +1,9 @@
 """What programs get: captions as the Python API gives them, and sentences for what cannot be answered."""
 
-import html
 import io
 import json
 import re
 import socket
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,25 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import torch
 from hostile_uploads import encoded, noise
 from PIL import Image
 from server_requests import FORM, caption, form, part, send_request
-from small_server import Served
+from small_server import SETTINGS, Served
 
+from showattendtell.config.compose import compose
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.data.tokenizers import WordTokenizer
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.serving.app import PICTURE_CELL
-from showattendtell.inference.loading import BUNDLED, note_about
-from showattendtell.inference.pipeline import load
+from showattendtell.extensions.serving.models import ModelRegistry, RegisteredModel
+from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
+from showattendtell.inference import pipeline
+from showattendtell.inference.pipeline import CaptioningPipeline, load, stacked
 from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.rendering import EXAMPLES
-
-Serve = Callable[..., Served]
 
 WIDE, TALL = noise(90, 60), noise(40, 70)
 SPEECH = {"min_length": 3, "max_length": 5, "allow_unk": False}
@@ -55,13 +60,6 @@ def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list
             np.testing.assert_allclose(said, description.log_probs[: len(words)], atol=1e-3)
             np.testing.assert_allclose([word["gate"] for word in words], description.gates[: len(words)], atol=1e-5)
             np.testing.assert_allclose(list(account["seen"].values()), description.seen, atol=1e-6)
-
-
-def test_without_options_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
-    answered = caption(served.address, encoded(WIDE, "PNG"))
-    [account] = answered.json["photographs"][0]["outputs"]
-    assert account["model"] == NAMES[0]
-    assert account["captions"][0]["caption"] == load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).caption
 
 
 def test_an_option_lasts_no_longer_than_its_request(served: Served):
@@ -122,15 +120,6 @@ def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served
     )
     assert answer.json["beam_size"] == 3
     assert str(checkpoints[0].parents[1]) not in answer.content.decode()
-
-
-def test_given_names_are_used_as_they_are_and_the_page_has_the_note_on_the_bundled_model(serve: Serve):
-    served = serve("compare=[flickr8k_soft]", "names=[my/nice/name,demo]")
-    assert [one["name"] for one in send_request(served.address, "api/models").json["models"]] == [
-        "my/nice/name",
-        "demo",
-    ]
-    assert note_about([BUNDLED]) in html.unescape(send_request(served.address, "").content.decode())
 
 
 class Addresses(HTMLParser):
@@ -227,11 +216,6 @@ def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
     assert allowed(send_request(served.address, path, method="OPTIONS")) == ["GET", "HEAD", "OPTIONS"]
 
 
-@pytest.mark.parametrize("path", FORMS)
-def test_an_endpoint_says_which_methods_it_has(served: Served, path: str):
-    assert allowed(send_request(served.address, path, method="OPTIONS")) == ["OPTIONS", "POST"]
-
-
 def allowed(answered: Any) -> list[str]:
     assert (answered.status, answered.content) == (204, b"")
     return sorted(answered.headers["allow"].split(", "))
@@ -249,3 +233,62 @@ def test_examples_are_served_and_no_other_file(served: Served):
     assert [send_request(served.address, f"examples/{one.file}").status for one in EXAMPLES] == [200] * 3
     for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
         assert send_request(served.address, path).status == 404
+
+
+PICTURE = noise(90, 60)
+
+
+def language_pipeline(*languages: str, language: str | None = None) -> CaptioningPipeline:
+    config = compose("train", SETTINGS)
+    torch.manual_seed(1)
+    words = [*SPECIAL, *(f"<{each}>" for each in languages), *"狗跑在草地上的一只", "dog", "runs"]
+    vocabulary, encoder = Vocabulary(words, WordTokenizer(), languages), build(config.encoder)
+    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
+    for parameter in captioner.parameters():
+        torch.nn.init.normal_(parameter)
+    decoding = BeamSearch(min_length=3, max_length=5, allow_unk=False, language=language)
+    return CaptioningPipeline.from_module(ImageCaptioner(encoder, captioner, vocabulary, decoding), "model")
+
+
+def test_a_request_chooses_among_the_languages_of_the_model():
+    models, photograph = ModelRegistry([language_pipeline("en", "zh")]), Upload("a.png", encoded(PICTURE, "PNG"))
+    assert models.by_name["model"].languages == ["en", "zh"]
+    scores = {}
+    for language in ("en", "zh", None):
+        [answer] = models.describe([photograph], CaptionRequest(language=language))["model"]
+        expected = language_pipeline("en", "zh", language=language)(PICTURE)
+        assert (answer.caption, answer.log_prob) == (expected.caption, pytest.approx(expected.log_prob))
+        scores[language] = answer.log_prob
+    assert scores[None] == scores["en"] != pytest.approx(scores["zh"])
+
+
+@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave language out")])
+def test_a_language_that_the_model_does_not_write_is_refused(languages: tuple[str, ...], said: str):
+    photograph = Upload("a.png", encoded(PICTURE, "PNG"))
+    with pytest.raises(RequestError, match=said):
+        ModelRegistry([language_pipeline(*languages)]).describe([photograph], CaptionRequest(language="de"))
+
+
+PHOTOGRAPH = PICTURE
+SEARCH = {"min_length": 3, "max_length": 5, "allow_unk": False}
+
+
+def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[Path], monkeypatch: pytest.MonkeyPatch):
+    seeds = {None: 1, 5: 5, 6: 6}
+    expected = {
+        seed: load(checkpoints[1], attention_mode="sample", seed=same, **SEARCH)(PHOTOGRAPH)
+        for seed, same in seeds.items()
+    }
+    model = RegisteredModel("hard", load(checkpoints[1], **SEARCH))
+    built: list[Any] = []
+    build = pipeline.ImageCaptionerEnsemble
+    monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
+    given = [("a.png", PHOTOGRAPH)], stacked([model.pixels(PHOTOGRAPH)])
+    for seed in (None, 5, 6, None, 5):
+        [output] = model.describe(*given, CaptionRequest(seed=seed, attention="sample"))
+        assert output.tokens == expected[seed].tokens
+        np.testing.assert_allclose(output.attention, expected[seed].attention, atol=1e-6)
+        np.testing.assert_allclose(output.log_probs, expected[seed].log_probs, atol=1e-5)
+    assert len(built) == 1
+    model.describe(*given, CaptionRequest(beam_size=2, seed=7))
+    assert len(built) == 2

@@ -78,11 +78,6 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served):
         assert b"413" in endless.socket.recv(100)
 
 
-def test_a_length_that_is_too_large_is_refused_before_anything_has_come(narrow: Served):
-    with Slow(narrow, b"Content-Length: 99999999\r\n\r\n") as announced:
-        assert b"413" in announced.socket.recv(100)
-
-
 def test_a_client_that_comes_while_all_places_are_taken_learns_when_to_try_again(narrow: Served):
     with Slow(narrow, b"Content-Length: 9999\r\n\r\n"):
         refused = _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 503)

@@ -22,8 +22,6 @@ from showattendtell.visualization.rendering import EXAMPLES
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
 HOSTILE = '<img src=x onerror="alert(1)">.png'
-STEP = 900
-"""Milliseconds that page.js shows a word for while it plays."""
 
 Open = Callable[..., Any]
 
@@ -100,14 +98,6 @@ def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(op
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 90
 
 
-def test_a_photograph_and_its_caption_fit_a_screen_together(open_site: Open):
-    tab = open_site(viewport={"width": 1280, "height": 900})
-    give(tab, photograph(width=600, height=400))
-    tab.evaluate("scrollTo(0, 0)")
-    box = tab.locator(".caption").first.bounding_box()
-    assert box["y"] + box["height"] < 900
-
-
 def test_words_and_names_are_shown_as_they_are(open_site: Open):
     tab = open_site()
     give(tab, *(photograph(HOSTILE, seed) for seed in range(4)))
@@ -171,12 +161,6 @@ def test_two_models_are_side_by_side_and_hard_attention_looks_as_requested(open_
     assert left["x"] + left["width"] < right["x"]
 
 
-def test_all_models_are_compared_unless_one_is_deselected(open_site: Open, served: Served):
-    tab, sent = open_site(compared=True), photograph()
-    give(tab, sent)
-    assert [words(tab, 0), words(tab, 1)] == said(served, sent, model=["soft/best.ckpt", "hard/best.ckpt"])
-
-
 @pytest.mark.parametrize("number", slow_after(1, range(3)))
 def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: int):
     tab, example = open_site(), EXAMPLES[number]
@@ -191,13 +175,6 @@ def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: i
     assert not tab.locator("#examples").is_visible()
 
 
-def test_beams_are_those_that_were_chosen(open_site: Open, served: Served):
-    tab, sent = open_site(), photograph(seed=3)
-    tab.get_by_label("Beams").fill("1")
-    give(tab, sent)
-    assert words(tab) == said(served, sent, beam_size="1")[0]
-
-
 def test_a_picture_can_be_saved_of_each_model(open_site: Open, served: Served, tmp_path: Path):
     tab, sent = open_site(), photograph("my dog.png")
     tab.get_by_label("hard/best.ckpt").check()
@@ -209,19 +186,6 @@ def test_a_picture_can_be_saved_of_each_model(open_site: Open, served: Served, t
         saved.value.save_as(tmp_path / "saved.png")
         expected = caption(served.address, sent["buffer"], path="api/picture", model=model, beam_size="3")
         assert (tmp_path / "saved.png").read_bytes() == expected.content
-
-
-def test_the_caption_is_written_word_by_word_where_motion_is_welcome(open_site: Open):
-    tab = open_site(reduced_motion="no-preference")
-    tab.clock.install(time=0)
-    tab.locator("#chooser").set_input_files([photograph()])
-    tab.locator(".writing").wait_for(timeout=60_000)
-    every, shown = tab.locator(".word"), []
-    for _ in range(every.count()):
-        shown.append([word.is_visible() for word in every.all()].count(True))
-        tab.clock.run_for(STEP)
-    assert shown == list(range(1, every.count() + 1))
-    assert tab.locator(".writing, .looking").count() == 0
 
 
 def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):

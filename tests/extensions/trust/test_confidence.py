@@ -10,24 +10,23 @@ import torch
 from PIL import Image
 from small_checkpoints import save
 from small_models import small_model
+from torchmetrics.functional.classification import binary_calibration_error
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
-    UNSURE,
     fit_temperature,
     principal_directions,
     score_calibration,
     write_calibration,
 )
+from showattendtell.extensions.trust.reliability import reliability, risk_coverage
 from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.loading import average, bundled_models, load_model, save_model_folder
+from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
-
-BUNDLED = bundled_models()["flickr8k_soft"]
 
 
 def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,6 +162,30 @@ def test_a_calibration_changes_no_caption():
     assert not plain.unsure
 
 
-def test_constants_are_what_the_documentation_says():
-    text = (Path(__file__).parents[3] / "src/showattendtell/extensions/trust/conf/calibrate.yaml").read_text()
-    assert f"{100 * UNSURE:.0f} % of the validation images do" in text
+@pytest.mark.parametrize("bins", [5, 15])
+def test_the_error_is_that_of_torchmetrics(bins: int):
+    rng = np.random.default_rng(0)
+    p = rng.random(2000)
+    correct = rng.random(2000) < p**2
+    expected = binary_calibration_error(torch.tensor(p), torch.tensor(correct).int(), n_bins=bins, norm="l1")
+    assert reliability(p, correct, bins).error == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_a_diagram_worked_by_hand():
+    diagram = reliability([0.1, 0.2, 0.9, 1.0, 0.0], [0, 1, 1, 1, 0], bins=2)
+    np.testing.assert_allclose(diagram.counts, [3, 2])
+    np.testing.assert_allclose(diagram.confidence, [0.1, 0.95])
+    np.testing.assert_allclose(diagram.accuracy, [1 / 3, 1])
+    assert diagram.error == pytest.approx((3 * (1 / 3 - 0.1) + 2 * 0.05) / 5)
+
+
+def test_an_empty_bin_counts_for_nothing():
+    diagram = reliability([0.9, 0.9], [1, 0], bins=3)
+    assert np.isnan(diagram.confidence[0])
+    assert diagram.error == pytest.approx(0.4)
+
+
+def test_the_most_confident_captions_are_kept_first():
+    coverage, kept = risk_coverage([0.2, 0.9, 0.5], [10.0, 40.0, 10.0])
+    np.testing.assert_allclose(coverage, [1 / 3, 2 / 3, 1])
+    np.testing.assert_allclose(kept, [40, 25, 20])

@@ -15,13 +15,9 @@ from showattendtell.extensions.trust.faithfulness import (
     EFFECT,
     GRADIENT,
     INTEGRATED,
-    areas,
+    CaptionedImage,
     check_intervention,
-    faithfulness_of,
-    gradient_maps,
-    log_probs_with,
     measure_faithfulness,
-    region_effects,
 )
 from showattendtell.inference.predictions import Predictor
 from showattendtell.models.attention import SoftAttention
@@ -45,6 +41,10 @@ class Grids(nn.Module):
         return regions
 
 
+def image_of(captioner: Captioner, regions: Tensor = REGIONS) -> CaptionedImage:
+    return CaptionedImage(captioner, regions, TOKENS.tolist())
+
+
 def model_of(captioner: Captioner) -> ImageCaptioner:
     return ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch()).eval()  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ def model_of(captioner: Captioner) -> ImageCaptioner:
 @torch.no_grad()
 def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: str, decoder: str):
     captioner = small_captioner(attention, decoder)
-    log_p, effects = region_effects(captioner, REGIONS, TOKENS)
+    log_p, effects = image_of(captioner).region_effects()
     for region in range(9):
         others = torch.cat([REGIONS[:region], REGIONS[region + 1 :]]).unsqueeze(0)
         trace = captioner(others, torch.tensor([0]), TOKENS.unsqueeze(0))
@@ -76,7 +76,7 @@ def test_every_kind_of_captioner_is_measured(attention: str, decoder: str):
 def test_a_region_that_nothing_reads_has_no_effect():
     """The attention of a decoder without a start from the image, with all weight on the first region."""
     captioner = Captioner(FirstRegion(D, 8), LSTMDecoder(len(VOCABULARY), D, 5, 8, start="learned")).eval()
-    _, effects = region_effects(captioner, REGIONS, TOKENS)
+    _, effects = image_of(captioner).region_effects()
     np.testing.assert_allclose(effects[:, 1:], 0, atol=1e-6)
 
 
@@ -96,10 +96,10 @@ class FirstRegion(SoftAttention):
 def test_one_word_is_scored_as_in_the_whole_caption():
     captioner, kept = small_captioner(), torch.tensor([[0, 3, 8], [1, 2, 5]])
     with torch.no_grad():
-        whole = log_probs_with(captioner, REGIONS, TOKENS, kept)
+        whole = image_of(captioner).log_probs_with(kept)
         for word in range(len(TOKENS)):
-            one = log_probs_with(captioner, REGIONS, TOKENS, kept, word)
-            torch.testing.assert_close(one[:, 0], whole[:, word], atol=1e-5, rtol=1e-5)
+            one = image_of(captioner).log_probs_with(kept, word)
+            np.testing.assert_allclose(one[:, 0], whole[:, word], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "marginal", "marginal, step"}))
@@ -107,24 +107,24 @@ def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros(attenti
     captioner = small_captioner(attention)
     for parameter in captioner.parameters():
         parameter.data *= 0.3  # nearly linear: a few steps are exact enough
-    maps = gradient_maps(captioner, REGIONS, TOKENS, 2)
+    maps = image_of(captioner).gradient_maps(2)
     with torch.no_grad():
         places = torch.arange(9).unsqueeze(0)
-        ends = [log_probs_with(captioner, scale * REGIONS, TOKENS, places, 2).item() for scale in (0, 1)]
+        ends = [image_of(captioner, scale * REGIONS).log_probs_with(places, 2).item() for scale in (0, 1)]
     assert maps[INTEGRATED].sum() == pytest.approx(ends[1] - ends[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "marginal"}))
 def test_gradient_times_input_is_that_of_finite_differences(attention: str):
     captioner, step = small_captioner(attention), 1e-2
-    maps, places = gradient_maps(captioner, REGIONS, TOKENS, 1), torch.arange(9).unsqueeze(0)
+    maps, places = image_of(captioner).gradient_maps(1), torch.arange(9).unsqueeze(0)
     for region in (0, 4):
         scaled = []
         for factor in (1 - step, 1 + step):
             changed = REGIONS.clone()
             changed[region] *= factor
             with torch.no_grad():
-                scaled.append(log_probs_with(captioner, changed, TOKENS, places, 1).item())
+                scaled.append(image_of(captioner, changed).log_probs_with(places, 1).item())
         assert maps[GRADIENT][region] == pytest.approx((scaled[1] - scaled[0]) / (2 * step), abs=5e-3)
 
 
@@ -134,9 +134,9 @@ def test_curves_are_those_of_a_brute_force():
     with torch.no_grad():
 
         def p(kept: Sequence[int]) -> float:
-            return log_probs_with(captioner, REGIONS, TOKENS, torch.tensor([kept]), word).exp().item()
+            return float(np.exp(image_of(captioner).log_probs_with(torch.tensor([kept]), word)).item())
 
-        found = areas(captioner, REGIONS, TOKENS, word, {"map": weights}, p(range(9)), rng)["map"]
+        found = image_of(captioner).areas(word, {"map": weights}, p(range(9)), rng)["map"]
         order, removed = list(range(8, -1, -1)), [0, 2, 4, 5, 7]
         deletion = [p(order[number:]) for number in removed]
         insertion = [p(order[: 9 - number]) for number in reversed(removed)]
@@ -152,25 +152,6 @@ def measured(captioner: Captioner, images: int = 40) -> dict[str, tuple[float | 
     captions = {one.image: ["a", "dog", "runs"] for one in examples}
     predictor = Predictor(model_of(captioner), lambda positions, draw=(0, 0): grids[list(positions)])
     return {name: tuple(one) for name, one in measure_faithfulness(predictor, examples, captions).maps.items()}
-
-
-class ReachedError(Exception):
-    """Raised by a hook once it has seen what it waits for."""
-
-
-def test_the_captioner_is_called_on_the_device_of_the_regions():
-    """The device meta, which has no values: the test ends when the captioner is called."""
-    module, devices = model_of(small_captioner().to("meta")), set[str]()
-
-    def record(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        devices.update(one.device.type for one in given)
-        raise ReachedError
-
-    module.captioner.register_forward_pre_hook(record)
-    example, generator = Example("", "", (Caption(("a",)),)), np.random.default_rng(0)
-    with pytest.raises(ReachedError):
-        next(faithfulness_of(module, REGIONS.to("meta"), ["a", "dog"], example, generator))
-    assert devices == {"meta"}
 
 
 def planted(honest: bool) -> Captioner:

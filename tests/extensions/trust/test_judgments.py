@@ -93,21 +93,13 @@ def test_each_judged_reference_is_removed_once(tmp_path: Path):
     ("text", "sentence"),
     [
         ("", "is empty"),
-        ("\n\n", "is empty"),
         ("a dog runs\n", "line 1: expected an image, a caption id .* got 'a dog runs'"),
         ("a.jpg\tb.jpg#0\t1\t1\n", "line 1: expected an image"),
-        ("a.jpg\tb.jpg#0\t1\t1\t1\t1\n", "line 1: expected an image"),
-        ("a.jpg\tb.jpg\t1\t1\t1\n", "line 1: expected an image"),
-        ("a.jpg\tb.jpg#0\t1\tgood\t1\n", "line 1: expected an image"),
         ("a.jpg\tb.jpg#0\tnan\t1\t1\n", "line 1: expected an image"),
         (EXPERTS + "a.jpg\tb.jpg#1\t1\t5\t1\n", "line 4: ratings are 1, 2, 3 or 4, got 5"),
-        (EXPERTS + "a.jpg\tb.jpg#1\t0\t1\t1\n", "line 4: ratings are 1, 2, 3 or 4, got 0"),
-        ("a.jpg\tb.jpg#1\t5\t1\t1\n", "line 1: ratings are 1, 2, 3 or 4, got 5"),
-        (EXPERTS + "a.jpg\tb.jpg#1\t2.5\t1\t1\n", "got 2.5"),
         (CROWD + "a.jpg\tb.jpg#1\t0.9\t1\t2\n", "line 4: the fraction of yes does not fit"),
         (TABLE.replace(";5;2", ";6;2"), "line 2: ratings are 1, 2, 3, 4 or 5, got 6"),
         (TABLE.replace("Answer.Q", "Other.Q"), "line 1: expected the columns Input.image_url, Input.text1"),
-        (TABLE.replace(";", ","), "line 1: expected the columns"),
         (TABLE.partition("\n")[0], "no caption to score"),
     ],
 )
@@ -116,17 +108,11 @@ def test_a_damaged_file_is_reported_with_its_line(tmp_path: Path, text: str, sen
         read_judgments(write(tmp_path, text), CAPTIONS)
 
 
-def test_a_missing_file_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match="nowhere.txt does not exist"):
-        read_judgments(tmp_path / "nowhere.txt", CAPTIONS)
-
-
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("x.jpg\tb.jpg#0\t1\t1\t2\n", r"judges captions of 1 images \(x.jpg\) that the references do not have"),
         ("a.jpg\tx.jpg#0\t1\t1\t2\n", "line 1: the references have no caption x.jpg#0"),
-        ("a.jpg\tb.jpg#2\t1\t1\t2\n", "line 1: the references have no caption b.jpg#2"),
         ("a.jpg\ta.jpg#0\t1\t1\t2\n", "has no caption to score"),
     ],
 )
@@ -169,11 +155,3 @@ def test_every_rating_counts_as_a_pair_of_its_own():
     found = rank_correlation(scores, ratings.tolist())
     flat = [(score, float(rating)) for score, each in zip(scores, ratings, strict=True) for rating in each]
     assert found == pytest.approx(count(*map(list, zip(*flat, strict=True))))
-
-
-def test_captions_may_have_different_numbers_of_ratings():
-    assert rank_correlation([1, 2], [[1], [1, 2]]) == pytest.approx(count([1, 2, 2], [1, 1, 2]))
-
-
-def test_a_score_without_differences_has_no_correlation():
-    assert all(math.isnan(tau) for tau in rank_correlation([1, 1], [[1], [2]]))

@@ -9,7 +9,6 @@ from scipy.stats import spearmanr
 from showattendtell.extensions.trust.map_faithfulness import (
     MapFaithfulness,
     WordFaithfulness,
-    area,
     num_deleted,
     rank_agreement,
     score_faithfulness,
@@ -43,27 +42,9 @@ def test_the_largest_weight_hits_the_tenth_with_the_largest_effects(place: int, 
     assert rank_agreement(weights, np.arange(20.0)).top_tenth == hit
 
 
-def test_a_region_that_speaks_against_the_word_is_found_by_its_absolute_effect():
-    """The largest weight is on the region with the most negative effect."""
-    effects = np.arange(20.0) - 19.5
-    found = rank_agreement(-effects, effects)
-    assert (found.top_tenth, found.magnitude_top_tenth) == (0, 1)
-    assert found.rank_correlation == pytest.approx(-1)
-    assert found.magnitude_correlation == pytest.approx(1)
-
-
-def test_a_map_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=r"a map of \(3,\) cannot be compared with effects of \(4,\)"):
-        rank_agreement(np.ones(3), np.ones(4))
-
-
 @pytest.mark.parametrize(("regions", "numbers"), [(10, [2, 4, 6, 8]), (81, [16, 32, 49, 65]), (2, [1]), (4, [1, 2, 3])])
 def test_curves_leave_out_some_regions_and_keep_some(regions: int, numbers: list[int]):
     assert num_deleted(regions) == numbers
-
-
-def test_an_area_is_the_mean_of_its_curve():
-    assert area([0, 0.2, 0.8], [1, 0.5, 0.5]) == pytest.approx((0.75 * 0.2 + 0.5 * 0.6) / 0.8)
 
 
 def made_up(number: int, better: float) -> list[WordFaithfulness]:

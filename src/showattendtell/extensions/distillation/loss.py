@@ -14,18 +14,59 @@ import torch.nn.functional as F
 from omegaconf import DictConfig
 from torch import Tensor
 
-from showattendtell.data.tokenizers import Tokenizer
+from showattendtell.data.formats import find_caption_files, read_all
+from showattendtell.data.tokenizers import Tokenizer, tokenize
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError
-from showattendtell.extensions.distillation.captions import with_generated
+from showattendtell.errors import UserError, listed
 from showattendtell.inference.loading import find_model, load_models
 from showattendtell.losses.caption import LossOutput
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import PositiveFloat, Probability, Texts
 from showattendtell.training.extras import TrainingExtra
-from showattendtell.types import Batch, Dataset
+from showattendtell.types import Batch, Caption, Dataset
+
+
+def with_generated(
+    dataset: Dataset, tokenizer: Tokenizer, files: str | Sequence[str], keep_references: bool = False
+) -> Dataset:
+    """Return the data set with generated captions of the training images in place of their reference captions, or
+    after them.
+
+    Args:
+        files: paths or patterns of caption files, such as the results of `evaluate`; each gives every training image
+            one or more captions.
+
+    Raises:
+        UserError: a file lacks a caption of a training image, or the reference captions are in several languages.
+    """
+    train = dataset.split("train")
+    languages = {caption.language for example in train for caption in example.captions}
+    if len(languages) > 1:
+        raise UserError(
+            f"distillation.captions replaces captions in one language, and {dataset.name} has {len(languages)}; "
+            "leave it out"
+        )
+    [language] = languages
+
+    captions = {example.image: list(example.captions) if keep_references else [] for example in train}
+    for path, file in read_all(find_caption_files(files)).items():
+        missing = []
+        for image, image_captions in captions.items():
+            sentences = [sentence for sentence in file.captions.get(image, ()) if tokenize(sentence)]
+            if not sentences:
+                missing.append(image)
+            for sentence in sentences:
+                words, plain = tokenizer.tokenize(sentence), tokenize(sentence)
+                image_captions.append(Caption(words, (), sentence.strip(), language, plain))
+        if missing:
+            raise UserError(
+                f"{path} has no caption or an empty one of {len(missing):,} of {len(captions):,} training images "
+                f"({listed(missing)}); write it by evaluate split=train decoding.min_length=1"
+            )
+    train_examples = tuple(example._replace(captions=tuple(captions[example.image])) for example in train)
+    return dataset._replace(splits={**dataset.splits, "train": train_examples})
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,15 @@ from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaption
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.extensions.export.loading import ExportModel
-from showattendtell.extensions.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
+from showattendtell.extensions.export.run_onnx import (
+    Card,
+    Graphs,
+    OnnxCaption,
+    beam_search,
+    greedy_search,
+    sentence_of,
+    start,
+)
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import reference_sentences
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -65,9 +73,9 @@ def time_captions(caption: CaptionFunction, images: Sequence[ndarray]) -> tuple[
     caption(images[0])
     captions, seconds = [], []
     for pixels in images:
-        start = time.perf_counter()
+        begun = time.perf_counter()
         captions.append(caption(pixels))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - begun)
     return captions, 1000 * statistics.median(seconds)
 
 
@@ -92,33 +100,37 @@ def check_formats(
     Raises:
         UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
-    expected, rows = {}, []
-    for method, size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
-        expected[method], milliseconds = time_captions(by_pytorch(model, size, metadata["max_length"]), images)
+    expected: list[list[OnnxCaption]] = []
+    rows = []
+    beams = {"greedy": 1, f"beam {BEAM}": BEAM}
+    for method, size in beams.items():
+        captions, milliseconds = time_captions(by_pytorch(model, size, metadata["max_length"]), images)
+        expected.append(captions)
         rows.append(TimingRow("PyTorch", method, milliseconds, None))
-    greedy, beam = expected.values()
+    greedy = expected[0]
     for name in formats:
         runner, graphs = FORMATS[name].runner, read_graphs(metadata["graphs"], name, folder)
-        methods: dict[str, tuple[CaptionFunction, list[OnnxCaption]]] = {
-            "greedy": (partial(beam_search, graphs, metadata, beam=1), greedy),
-            f"beam {BEAM}": (partial(beam_search, graphs, metadata, beam=BEAM), beam),
-        }
-        if "greedy" in graphs:
-            methods["in one graph"] = partial(_greedy_caption, graphs, metadata), greedy
         exact = name != "onnx" or metadata["precision"] == "float32"
-        for method, (writer, others) in methods.items():
+        methods: list[tuple[str, CaptionFunction, list[OnnxCaption]]] = []
+        for (method, size), captions in zip(beams.items(), expected, strict=True):
+            methods.append((method, partial(_beam_caption, graphs, metadata, size), captions))
+        if "greedy" in graphs:
+            methods.append(("in one graph", partial(_greedy_caption, graphs, metadata), greedy))
+        for method, writer, others in methods:
             captions, milliseconds = time_captions(writer, images)
             rows.append(TimingRow(runner, method, milliseconds, compare(captions, others, metadata, runner, exact)))
-        if "greedy" not in graphs:
-            continue
-        batched = greedy_search(graphs, metadata, np.concatenate(images[:TOGETHER]))
-        compare(batched, greedy[:TOGETHER], metadata, f"{runner}, given several pictures at once,")
+        if "greedy" in graphs:
+            batched = greedy_search(graphs, metadata, np.concatenate(images[:TOGETHER]))
+            compare(batched, greedy[:TOGETHER], metadata, f"{runner}, given several pictures at once,")
     return rows
 
 
+def _beam_caption(graphs: Graphs, card: Card, beam: int, pixels: ndarray) -> OnnxCaption:
+    return beam_search(graphs, card, start(graphs, card, pixels), beam)
+
+
 def _greedy_caption(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
-    [caption] = greedy_search(graphs, card, pixels)
-    return caption
+    return greedy_search(graphs, card, pixels)[0]
 
 
 def compare(
@@ -129,22 +141,23 @@ def compare(
     Raises:
         UserError: they are not, or log p or attention of equal captions differ.
     """
-    outcomes = []
+    same, log_prob, maps = 0, 0.0, 0.0
     for i, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
         off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
-        outcome = Agreement(0, off, 0.0)
+        difference = 0.0
         if caption.tokens == other.tokens:
-            pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
-            outcome = Agreement(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
-        outcomes.append(outcome)
-        if exact and not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
+            same += 1
+            difference = float(
+                max(np.abs(caption.attention - other.attention).max(), np.abs(caption.gates - other.gates).max())
+            )
+        log_prob, maps = max(log_prob, off), max(maps, difference)
+        if exact and not (off <= DIFFERENCE and difference <= DIFFERENCE):
             raise UserError(
                 f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of image "
                 f"{i}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
-                f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
+                f"attention differs by {difference:.1g}, and nothing is exported: leave that format out"
             )
-    same, log_p, maps = zip(*outcomes, strict=True)
-    return Agreement(sum(same), max(log_p), max(maps))
+    return Agreement(same, log_prob, maps)
 
 
 def generated_images(side: int, number: int) -> list[ndarray]:
@@ -156,19 +169,16 @@ def generated_images(side: int, number: int) -> list[ndarray]:
 
 def print_rows(rows: Sequence[TimingRow], pictures: int, noun: str) -> None:
     """Print the number of captions equal to PyTorch's, the largest differences, and the time per image."""
-    columns = ("", "method", "same", "log p", "attention", "ms")
-    table = Table(*columns, title=f"{pictures} {noun}, one after the other", title_justify="left")
-    for column in table.columns:
-        column.no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = Table("", "method", title=f"{pictures} {noun}, one after the other", title_justify="left")
+    for column in ("same", "log p", "attention", "ms"):
+        table.add_column(column, justify="right", no_wrap=True)
     for runner, method_rows in groupby(rows, key=lambda row: row.runner):
-        for i, row in enumerate(method_rows):
+        for _, method, milliseconds, outcome in method_rows:
             cells = ["", "", ""]
-            if outcome := row.outcome:
-                off = f"{100 * outcome.log_prob:.4f} %"
-                cells = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
-            table.add_row("" if i else runner, row.method, *cells, f"{row.milliseconds:,.1f}")
+            if outcome:
+                cells = [f"{outcome.same} of {pictures}", f"{100 * outcome.log_prob:.4f} %", f"{outcome.maps:.0e}"]
+            table.add_row(runner, method, *cells, f"{milliseconds:,.1f}")
+            runner = ""
         table.add_section()
     table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference; ms: per image"
     Console(highlight=False).print(table)
@@ -187,7 +197,7 @@ def score_on_split(
     graphs = read_graphs(metadata["graphs"], "onnx", folder)
     writers: dict[str, CaptionFunction] = {
         "PyTorch": by_pytorch(model.module, BEAM, metadata["max_length"]),
-        f"onnxruntime, {metadata['precision']}": partial(beam_search, graphs, metadata, beam=BEAM),
+        f"onnxruntime, {metadata['precision']}": partial(_beam_caption, graphs, metadata, BEAM),
     }
     return score_writers(writers, model, dataset, split)
 
@@ -223,10 +233,12 @@ def print_scores(scores: Mapping[str, Mapping[str, float]], title: str) -> None:
     if not scores:
         return
     table = Table("", "BLEU-4", "CIDEr-D", title=title, title_justify="left")
-    (_, first), *_ = scores.items()
+    first = next(iter(scores.values()))
     for name, values in scores.items():
-        changes = [f" ({values[key] - first[key]:+.1f})" if values is not first else "" for key in SCORES]
-        table.add_row(name, *(f"{values[key]:.1f}{change}" for key, change in zip(SCORES, changes, strict=True)))
+        cells = [f"{values[key]:.1f}" for key in SCORES]
+        if values is not first:
+            cells = [f"{values[key]:.1f} ({values[key] - first[key]:+.1f})" for key in SCORES]
+        table.add_row(name, *cells)
     Console(highlight=False).print(table)
 
 

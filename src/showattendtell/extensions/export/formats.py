@@ -4,15 +4,15 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
 from rich.console import Console
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import Graph
-from showattendtell.extensions.export.quantization import reduce_precision
 from showattendtell.runtime.files import sha256
 from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
 
@@ -35,20 +34,27 @@ Run = Callable[..., list[ndarray]]
 """An opened graph: a function from arrays to arrays."""
 
 
+Precision = Literal["float32", "float16", "int8"]
+
+SMALLEST = 1024
+"""Weights with fewer elements stay in float32."""
+
+CONVOLUTIONAL = ("Conv", "Add", "Clip", "Relu")
+"""Operators of an encoder whose inputs and outputs are quantized as well."""
+
+
 class Format(NamedTuple):
     """An export format.
 
     Attributes:
         suffix: suffix of its files.
         runner: name of the runtime that runs them.
-        lacks: returns what is missing to write the format, and how to install it; empty if nothing is.
         write: returns the content of a graph's file; torch's own writers end the process if the disk is full.
         read: opens a file.
     """
 
     suffix: str
     runner: str
-    lacks: Callable[[], str]
     write: Callable[[ExportedProgram, Graph], bytes]
     read: Callable[[Path], Run]
 
@@ -90,24 +96,18 @@ def _in_arrays(run: Callable[..., object]) -> Run:
     return run_arrays
 
 
-def _lacks_compiler() -> str:
-    if shutil.which(os.environ.get("CXX", "g++")):
-        return ""
-    return "a C++ compiler; install g++, or name yours in the environment variable CXX"
+def _read_program(path: Path) -> Run:
+    return _in_arrays(torch.export.load(path).module())
+
+
+def _read_package(path: Path) -> Run:
+    return _in_arrays(torch._inductor.aoti_load_package(str(path)))
 
 
 FORMATS: Mapping[FormatName, Format] = {
-    "onnx": Format("onnx", "onnxruntime", lacks_onnx, _write_onnx, _read_onnx),
-    "torch": Format(
-        "pt2", "torch.export", str, _write_program, lambda path: _in_arrays(torch.export.load(path).module())
-    ),
-    "aoti": Format(
-        "pt2",
-        "AOTInductor",
-        _lacks_compiler,
-        _write_package,
-        lambda path: _in_arrays(torch._inductor.aoti_load_package(str(path))),
-    ),
+    "onnx": Format("onnx", "onnxruntime", _write_onnx, _read_onnx),
+    "torch": Format("pt2", "torch.export", _write_program, _read_program),
+    "aoti": Format("pt2", "AOTInductor", _write_package, _read_package),
 }
 
 
@@ -117,13 +117,12 @@ def graph_formats(names: Sequence[str]) -> list[FormatName]:
     Raises:
         UserError: one cannot be written here.
     """
-    packages = [name for name in PACKAGES if name in names]
-    for name, form in FORMATS.items():
-        if name in names and (missing := form.lacks()):
-            raise UserError(f"formats=[{name}] needs {missing}")
-    if packages and (missing := FORMATS["onnx"].lacks()):
-        raise UserError(f"formats=[{packages[0]}] needs {missing}")
-    return [name for name in FORMATS if name in names or (name == "onnx" and packages)]
+    needing_onnx = [name for name in ("onnx", *PACKAGES) if name in names]
+    if needing_onnx and (missing := lacks_onnx()):
+        raise UserError(f"formats=[{needing_onnx[0]}] needs {missing}")
+    if "aoti" in names and not shutil.which(os.environ.get("CXX", "g++")):
+        raise UserError("formats=[aoti] needs a C++ compiler; install g++, or name yours in the environment as CXX")
+    return [name for name in FORMATS if name in names or (name == "onnx" and needing_onnx)]
 
 
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
@@ -151,11 +150,13 @@ def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
     results = tree_leaves(program.module()(*graph.example))
     inputs = zip(graph.inputs, graph.example, graph.inputs.values(), strict=True)
     outputs = zip(graph.outputs, results, [graph.rows] * len(results), strict=True)
-    return {"inputs": [_describe(*output) for output in inputs], "outputs": [_describe(*output) for output in outputs]}
-
-
-def _describe(name: str, tensor: Tensor, rows: str) -> dict[str, Any]:
-    return {"name": name, "shape": [rows, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
+    described: dict[str, Any] = {}
+    for kind, entries in (("inputs", inputs), ("outputs", outputs)):
+        described[kind] = []
+        for name, tensor, rows in entries:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            described[kind].append({"name": name, "shape": [rows, *tensor.shape[1:]], "type": dtype})
+    return described
 
 
 def write_formats(
@@ -188,8 +189,10 @@ def write_formats(
                 except OSError:
                     raise
                 except Exception as error:
-                    message = f"the graph {part} cannot be written as {name} ({reason_of(error)})"
-                    raise UserError(f"{message}; leave {name} out of formats") from None
+                    raise UserError(
+                        f"the graph {part} cannot be written as {name} ({reason_of(error)}); leave {name} out of "
+                        "formats"
+                    ) from None
                 graph_file(folder, name, part).write_bytes(content)
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
@@ -210,3 +213,72 @@ def write_metadata(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     content = json.dumps({**card, "files": sizes}, indent=1, ensure_ascii=False)
     (folder / CARD).write_text(content + "\n", encoding="utf-8")
     return sizes
+
+
+def reduce_precision(content: bytes, graph: str, precision: Precision, pixels: Sequence[ndarray]) -> bytes:
+    """Return an ONNX graph with weights in `precision`.
+
+    Args:
+        graph: its name. With int8, the activations of `encode` are quantized too, in the ranges that they have on
+            `pixels` (static quantization); the other graphs quantize theirs at each call (dynamic quantization).
+        pixels: inputs of `encode`, each (1, 3, S, S).
+    """
+    if precision == "float16":
+        return _halve(content)
+    if precision == "int8":
+        with TemporaryDirectory() as folder, quietly():
+            return _quantize(content, graph, pixels, Path(folder))
+    return content
+
+
+def _halve(content: bytes) -> bytes:
+    """Store large weights in float16. The graph converts them when it is loaded, and computes in float32."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load_from_string(content)
+    for weight in list(model.graph.initializer):
+        values = numpy_helper.to_array(weight)
+        if values.dtype == np.float32 and values.size >= SMALLEST:
+            name = weight.name
+            weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
+            cast = onnx.helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.FLOAT)
+            model.graph.node.insert(0, cast)
+    return bytes(model.SerializeToString())
+
+
+def _quantize(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Path) -> bytes:
+    from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    before, prepared, after = (folder / f"{name}.onnx" for name in ("before", "prepared", "after"))
+    before.write_bytes(content)
+    quant_pre_process(before, prepared, skip_symbolic_shape=True)
+    if graph == "encode":
+        # a channel's weights have a scale of their own; inputs are unsigned, as fast kernels need them
+        quantize_static(
+            prepared,
+            after,
+            _reader(pixels),
+            op_types_to_quantize=list(CONVOLUTIONAL),
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+        )
+    else:
+        # weights have 7 bits: with 8, processors without VNNI add two products in 16 bits, which overflow
+        quantize_dynamic(prepared, after, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+    return after.read_bytes()
+
+
+def _reader(pixels: Sequence[ndarray]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._rest: Iterator[ndarray] = iter(pixels)
+
+        def get_next(self) -> dict[str, ndarray] | None:
+            return next(({"pixels": image} for image in self._rest), None)
+
+    return Reader()

@@ -2,30 +2,75 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from numpy import ndarray
+from pydantic import Field
 
 from showattendtell import __version__
 from showattendtell.config.instantiate import Config, build
+from showattendtell.config.schemas import Split
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.extensions.export.formats import Precision
 from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
-from showattendtell.extensions.export.quantization import Precision
 from showattendtell.inference.captioning import checkpoint_groups, model_names
 from showattendtell.inference.loading import find_model, load_model, reading_settings
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import WEIGHTS, sha256
+from showattendtell.settings import PositiveInt, Text, Texts
 from showattendtell.types import Dataset
 
 QUANTIZATION_IMAGES = 100
 """Number of validation images on which activations are quantized."""
+
+
+@dataclass
+class ExportConfig:
+    """Settings of `export`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        compare: checkpoints that formats=[web] shows side by side with this one.
+        names: of the models on that page; by default the ends of their paths.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; aoti,
+            machine code by AOTInductor, which needs a C++ compiler and takes minutes; web, a page that captions
+            photographs in the browser, for any server of static files; and wheel, a package for pip that needs numpy,
+            Pillow and onnxruntime only.
+        package: name of that package and of its command.
+        precision: type of the weights of ONNX graphs. float16 halves the files. int8 quarters them, and the activations
+            of the encoder are quantized in the ranges that they have on photographs: those of images=, or 100 of the
+            validation split of dataset.root=.
+        split: a split of the checkpoint's data set on which the ONNX graphs are scored, next to the model itself.
+        images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
+        output: a new folder; export, or export-2, ... next to the checkpoint by default.
+        onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
+        webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
+        pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalize either.
+        max_length: the longest caption in words, <eos> included.
+    """
+
+    checkpoint: Text
+    compare: Text | Sequence[Text]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti", "web", "wheel"]], Field(min_length=1)]
+    package: Text | None
+    precision: Literal["float32", "float16", "int8"]
+    split: Split | None
+    images: Texts | None
+    output: Text | None
+    onnxruntime_web: Text | None
+    webgpu: bool
+    pixels: Literal["uint8", "float32"]
+    max_length: PositiveInt
 
 
 class ExportModel(NamedTuple):
@@ -70,19 +115,16 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
     if config.precision != "float32":
         del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
     if "web" in config.formats and module.captioner.attention.samples:
-        graphs |= _other_step(module, config)
+        # the step of hard attention in its other mode, which a page lets its readers choose
+        other = copy.deepcopy(module)
+        is_argmax = module.captioner.attention.inference_mode == "argmax"
+        mode: Literal["argmax", "expectation"] = "expectation" if is_argmax else "argmax"
+        other.captioner.attention.inference_mode = mode
+        graphs[f"step_{mode}"] = graphs_of(other, config.pixels, config.max_length)["step"]
     path = find_model(checkpoint)
     weights = path / WEIGHTS if path.is_dir() else path
     card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
     return ExportModel(name, module, trained, graphs, card)
-
-
-def _other_step(module: ImageCaptioner, config: Config) -> dict[str, Graph]:
-    """Return the step of hard attention in its other mode, which a page lets its readers choose."""
-    other = copy.deepcopy(module)
-    attention = other.captioner.attention
-    attention.inference_mode = "expectation" if attention.inference_mode == "argmax" else "argmax"
-    return {f"step_{attention.inference_mode}": graphs_of(other, config.pixels, config.max_length)["step"]}
 
 
 def metadata_of(
@@ -95,7 +137,7 @@ def metadata_of(
 ) -> dict[str, Any]:
     """Return the description of the model as plain data; graphs and files are added when they are written."""
     preprocessing = model.encoder.preprocessing
-    return {
+    card: dict[str, Any] = {
         "format": 1,
         "version": __version__,
         "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
@@ -114,13 +156,11 @@ def metadata_of(
             "longest": MAX_ASPECT_RATIO,
             "pixels": pixels,
         },
-        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
     }
-
-
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
-    """Return what `run_onnx` needs of a calibration in addition to the graph `unlikeness`."""
-    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
+    if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
+        temperature = calibration.temperature.tolist()
+        card["calibration"] = {"temperature": temperature, "threshold": calibration.threshold.item()}
+    return card
 
 
 def read_dataset(config: Config, model: ExportModel) -> Dataset | None:

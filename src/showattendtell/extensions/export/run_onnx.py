@@ -68,14 +68,10 @@ def read(path: str | Path) -> Image.Image:
                 raise ValueError(f"{path} has {pixels}; give a copy of at most {most} million pixels")
             photograph.load()
             return photograph
-    except Image.UnidentifiedImageError:
-        raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has too many pixels; give a copy of at most {MEGAPIXELS} million pixels") from None
-    except (SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
-        raise ValueError(f"{path} is damaged ({error})") from None
+    except (OSError, SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
+        raise ValueError(f"{path} cannot be read ({error}); give a {', '.join(FORMATS)} file") from None
 
 
 @cache
@@ -130,13 +126,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _center(image: Image.Image, width: int, height: int) -> Image.Image:
     """Crop the center of an image; a smaller image is padded with black."""
-    left, top = _before(image.width - width), _before(image.height - height)
+    # of an odd number of pixels, the larger half of what is cropped or added may be on the left or top
+    left, top = (
+        round(rest / 2) if rest >= 0 else -(-rest // 2) for rest in (image.width - width, image.height - height)
+    )
     return image.crop((left, top, left + width, top + height))
-
-
-def _before(rest: int) -> int:
-    """Return how many of the `rest` cropped pixels are on the left or top."""
-    return round(rest / 2) if rest >= 0 else -(-rest // 2)
 
 
 def _typed(pixels: ndarray, card: Card) -> ndarray:
@@ -154,9 +148,9 @@ def language_token(card: Card, language: str | None) -> int | None:
     return languages[language or next(iter(languages))] if languages else None
 
 
-def greedy_search(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[OnnxCaption]:
-    """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
-    captions, token = [], language_token(card, language)
+def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+    """Greedy search for images (I, 3, S, S) at once, in the first language; the loop is part of the graph."""
+    captions, token = [], language_token(card, None)
     languages = [] if token is None else [np.full(len(pixels), token, np.int64)]
     for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card), *languages), strict=True):
         words = tokens.tolist()
@@ -165,8 +159,9 @@ def greedy_search(graphs: Graphs, card: Card, pixels: ndarray, language: str | N
     return captions
 
 
-def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> list[Any]:
-    """Return the regions and keys of one image, the state before the first word, and the token to read first."""
+def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[Any]:
+    """Return the regions and keys of one image (1, 3, S, S), the state before the first word, and the token to read
+    first."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
     first, token = card["special"]["start"], language_token(card, language)
@@ -177,10 +172,10 @@ def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> 
     return [regions, keys, hidden, cell, first]
 
 
-def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language: str | None = None) -> OnnxCaption:
-    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
-    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
-    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
+def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> OnnxCaption:
+    """Beam search for the likeliest caption of an image that was `started`, with `beam` open captions. A caption that
+    ends is replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+    regions, keys, hidden, cell, first = started
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
     suppressed = [*card["suppressed_tokens"], *card.get("languages", {}).values()]
@@ -197,21 +192,19 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language
         continuing = [candidate for candidate in continuing if candidate[0] > threshold]
         if not continuing:
             break
+        _, parents, words = map(list, zip(*continuing, strict=True))
         open_captions = [
             _append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in continuing
         ]
-        parents, words = [parent for _, parent, _ in continuing], [word for _, _, word in continuing]
     return ended or open_captions[0]
 
 
-def assess(
-    graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption, language: str | None = None
-) -> tuple[float, bool]:
-    """Return the confidence of a caption of one image, 0 to 1, and whether the model is unsure of the image.
+def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption) -> tuple[float, bool]:
+    """Return the confidence of a caption of an image, 0 to 1, and whether the model is unsure of the image.
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
+    regions, keys, hidden, cell, first = started
     image_index, total = np.zeros(1, np.int64), 0.0
     for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
         tokens = np.array([last], np.int64)
@@ -278,18 +271,12 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
     """
     card, graphs = load(Path(__file__).parent)
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
-    output = beam_search(graphs, card, pixels, beam, language)
-    confidence, unsure = assess(graphs, card, pixels, output, language)
+    started = start(graphs, card, pixels, language)
+    output = beam_search(graphs, card, started, beam)
+    confidence, unsure = assess(graphs, card, started, output)
     words = words_of(output, card)
     maps = output.attention[: len(words)].reshape(-1, *card["grid"])
     return CaptionedPhotograph(sentence_of(output, card), words, confidence, unsure, maps, output.gates[: len(words)])
-
-
-def print_attention_peaks(output: CaptionedPhotograph) -> None:
-    rows, columns = output.attention.shape[1:]
-    for word, attention, gate in zip(output.words, output.attention, output.gates, strict=True):
-        row, column = divmod(int(attention.argmax()), columns)
-        print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
 
 def main() -> int:
@@ -312,7 +299,10 @@ def main() -> int:
         print(f"{path}: {output.text}{' (not sure)' if output.unsure else ''}")
         print(f"  confidence {output.confidence:.2f}")
         if arguments.where:
-            print_attention_peaks(output)
+            _, rows, columns = output.attention.shape
+            for word, attention, gate in zip(output.words, output.attention, output.gates, strict=True):
+                row, column = divmod(int(attention.argmax()), columns)
+                print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
     return failed
 
 

@@ -5,11 +5,9 @@ refused, and the size of every array is checked before memory is allocated for i
 """
 
 import base64
-import binascii
 import json
 import math
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -37,8 +35,8 @@ COLUMNS = {6: (0, 1, 2, 4, 5), 10: (0, 2, 1, 8, 9)}
 LONGEST_LINE = 2**26
 """Largest number of bytes in a line of a .tsv file; 100 regions of 2048 channels take 2^20."""
 
-FEATURES, BOXES = ("feat", "x", "features"), ("bbox", "boxes")
-"""Names of the arrays of a .npz file."""
+FEATURES, BOXES, SIZE = ("feat", "x", "features"), ("bbox", "boxes"), ("image_w", "image_h")
+"""Names of the arrays of a .npz file, of width and height only if it has them."""
 
 HDF5 = (".h5", ".hdf5")
 
@@ -134,8 +132,7 @@ class NpzRegions(RegionFile):
 
     def __init__(self, path: Path, boxes: Path | None = None):
         super().__init__(path)
-        other = path.with_name(f"{path.name.removesuffix('_att')}_box") if path.name.endswith("_att") else None
-        self._boxes = boxes or (other if other and other.is_dir() else None)
+        self._boxes = boxes or path.parent / f"{path.name.removesuffix('_att')}_box"
         if boxes and not boxes.is_dir():
             raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
 
@@ -143,61 +140,57 @@ class NpzRegions(RegionFile):
         file = self.path / f"{image}.npz"
         if not file.is_file():
             return None
+        arrays: dict[str, NDArray] = {}
         with zipfile.ZipFile(file) as archive:
-            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            features, boxes = (next((n for n in names if n in members), None) for names in (FEATURES, BOXES))
-            if features is None:
-                raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
-
-            def array(name: str) -> NDArray:
-                with archive.open(members[name]) as stream:
-                    return read_array(stream, f"{name} in {file.name}")
-
-            values = array(features)
-            if boxes is not None:
-                corners = array(boxes)
-            elif self._boxes is not None:
-                corners = self._separate(self._boxes / f"{image}.npy")
-            else:
+            for member in archive.namelist():
+                name = member.removesuffix(".npy")
+                if name in (*FEATURES, *BOXES, *SIZE):
+                    with archive.open(member) as stream:
+                        arrays[name] = read_array(stream, f"{name} in {file.name}")
+        features = [arrays[name] for name in FEATURES if name in arrays]
+        boxes = [arrays[name] for name in BOXES if name in arrays]
+        if not features:
+            raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
+        if not boxes:
+            separate = self._boxes / f"{image}.npy"
+            if not separate.is_file():
                 raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
-            has_size = {"image_w", "image_h"} <= members.keys()
-            size = tuple(float(array(name).reshape(-1)[0]) for name in ("image_w", "image_h")) if has_size else None
-        return StoredRegions(values, corners, size)  # type: ignore[arg-type]  # a tuple of two
-
-    def _separate(self, file: Path) -> NDArray:
-        if not file.is_file():
-            raise ValueError(f"{file} does not exist")
-        with file.open("rb") as stream:
-            return read_array(stream, file.name)
+            with separate.open("rb") as stream:
+                boxes = [read_array(stream, separate.name)]
+        size = None
+        if arrays.keys() >= set(SIZE):
+            width, height = (float(arrays[name].reshape(-1)[0]) for name in SIZE)
+            size = (width, height)
+        return StoredRegions(features[0], boxes[0], size)
 
 
 def read_array(stream: IO[bytes], name: str) -> NDArray:
-    """Read an array of numbers in numpy's .npy format.
+    """Read an array of numbers in version 1.0 of numpy's .npy format, which all such arrays have.
 
     Raises:
         ValueError: it is damaged, has more than `LARGEST` values, or has objects.
     """
     stream = BytesIO(stream.read(20 * LARGEST))  # a zip, and the header in it, may unpack to any size
-    version = np.lib.format.read_magic(stream)
-    readers: Mapping[Any, Any] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in readers:
+    if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError(f"{name} has an unknown version of numpy's format")
     try:
-        shape, is_fortran, dtype = readers[version](stream)
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
     except Exception as error:  # it parses Python, and raises the errors of its tokenizer and parser
         raise ValueError(f"{name} has a damaged header ({type(error).__name__})") from None
-    if dtype.kind not in "fiu":
-        raise ValueError(f"{name} has the type {dtype} instead of numbers")
-    if math.prod(shape) > LARGEST:
-        raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
+    _check_numbers(name, shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     content = stream.read(size)
     if len(content) != size:
         raise ValueError(f"{name} ends after {len(content)} of {size} bytes")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _check_numbers(name: str, shape: Sequence[int], dtype: np.dtype) -> None:
+    """Raise `ValueError` for an array that is too large or not of numbers, before memory is allocated for it."""
+    if dtype.kind not in "fiu":
+        raise ValueError(f"{name} has the type {dtype} instead of numbers")
+    if math.prod(shape) > LARGEST:
+        raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
 
 
 class H5Regions(RegionFile):
@@ -220,20 +213,13 @@ class H5Regions(RegionFile):
         if self._rows is None:
             if f"{image}_features" not in self._file:
                 return None
-            features, boxes = (self._dataset(f"{image}_{name}") for name in ("features", "boxes"))
-            return StoredRegions(self._values(features, ()), self._values(boxes, ()))
+            return StoredRegions(self._values(f"{image}_features"), self._values(f"{image}_boxes"))
         if image not in self._rows:
             return None
-        row, features, boxes = self._rows[image], self._dataset("image_features"), self._dataset("image_bb")
-        rows: Any = row
+        rows: int | slice = self._rows[image]
         if "pos_boxes" in self._file:
-            first, last = self._values(self._dataset("pos_boxes"), row).tolist()
-            rows = slice(first, last)
-            if not 0 <= first <= last <= len(features) or (last - first) * features.shape[1] > LARGEST:
-                raise ValueError(f"pos_boxes has rows {first} to {last} for it")
-        elif not 0 <= row < len(features):
-            raise ValueError(f"row {row} is beyond the {len(features)} images of the file")
-        return StoredRegions(self._values(features, rows), self._values(boxes, rows))
+            rows = slice(*self._values("pos_boxes", rows).tolist())
+        return StoredRegions(self._values("image_features", rows), self._values("image_bb", rows))
 
     def _read_rows(self) -> dict[str, int]:
         """Return the row of each image in arrays of all images."""
@@ -250,21 +236,24 @@ class H5Regions(RegionFile):
             raise _damaged(index, "it is not an object of numbers by image id")
         return rows
 
-    def _dataset(self, name: str) -> Any:
+    def _values(self, name: str, rows: int | slice | None = None) -> NDArray:
+        """Return an array of this file, or some rows of it."""
         # a link could lead to another file, and a virtual or external data set has its values in one
         link = self._file.get(name, getlink=True)
         dataset = self._file[name] if isinstance(link, self._h5py.HardLink) else None
         if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
             raise ValueError(f"{name} is not an array in this file")
-        if dataset.dtype.kind not in "fiu":
-            raise ValueError(f"{name} has the type {dataset.dtype} instead of numbers")
-        return dataset
-
-    def _values(self, dataset: Any, rows: Any) -> NDArray:
-        shape = dataset.shape if rows == () else dataset.shape[1:]
-        if math.prod(shape) > LARGEST:
-            raise ValueError(f"{dataset.name} has the shape {dataset.shape}, which is more than {LARGEST:,} values")
-        return np.asarray(dataset[rows])
+        shape = dataset.shape
+        if isinstance(rows, slice):
+            if not 0 <= rows.start <= rows.stop <= len(dataset):
+                raise ValueError(f"pos_boxes has rows {rows.start} to {rows.stop} for it")
+            shape = (rows.stop - rows.start, *shape[1:])
+        elif rows is not None:
+            if not 0 <= rows < len(dataset):
+                raise ValueError(f"row {rows} is beyond the {len(dataset)} images of the file")
+            shape = shape[1:]
+        _check_numbers(name, shape, dataset.dtype)
+        return np.asarray(dataset[() if rows is None else rows])
 
 
 class SeveralRegions(RegionFile):
@@ -315,12 +304,8 @@ def report_read_errors(path: Path, image: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    # zlib, zipfile, base64, numpy and h5py raise these for files that were cut off or altered
-    except (
-        *(OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, EOFError, MemoryError, RecursionError),
-        *(NotImplementedError, SyntaxError, zlib.error, zipfile.BadZipFile, binascii.Error),
-    ) as error:
-        reason = getattr(error, "strerror", None) or first_line(error) or type(error).__name__
+    except Exception as error:  # zlib, zipfile, base64, numpy and h5py raise many types for damaged files
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise _damaged(path, f"{printable(image)}: {reason}" if image else reason) from None
 
 

@@ -82,32 +82,27 @@ def _series(
     table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan]
 ) -> Iterator[tuple[str, int | str, TableRow]]:
     """Yield a row for each recipe, over its finished seeds, and each finished ensemble, with each decoding."""
-    series: list[tuple[str, int | str, tuple[Result, ...]]] = []
     for recipe in dict.fromkeys(run.recipe for run in runs):
         finished = [run for run in runs if run.recipe == recipe and run.is_finished]
         for decoding in table.decodings if finished else ():
-            series.append((recipe, decoding, tuple(_read(run, decoding) for run in finished)))
+            yield recipe, decoding, _row(recipe, decoding, tuple(_read(run, decoding) for run in finished))
     for name, ensemble in ensembles.items():
         for decoding in table.decodings if ensemble.is_finished else ():
-            series.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
-    for name, decoding, results in series:
-        yield (
-            name,
-            decoding,
-            TableRow(
-                f"{name}, {title_of(decoding)}", mean_scores([result.figures for result in results], COLUMNS), results
-            ),
-        )
+            yield name, decoding, _row(name, decoding, (read_result(ensemble.result_file(decoding)),))
+
+
+def _row(name: str, decoding: int | str, results: tuple[Result, ...]) -> TableRow:
+    figures = [result.figures for result in results]
+    return TableRow(f"{name}, {title_of(decoding)}", mean_scores(figures, COLUMNS), results)
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
     """Return a run's result; its training time includes the earlier stages."""
     result = read_result(run.scoring.result_file(decoding))
     minutes = 0.0 if run.is_mean else result.figures.get(TIME)
-    minutes_before = run.minutes_before
-    if not minutes_before or minutes is None:
+    if not run.minutes_before or minutes is None:
         return result
-    return result._replace(figures={**result.figures, TIME: minutes + minutes_before})
+    return result._replace(figures={**result.figures, TIME: minutes + run.minutes_before})
 
 
 def _next_to_paper(

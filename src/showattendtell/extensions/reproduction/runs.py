@@ -181,35 +181,21 @@ def _make_runs(
             if recipe.teachers:
                 teachers = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
                 run_settings["distillation.teacher"] = teachers
-            writers = _writers(table, name, folder)
-            if writers:
+            writers = None
+            if recipe.captions_of:
+                models = [folder / other / str(each) / BEST for other in recipe.captions_of for each in table.seeds]
+                writers = ScoringPlan(f"captions for {name}", folder / name, tuple(models), (), boxed=False)
                 run_settings["distillation.captions"] = str(captions_file(writers))
             run_config = copy.deepcopy(settings)
+            run_arguments = list(arguments)
             for key, value in run_settings.items():
                 OmegaConf.update(run_config, key, value)
-            run_arguments = (
-                f"{key}={as_value(value if isinstance(value, list) else str(value))}"
-                for key, value in run_settings.items()
-            )
+                run_arguments.append(f"{key}={as_value(value if isinstance(value, list) else str(value))}")
+            is_mean = bool(recipe.average_of)
             runs[name, seed] = TableRun(
-                recipe=name,
-                seed=seed,
-                folder=at,
-                arguments=(*arguments, *run_arguments),
-                config=run_config,
-                scoring=scoring,
-                dependencies=dependencies,
-                is_mean=bool(recipe.average_of),
-                writers=writers,
+                name, seed, at, tuple(run_arguments), run_config, scoring, dependencies, is_mean, writers
             )
     return list(runs.values())
-
-
-def _writers(table: PaperTableConfig, name: str, folder: Path) -> ScoringPlan | None:
-    """Return the ensemble that captions the training images for a recipe, if there is one."""
-    recipes = table.recipes[name].captions_of
-    models = tuple(folder / recipe / str(seed) / BEST for recipe in recipes for seed in table.seeds)
-    return ScoringPlan(f"captions for {name}", folder / name, models, (), boxed=False) if models else None
 
 
 def captions_file(writers: ScoringPlan) -> Path:
@@ -267,10 +253,11 @@ def find_other_settings(run: TableRun) -> list[str]:
         return errors
     file = run.folder / HYDRA / "config.yaml"
     if file.is_file():
-        stored, current = read_settings(file), to_plain(run.config, resolve=False)
-        paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS if run.dependencies}
-        moved = {name: path for name, path in paths.items() if path}
-        if differences := find_differences(current, {**plain_settings(stored), **moved}):
+        stored = plain_settings(read_settings(file))
+        if run.dependencies:  # their folder may have been moved
+            paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS}
+            stored |= {name: path for name, path in paths.items() if path}
+        if differences := find_differences(to_plain(run.config, resolve=False), stored):
             differing = listed(differences, shown=5)
             return [f"{run.folder} has other settings: {differing}; give the same, or another folder as output=DIR"]
     if changed := _changed_dependencies(run):

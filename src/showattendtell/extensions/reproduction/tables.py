@@ -1,7 +1,9 @@
 """Tables of recipes, the command-line settings of their rows, and which of their test results exist."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -20,7 +22,26 @@ from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text
 BOXED = "pointing_game"
 """The figure that a result has if the data set has ground-truth boxes."""
 
-QUOTES = "\"'"
+
+@dataclass
+class ReproduceConfig:
+    """Settings of `reproduce`.
+
+    Attributes:
+        table: the table to reproduce.
+        recipes: the recipes of the table to run; by default all. [] runs none, for the table of finished runs.
+        seeds: the seeds of the runs; the table's own by default.
+        settings: arguments of train for all runs, as [trainer.max_epochs=1,cache=DIR].
+        plan: only print which runs are left to do.
+        output: the folder of the runs and the table; runs/paper-FOLDER of the table by default.
+    """
+
+    table: Text
+    recipes: Text | Sequence[Text] | None
+    seeds: Annotated[Sequence[Seed], Field(min_length=1)] | None
+    settings: Text | Sequence[Text]
+    plan: bool
+    output: Text | None
 
 
 class RecipeConfig(NamedTuple):
@@ -148,29 +169,11 @@ def quote_settings(arguments: Sequence[str]) -> list[str]:
         name, _, value = argument.partition("=")
         if name == "settings" and "=" in argument and value != "null":
             inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-            settings = [setting for setting in map(str.strip, _split(inner)) if setting]
-            quoted_settings = (setting if setting[0] in QUOTES else quoted(setting) for setting in settings)
+            settings = re.split(r",\s*(?=[\"']?[+~]*[\w./]+=)", inner) if inner else []  # not within lists
+            quoted_settings = (setting if setting[0] in "\"'" else quoted(setting) for setting in settings)
             argument = f"settings=[{','.join(quoted_settings)}]"
         result.append(argument)
     return result
-
-
-def _split(text: str) -> list[str]:
-    """Split a text at the commas outside of brackets and quotes."""
-    parts, depth, quote, previous = [""], 0, "", ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote and previous != "\\" else quote
-        elif character in QUOTES:
-            quote = character
-        else:
-            depth += (character in "[{(") - (character in "]})")
-        if character == "," and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-        previous = character
-    return parts
 
 
 def title_of(decoding: int | str) -> str:

@@ -200,12 +200,11 @@ class Worker:
         self.study, self._folder, self._space, self._fixed = study, folder, dict(space), dict(fixed)
         self._held: dict[int, TextIO] = {}
         values = [_values(distribution) for distribution in space.values()]
-        size = math.inf if None in values else math.prod(len(each or ()) for each in values)
+        size = math.prod(math.inf if each is None else len(each) for each in values)
         self._total = int(min(total, size))
-        self._is_grid = size <= total
         with file_lock(folder / LOCK), report_damage(folder):
             self._refuse_others(monitor)
-            if self._is_grid:  # each combination once, instead of proposals of the sampler
+            if size <= total:  # each combination once, instead of proposals of the sampler
                 for combination in itertools.product(*(each or () for each in values)):
                     study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
 

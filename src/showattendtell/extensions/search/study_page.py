@@ -21,7 +21,7 @@ from rich.text import Text
 
 from showattendtell.config.validation import reading
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.search.charts import Axis, Chart, Mark, axis_over, category_axis
+from showattendtell.extensions.search.charts import Chart, Mark, axis_over, category_axis
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
 from showattendtell.visualization.rendering import fill
@@ -50,8 +50,10 @@ class StudySummary(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that trains the best trial's model again."""
-        return train_command(self.best[0]) if self.best else ""
+        """The command that trains the best trial's model again, outside of the study."""
+        settings = self.best[0].user_attrs["settings"] if self.best else {}
+        arguments = [shlex.quote(f"{name}={value}") for name, value in settings.items()]
+        return " ".join(["python -m showattendtell.train", *arguments])
 
     @property
     def evaluation(self) -> str | None:
@@ -64,32 +66,24 @@ class StudySummary(NamedTuple):
     @property
     def whole_time(self) -> float:
         """The median time of a completed trial."""
-        return median(seconds(trial) for trial in self.best) if self.best else 0.0
+        return median(map(seconds, self.best)) if self.best else 0.0
 
 
 def summarize_study(study: Study, folder: Path) -> StudySummary:
     """Sort the trials of a study, whose runs are in `folder`, by their states; completed ones from the best on."""
     trials = study.get_trials(deepcopy=False)
 
-    def those(state: TrialState) -> list[FrozenTrial]:
-        return [trial for trial in trials if trial.state == state]
-
+    by_state = {state: [trial for trial in trials if trial.state == state] for state in TrialState}
     maximize = study.direction == StudyDirection.MAXIMIZE
-    best = sorted(those(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
-    failed = [trial for trial in those(TrialState.FAIL) if "error" in trial.user_attrs]
-    return StudySummary(study, folder, best, those(TrialState.PRUNED), failed, those(TrialState.RUNNING))
+    best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
+    failed = [trial for trial in by_state[TrialState.FAIL] if "error" in trial.user_attrs]
+    return StudySummary(study, folder, best, by_state[TrialState.PRUNED], failed, by_state[TrialState.RUNNING])
 
 
 def seconds(trial: FrozenTrial) -> float:
     """Return the wall time of a trial: of its run if recorded, else from its proposal to its end."""
     until_end = trial.duration.total_seconds() if trial.duration else 0.0
     return trial.user_attrs.get("seconds", until_end)
-
-
-def train_command(trial: FrozenTrial) -> str:
-    """Return the command that repeats the trial outside of the study."""
-    settings = [shlex.quote(f"{name}={value}") for name, value in trial.user_attrs["settings"].items()]
-    return " ".join(["python -m showattendtell.train", *settings])
 
 
 def print_study(summary: StudySummary) -> None:
@@ -118,8 +112,9 @@ def print_study(summary: StudySummary) -> None:
 
 
 def _counts(summary: StudySummary) -> str:
-    names, counts = ("finished", "pruned", "failed", "running"), map(len, summary[2:])
-    return ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True) if count) or "no trials"
+    names = ("finished", "pruned", "failed", "running")
+    counts = [f"{len(trials)} {name}" for name, trials in zip(names, summary[2:], strict=True) if trials]
+    return ", ".join(counts) or "no trials"
 
 
 def render(summary: StudySummary) -> str:
@@ -190,7 +185,14 @@ def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
     else:
         x, positions = axis_over(name, values, log=bool(getattr(space, "log", False))), values
     y = axis_over(metric, [trial.value or 0.0 for trial in trials])
-    marks = [_dot(trial, summary, x.position(value), y) for trial, value in zip(trials, positions, strict=True)]
+    marks = []
+    for trial, position in zip(trials, positions, strict=True):
+        kind = "best" if trial is summary.best[0] else "trial"
+        if trial.state == TrialState.PRUNED:
+            kind = "pruned"
+        params = ", ".join(f"{name}={_shown(value)}" for name, value in trial.params.items())
+        about = f"trial {trial.number}: {trial.value:.3f}; {params}"
+        marks.append(Mark(kind, [(x.position(position), y.position(trial.value or 0.0))], about))
     return Chart(x, y, marks)
 
 
@@ -199,26 +201,13 @@ def _searched(summary: StudySummary) -> list[str]:
     return list(dict.fromkeys(name for trial in summary.best for name in trial.params))
 
 
-def _kind(trial: FrozenTrial, summary: StudySummary) -> str:
-    if trial.state == TrialState.PRUNED:
-        return "pruned"
-    return "best" if trial.number == summary.best[0].number else "trial"
-
-
 def _legend(summary: StudySummary) -> dict[str, str]:
-    kinds = {"best": "best trial", "trial": "completed trial", "pruned": "pruned trial, its last value"}
-    present = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
-    return {kind: label for kind, label in kinds.items() if kind in present}
-
-
-def _dot(trial: FrozenTrial, summary: StudySummary, x: float, y: Axis) -> Mark:
-    return Mark(_kind(trial, summary), [(x, y.position(trial.value or 0.0))], _about(trial))
-
-
-def _about(trial: FrozenTrial) -> str:
-    """Return what is shown of a trial on hover."""
-    value = "" if trial.value is None else f": {trial.value:.3f}"
-    return f"trial {trial.number}{value}; {', '.join(f'{name}={_shown(one)}' for name, one in trial.params.items())}"
+    legend = {"best": "best trial"}
+    if len(summary.best) > 1:
+        legend["trial"] = "completed trial"
+    if summary.pruned:
+        legend["pruned"] = "pruned trial, its last value"
+    return legend
 
 
 def _shown(value: object) -> str:

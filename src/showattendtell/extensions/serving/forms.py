@@ -112,12 +112,12 @@ def read_options(fields: Mapping[str, list[Any]]) -> CaptionRequest:
     try:
         return CaptionRequest.model_validate(options)
     except ValidationError as error:
-        faults = [_sentence(detail["loc"], detail["msg"]) for detail in error.errors()[:3]]
+        faults = []
+        for detail in error.errors()[:3]:
+            name = clean(str(detail["loc"][0])) if detail["loc"] else "a field"  # its name is not a string
+            if detail["type"] == "extra_forbidden":
+                known = ", ".join(CaptionRequest.model_fields)
+                faults.append(f"there is no field '{name}'; available: photograph, {known}")
+            else:
+                faults.append(f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
         raise RequestError(422, "; ".join(faults)) from None
-
-
-def _sentence(location: tuple[int | str, ...], message: str) -> str:
-    name = clean(str(location[0])) if location else "a field"  # its name is not a string
-    if message.startswith("Extra inputs"):
-        return f"there is no field '{name}'; available: photograph, {', '.join(CaptionRequest.model_fields)}"
-    return f"{name}: {message[0].lower()}{message[1:]}"

@@ -1,14 +1,16 @@
 """What the HTTP API takes and returns, which FastAPI documents; the limits of the server, and errors of requests."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from showattendtell.config.schemas import CaptioningConfig
 from showattendtell.data.image_limits import FILE_MEGABYTES, MEGAPIXELS
-from showattendtell.settings import PositiveFloat, PositiveInt
+from showattendtell.settings import PositiveFloat, PositiveInt, Text
 from showattendtell.types import Box
 from showattendtell.visualization.pages import ImageCaptions, describe_peak
 
@@ -18,6 +20,22 @@ RETRY_SECONDS = 2
 
 AttentionMode = Literal["sample", "argmax", "expectation"]
 Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
+
+
+@dataclass
+class ServeConfig(CaptioningConfig):
+    """Settings of `serve`.
+
+    Attributes:
+        host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
+        port: the port to bind; 0 takes any free port. The address is printed.
+        allowed_hosts: the host names that the server accepts, as [photos.example.org]; by default those of this machine
+            if host accepts connections from it only, else any.
+    """
+
+    host: Text
+    port: Annotated[int, Field(ge=0, le=65535)]
+    allowed_hosts: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
 class RequestError(HTTPException):

@@ -1,8 +1,11 @@
 """Baselines of an evaluation: captions without a model, and the reference captions, scored in the same way."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,12 +13,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.config.instantiate import Config
-from showattendtell.extensions.trust.leave_one_out import Round, WeightedReferences, leave_one_out
+from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.tokenizers import Words
+from showattendtell.metrics.cider import DocumentFrequencies, Ngram, SentenceCIDErD, Weighted
+from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, HUMAN, LEAVE_ONE_OUT, NEAREST
 
@@ -46,8 +50,10 @@ def score_baselines(
 
     names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")
-    constant = WeightedReferences([_words(example) for example in evenly_spaced(train, MOST_IMAGES)]).best_constant()
-    weighted_references = WeightedReferences([_words(example) for example in train])
+    constant = WeightedReferences(
+        [[caption.words for caption in example.captions] for example in evenly_spaced(train, MOST_IMAGES)]
+    ).best_constant()
+    weighted_references = WeightedReferences([[caption.words for caption in example.captions] for example in train])
     nearest = [weighted_references.consensus(number) for number in find_nearest(run, train)]
     captions = {
         CONSTANT: [run.sentence(constant)] * len(captions_by_image),
@@ -63,27 +69,16 @@ def score_baselines(
         scores[name] = corpus_scores(panel.measured.values())
     scores[CONSTANT]["caption"] = run.sentence(constant)
 
-    def mean_figures(hypotheses: Sequence[list[Words]]) -> dict[str, float]:
-        panels = [
-            measure(image_captions, fold.references, names, language)
-            for fold, image_captions in zip(rounds, hypotheses, strict=True)
-        ]
-        figures = [corpus_scores(panel.measured.values()) for panel in panels]
-        return {name: float(np.mean([example[name] for example in figures])) for name in figures[0]}
-
-    if rounds := list(leave_one_out(corpus.references)):
-        model = corpus.hypotheses[Path("model")]
-        scores[HUMAN] = mean_figures([fold.hypotheses for fold in rounds])
-        scores[LEAVE_ONE_OUT] = mean_figures([_of_images(fold, model) for fold in rounds])
+    rounds: dict[str, list[dict[str, float]]] = {HUMAN: [], LEAVE_ONE_OUT: []}
+    for images, left_out, others in leave_one_out(corpus.references):
+        model = [corpus.hypotheses[Path("model")][image] for image in images]
+        for name, hypotheses in ((HUMAN, left_out), (LEAVE_ONE_OUT, model)):
+            panel = measure(hypotheses, others, names, language)
+            rounds[name].append(corpus_scores(panel.measured.values()))
+    for name, results in rounds.items():
+        if results:
+            scores[name] = {score: float(np.mean([result[score] for result in results])) for score in results[0]}
     return scores
-
-
-def _words(example: Example) -> list[Words]:
-    return [caption.words for caption in example.captions]
-
-
-def _of_images(fold: Round, captions: Sequence[Words]) -> list[Words]:
-    return [captions[image] for image in fold.images]
 
 
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
@@ -97,3 +92,77 @@ def mean_grids(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
     """Return the mean over the regions of each example's grid, (N, D); of images with padding, a multiple of it."""
     channels = predictor.module.encoder.feature_dim
     return torch.cat([grids[..., :channels].mean(dim=1).cpu() for grids in read_grids(predictor, examples, "reading")])
+
+
+SHORTLIST = 20
+"""Number of candidates for the constant caption that are compared exactly."""
+
+
+class WeightedReferences:
+    """Reference captions of images with their CIDEr-D weights; document frequencies are those of all of them.
+
+    Args:
+        references: the captions of each image, at least one.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Caption]]):
+        self.captions = [split_captions(captions, "the references of an image") for captions in references]
+        self._cider = SentenceCIDErD(DocumentFrequencies.of(self.captions))
+        self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in captions] for captions in self.captions]
+
+    def best_constant(self) -> Words:
+        """Return the caption with the highest mean CIDEr-D over all images, among the captions of all images.
+
+        The candidates are ranked by CIDEr without clipping and length penalty, which is a scalar product with the mean
+        of the normalized references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
+        `SHORTLIST` are compared exactly.
+        """
+        means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(4)]
+        for weighted_captions in self._weighted:
+            for caption in weighted_captions:
+                for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
+                    for ngram, weight in vector.items() if norm else ():
+                        mean[ngram] += weight / norm / len(weighted_captions)
+        words = map(tuple, chain.from_iterable(self.captions))
+        candidates = dict(zip(words, chain.from_iterable(self._weighted), strict=True))
+        ranked = sorted(candidates, key=lambda words: -_product(candidates[words], means))[:SHORTLIST]
+        return max(ranked, key=lambda words: self._total_score(candidates[words]))
+
+    def consensus(self, image: int) -> Words:
+        """Return the caption of an image with the highest CIDEr-D against the image's other captions."""
+        captions = self._weighted[image]
+        if len(captions) == 1:
+            return self.captions[image][0]
+        scores = [self._cider.score(caption, captions[:n] + captions[n + 1 :]) for n, caption in enumerate(captions)]
+        return self.captions[image][scores.index(max(scores))]
+
+    def _total_score(self, caption: Weighted) -> float:
+        return math.fsum(self._cider.score(caption, references) for references in self._weighted)
+
+
+def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
+    pairs = zip(caption.vectors, caption.norms, means, strict=True)
+    return sum(sum(w * mean[k] for k, w in vector.items()) / norm for vector, norm, mean in pairs if norm)
+
+
+class Round(NamedTuple):
+    """One round of leave-one-out: of each image one reference as hypothesis, and the others as references.
+
+    images  indices of the images; those with a single reference are left out
+    """
+
+    images: list[int]
+    hypotheses: list[Words]
+    references: list[list[Words]]
+
+
+def leave_one_out(references: Sequence[Sequence[Words]]) -> Iterator[Round]:
+    """Yield a round for each position of a reference that all images with several references have; none without such
+    images."""
+    images = [i for i, captions in enumerate(references) if len(captions) > 1]
+    for left_out in range(min((len(references[i]) for i in images), default=0)):
+        yield Round(
+            images,
+            [references[i][left_out] for i in images],
+            [[*references[i][:left_out], *references[i][left_out + 1 :]] for i in images],
+        )

@@ -4,9 +4,11 @@ Sizes are those of `showattendtell.types`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +37,7 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScore
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
+from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
 
@@ -46,6 +49,24 @@ TRAINING_IMAGES, WORDS = 2000, 10_000
 
 UNSURE = 0.05
 """Fraction of the validation images that a calibrated model is unsure of."""
+
+
+@dataclass
+class CalibrateConfig:
+    """Settings of `calibrate`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
+        cache: the folder of the feature cache; by default that of training.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text
+    output: Text | None
+    cache: Text | None
+    device: Text
 
 
 class CalibrationScores(NamedTuple):
@@ -74,16 +95,18 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     if config.dataset.root is None:
         draw_into_user_cache(settings, config.cache)
     dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
-    predictors, examples = list[Predictor](), list[list[Example]]()
-    for split, max_images in (("train", TRAINING_IMAGES), ("val", None)):
-        source, dataset = find_source(settings, dataset, model.module.encoder, split)
-        examples.append(evenly_spaced(dataset.split(split), max_images))
-        predictors.append(Predictor(model.module, source(examples[-1])))
-    features = torch.cat([unit_mean(regions).cpu() for regions in read_regions(predictors[0], examples[0])])
-    words = list(word_log_probs(predictors[1], examples[1], WORDS))
-    temperature = fit_temperature(*(torch.cat(parts) for parts in zip(*words, strict=True)))
+    source, dataset = find_source(settings, dataset, model.module.encoder, "train")
+    train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
+    train_regions = read_regions(Predictor(model.module, source(train)), train)
+    features = torch.cat([unit_mean(regions).cpu() for regions in train_regions])
+    source, dataset = find_source(settings, dataset, model.module.encoder, "val")
+    val = dataset.split("val")
+    predictor = Predictor(model.module, source(val))
+    words = list(word_log_probs(predictor, val, WORDS))
+    log_probs, targets = zip(*words, strict=True)
+    temperature = fit_temperature(torch.cat(log_probs), torch.cat(targets))
     calibration = Calibration(temperature, *principal_directions(features), torch.tensor(torch.inf))
-    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictors[1], examples[1])])
+    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictor, val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
 
@@ -154,15 +177,13 @@ def word_log_probs(
     Args:
         max_words: read the captions of evenly spaced images, with about this many words, if there are more.
     """
-    module, words = (
-        predictor.module,
-        sum(len(caption.words) + 1 for example in examples for caption in example.captions),
-    )
+    module = predictor.module
+    words = sum(len(caption.words) + 1 for example in examples for caption in example.captions)
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
     selected = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (max_words or words) // words)))
     indices = [i for i, image in enumerate(captions.image_index) if image in selected]
-    starts, console = range(0, len(indices), CAPTION_BATCH_SIZE), Console(stderr=True)
-    for start in track(starts, "reading captions", console=console, transient=True):
+    starts = range(0, len(indices), CAPTION_BATCH_SIZE)
+    for start in track(starts, "reading captions", console=Console(stderr=True), transient=True):
         images, image_index, tokens, *_ = captions[indices[start : start + CAPTION_BATCH_SIZE]]
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[outputs.indices.cpu()]
@@ -183,105 +204,79 @@ def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Cal
     )
 
 
-def check_calibrated(run: EvaluationRun) -> Calibration:
-    """Return the calibration of the model; raise `UserError` if it has none, or if there are several models."""
-    if len(run.models) > 1:
-        raise UserError("calibration is scored for one model; give a single checkpoint, or leave it out of metrics")
-    if (calibration := run.models[0].calibration) is None:
-        raise UserError(
-            f"{run.checkpoints[0]} is not calibrated; run 'python -m showattendtell.calibrate "
-            f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
-        )
-    return calibration
-
-
 class CalibrationMetric:
     """How well the probabilities of words and the confidence in captions are calibrated."""
 
     labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
-        """Raise `UserError` as `check_calibrated`."""
-        check_calibrated(run)
+        """Raise `UserError` if the model has no calibration, or if there are several models."""
+        if len(run.models) > 1:
+            raise UserError("calibration is scored for one model; give a single checkpoint, or leave it out of metrics")
+        if run.models[0].calibration is None:
+            raise UserError(
+                f"{run.checkpoints[0]} is not calibrated; run 'python -m showattendtell.calibrate "
+                f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
+            )
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
-        """Print and return the scores."""
-        return RunScores(evaluate_confidence(run, captions))
+        """Print and return the scores, by their names in result files."""
+        from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
+
+        [predictor], calibration = run.predictors, run.models[0].calibration
+        assert calibration is not None
+        scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
+        print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
+        best = [image_captions[0] for image_captions in captions.values()]
+        outputs = [output for [output] in _assess(predictor, calibration, run, best)]
+        cider = CIDErD()
+        cider.update(best, [[caption.words for caption in example.captions] for example in run.examples])
+        confidence = [output.confidence for output in outputs]
+        unsure = 100 * float(np.mean([output.unsure for output in outputs]))
+        coverage, mean_scores = (part.tolist() for part in risk_coverage(confidence, cider.statistics().by_image))
+        confident_half = mean_scores[max(len(mean_scores) // 2, 1) - 1]
+        Terminal(highlight=False).print(
+            f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {mean_scores[-1]:.1f}; "
+            f"{unsure:.1f} % are marked as not sure\n",
+            soft_wrap=True,
+        )
+        steps = [max(len(mean_scores) * tenth // 10, 1) - 1 for tenth in range(1, 11)]
+        return RunScores(
+            {
+                "ece": 100 * scores.after.error,
+                "ece_uncalibrated": 100 * scores.before.error,
+                "nll_calibrated": scores.nll_after,
+                "nll_uncalibrated": scores.nll_before,
+                "reliability": [scores.before.describe(), scores.after.describe()],
+                "unsure": unsure,
+                "cider_confident_half": confident_half,
+                "risk_coverage": [{"coverage": coverage[i], "cider": mean_scores[i]} for i in steps],
+                "confidence": dict(zip(captions, confidence, strict=True)),
+            }
+        )
 
 
-def evaluate_confidence(run: EvaluationRun, captions_by_image: Captions) -> dict[str, Any]:
-    """Print and return how well probabilities and confidence are calibrated, by their names in result files.
-
-    Raises:
-        UserError: as `check_calibrated`.
-    """
-    from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
-
-    calibration, [predictor] = check_calibrated(run), run.predictors
-    scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
-    print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
-    empty, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
-    batches = read_regions(predictor, run.examples)
-    captions = [
-        predictor.module.vocabulary.encode(image_captions[0], run.language)
-        for image_captions in captions_by_image.values()
-    ]
-    for regions in batches:
-        own = [[CaptionOutput(tokens, empty, empty, empty)] for tokens in captions[len(outputs) :][: len(regions)]]
-        outputs += [
-            one
-            for [one] in calibrate_captions(predictor.module.captioner, calibration.to(regions.device), regions, own)
-        ]
-    cider = CIDErD()
-    cider.update(
-        [image_captions[0] for image_captions in captions_by_image.values()],
-        [[own.words for own in one.captions] for one in run.examples],
-    )
-    confidence = [one.confidence for one in outputs]
-    coverage, mean_scores = risk_coverage(confidence, cider.statistics().by_image)
-    confident_half = mean_scores[max(len(mean_scores) // 2, 1) - 1]
-    unsure = 100 * float(np.mean([one.unsure for one in outputs]))
-    print_confidence(float(confident_half), float(mean_scores[-1]), unsure)
-    steps = [max(len(mean_scores) * tenth // 10, 1) - 1 for tenth in range(1, 11)]
-    return {
-        "ece": 100 * scores.after.error,
-        "ece_uncalibrated": 100 * scores.before.error,
-        "nll_calibrated": scores.nll_after,
-        "nll_uncalibrated": scores.nll_before,
-        "reliability": [row._asdict() for row in (_plain(scores.before), _plain(scores.after))],
-        "unsure": unsure,
-        "cider_confident_half": float(confident_half),
-        "risk_coverage": [{"coverage": float(coverage[i]), "cider": float(mean_scores[i])} for i in steps],
-        "confidence": dict(zip(captions_by_image, confidence, strict=True)),
-    }
-
-
-def _plain(diagram: Reliability) -> Reliability:
-    """Return a diagram as lists for JSON, null for empty bins."""
-    return Reliability(*([None if np.isnan(value) else float(value) for value in part] for part in diagram))  # type: ignore[arg-type]
+def _assess(
+    predictor: Predictor, calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
+) -> Iterator[list[CaptionOutput[Tensor]]]:
+    """Yield the caption of each image with its confidence, and whether the image is out of distribution."""
+    empty, rest = torch.empty(0), iter(captions)
+    for regions in read_regions(predictor, run.examples):
+        batch = []
+        for words in islice(rest, len(regions)):
+            tokens = predictor.module.vocabulary.encode(words, run.language)
+            batch.append([CaptionOutput(tokens, empty, empty, empty)])
+        yield from calibrate_captions(predictor.module.captioner, calibration.to(regions.device), regions, batch)
 
 
 def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
     """Print the reliability of the predicted words before and after calibration."""
     table = Table("predicted words", title=title, title_justify="left")
-    for column in ("before", "after"):
-        table.add_column(column, justify="right")
-    table.add_row(
-        "expected calibration error", *(f"{100 * reliability.error:.1f} %" for reliability in (before, after))
-    )
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    rows = {"expected calibration error": (before.error, after.error)}
     for name in ("confidence", "accuracy"):
-        means = (
-            (reliability.counts * np.nan_to_num(getattr(reliability, name))).sum() / max(reliability.counts.sum(), 1)
-            for reliability in (before, after)
-        )
-        table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
+        rows[f"mean {name}"] = (before.mean(name), after.mean(name))
+    for title, values in rows.items():
+        table.add_row(title, *(f"{100 * value:.1f} %" for value in values))
     Terminal(highlight=False).print(table)
-
-
-def print_confidence(confident_half: float, all_captions: float, unsure: float) -> None:
-    """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
-    Terminal(highlight=False).print(
-        f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {all_captions:.1f}; "
-        f"{unsure:.1f} % are marked as not sure\n",
-        soft_wrap=True,
-    )

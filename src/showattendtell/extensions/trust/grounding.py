@@ -12,8 +12,8 @@ objects of other classes as wrong. F1-loc ignores them, and so measures localiza
 compared with each reference caption of its image. A generated word that a reference has without a box is ignored there.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,47 +63,39 @@ def score_grounding(
         iou: intersection over union above which a box is correct.
     """
     classes = set[str]()
-    correct_generated, found_references = (
-        defaultdict[str, list[bool]](list),
-        defaultdict[str, list[bool]](list),
-    )  # by class
-    num_wrong, num_missed = (
-        defaultdict[str, int](int),
-        defaultdict[str, int](int),
-    )  # objects of classes that are not matched
+    # by class: whether the boxes of matched objects overlap, and the number of objects without a match
+    correct, found = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)
+    num_wrong, num_missed = Counter[str](), Counter[str]()
     for generated, references in images:
+        generated_objects = {item.name: item for item in reversed(generated)}
         for reference in references:
             classes.update(item.name for item in reference.objects)
             reference_objects = {item.name: item for item in reversed(reference.objects)}
             for item in generated:
                 if item.name in reference_objects:
-                    correct_generated[item.name].append(overlaps(item, reference_objects[item.name], iou))
+                    correct[item.name].append(overlaps(item, reference_objects[item.name], iou))
                 elif item.name not in reference.others:
                     num_wrong[item.name] += 1
-            generated_objects = {item.name: item for item in reversed(generated)}
             for item in reference.objects:
                 if item.name in generated_objects:
-                    found_references[item.name].append(overlaps(generated_objects[item.name], item, iou))
+                    found[item.name].append(overlaps(generated_objects[item.name], item, iou))
                 else:
                     num_missed[item.name] += 1
 
-    def mean(correct: dict[str, list[bool]], others: dict[str, int]) -> float:
-        rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in correct.items()]
+    def mean(hits_by_class: dict[str, list[bool]], others: Mapping[str, int]) -> float:
+        rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in hits_by_class.items()]
         return sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
 
-    both = [
-        (mean(correct_generated, num_wrong), mean(found_references, num_missed)),
-        (mean(correct_generated, {}), mean(found_references, {})),
-    ]
-    (p_all, r_all), (p_loc, r_loc) = both
-    f1_all, f1_loc = (2 * p * r / (p + r) if p + r else 0.0 for p, r in both)
-    return GroundingScores(f1_all, p_all, r_all, f1_loc, p_loc, r_loc, len(classes))
+    def f1(precision: float, recall: float) -> float:
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+    p_all, r_all = mean(correct, num_wrong), mean(found, num_missed)
+    p_loc, r_loc = mean(correct, {}), mean(found, {})
+    return GroundingScores(f1(p_all, r_all), p_all, r_all, f1(p_loc, r_loc), p_loc, r_loc, len(classes))
 
 
-def overlaps(generated: GroundedObject, reference: GroundedObject, iou: float = IOU) -> bool:
-    """Return whether the generated object's box has an intersection over union above `iou` with a reference box."""
-    [generated_box] = generated.boxes
-    return any(intersection_over_union(generated_box, box) > iou for box in reference.boxes)
+def overlaps(generated: GroundedObject, reference: GroundedObject, iou: float) -> bool:
+    return any(intersection_over_union(generated.boxes[0], box) > iou for box in reference.boxes)
 
 
 def intersection_over_union(a: Box, b: Box) -> float:
@@ -113,25 +105,24 @@ def intersection_over_union(a: Box, b: Box) -> float:
     return common / union if union else 0.0
 
 
-def attended_box(weights: np.ndarray, seen: Box | RegionBoxes, peak: float = PEAK) -> Box:
+def attended_box(weights: np.ndarray, seen: Box | RegionBoxes) -> Box:
     """Return the box that a model attends to, in fractions of the image.
 
-    It is the bounding box of the cells around the maximum whose weight is at least `peak` times the maximum, and that
+    It is the bounding box of the cells around the maximum whose weight is at least `PEAK` times the maximum, and that
     are connected to it (as for class activation maps, Zhou et al. 2016). Of regions that are boxes, it is the box with
     the maximum (as Zhou et al. 2019).
 
     Args:
         weights: attention map (rows, columns), or (L,) of regions that are boxes.
         seen: the part of the image that the grid covers, or the boxes of the regions.
-        peak: fraction of the maximum, 0 to 1.
     """
     if isinstance(seen, RegionBoxes):
         return seen.boxes[int(weights.argmax())]
     from scipy.ndimage import find_objects, label  # here, so that tables of scores do not wait for it
 
-    parts, _ = label(weights >= peak * weights.max())
+    parts, _ = label(weights >= PEAK * weights.max())
     top = parts[np.unravel_index(weights.argmax(), weights.shape)]
     rows, columns = find_objects(parts)[top - 1]
-    height, width = ((seen.bottom - seen.top) / weights.shape[0], (seen.right - seen.left) / weights.shape[1])
+    height, width = (seen.bottom - seen.top) / weights.shape[0], (seen.right - seen.left) / weights.shape[1]
     box = Box(columns.start, rows.start, columns.stop, rows.stop).scaled(width, height)
     return Box(box.left + seen.left, box.top + seen.top, box.right + seen.left, box.bottom + seen.top)

@@ -107,13 +107,12 @@ class Mention(NamedTuple):
 def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
     """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
     mentions = [Mention(word, category) for word, category in find_names(words, names) if category]
-    if any(category == "toilet" for _, category in mentions):  # "the seat of the toilet" is not a chair
-        return [
-            mention
-            for mention in mentions
-            if mention.category != "chair" or words[mention.word] not in ("seat", "seats")
-        ]
-    return mentions
+    if not any(category == "toilet" for _, category in mentions):
+        return mentions
+    # "the seat of the toilet" is not a chair
+    return [
+        mention for mention in mentions if mention.category != "chair" or words[mention.word] not in ("seat", "seats")
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,22 +207,16 @@ def find_nouns(captions: Iterable[Caption], least: int = MIN_PHRASES) -> dict[Na
     for caption in captions:
         words.update(caption.words)
         heads.update(caption.words[noun] for noun in {phrase.noun for phrase in caption.phrases})
-    singulars = {word: singular(word, heads) for word in heads if word_class(word) == CONTENT}
-    num_annotated, num_occurrences = Counter[str](), Counter[str]()
-    for word, lemma in singulars.items():
-        num_annotated[lemma] += heads[word]
-        num_occurrences[lemma] += words[word]
-    frequent = {
-        lemma
-        for lemma, count in num_annotated.items()
-        if count >= least and count >= NOUN_RATE * num_occurrences[lemma]
-    }
-    return {
-        (form,): lemma
-        for word, lemma in singulars.items()
-        if lemma in frequent
-        for form in (word, lemma, plural(lemma))
-    }
+    forms: dict[str, list[str]] = {}  # by the singular
+    for word in heads:
+        if word_class(word) == CONTENT:
+            forms.setdefault(singular(word, heads), []).append(word)
+    nouns: dict[Name, str] = {}
+    for lemma, lemma_forms in forms.items():
+        count = sum(heads[form] for form in lemma_forms)
+        if count >= least and count >= NOUN_RATE * sum(words[form] for form in lemma_forms):
+            nouns |= {(form,): lemma for form in (*lemma_forms, lemma, plural(lemma))}
+    return nouns
 
 
 def singular(noun: str, nouns: Collection[str]) -> str:
@@ -232,9 +225,9 @@ def singular(noun: str, nouns: Collection[str]) -> str:
     >>> [singular(noun, {"dog", "puppy", "bus"}) for noun in ("dogs", "puppies", "buses", "women", "pants")]
     ['dog', 'puppy', 'bus', 'woman', 'pants']
     """
-    irregular = {plural_form: base_form for base_form, plural_form in PLURALS.items()}
-    if noun in irregular:
-        return irregular[noun]
+    for base_form, plural_form in PLURALS.items():
+        if noun == plural_form:
+            return base_form
     if noun.endswith("men"):
         return f"{noun.removesuffix('men')}man"
     for ending, replacement in (("ies", "y"), ("es", ""), ("s", "")):

@@ -10,7 +10,7 @@ Every rating of a caption counts as a pair of its own.
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +37,6 @@ EXPERT, CROWDFLOWER, COMPOSITE = "Flickr8k-Expert", "Flickr8k-CrowdFlower", "Com
 PUBLISHED = {EXPERT: "drop", CROWDFLOWER: "keep", COMPOSITE: "keep"}
 """What Hessel et al. 2021 do with candidates that are a reference of their own image. `drop` leaves them out. `keep`
 scores them, and removes them from the references of the image, for its other candidates too."""
-
-CONSEQUENCE = {"drop": "left out", "keep": "scored, and removed from the references"}
 
 
 class Judgment(NamedTuple):
@@ -93,31 +91,31 @@ def read_judgments(path: Path, captions: Sentences, candidates: str | None = Non
         raise UserError(f"{path} is empty")
     captions = {image: [caption.strip() for caption in given] for image, given in captions.items()}
     if IMAGE_URL in text.partition("\n")[0]:
-        try:
-            layout, judgments = COMPOSITE, list(_read_composite(text, path))
-        except csv.Error as error:
-            raise UserError(f"{path} is not a table ({error}); download it again") from None
+        layout, judgments = COMPOSITE, _read_composite(text, path)
     else:
         layout, judgments = _read_flickr8k(text, path, captions)
-    if unknown := [*dict.fromkeys(one.image for one in judgments if one.image not in captions)]:
+    unknown = list(dict.fromkeys(judgment.image for judgment in judgments if judgment.image not in captions))
+    if unknown:
         raise UserError(
             f"{path} judges captions of {len(unknown):,} images ({listed(unknown)}) that the references do not have; "
             "give the caption file of these images as references=..."
         )
     candidates = candidates or PUBLISHED[layout]
-    own = [one for one in judgments if one.caption in captions[one.image]]
+    own = [judgment for judgment in judgments if judgment.caption in captions[judgment.image]]
     references = {image: list(given) for image, given in captions.items()}
     if candidates == "drop":
-        judgments = [one for one in judgments if one.caption not in captions[one.image]]
+        judgments = [judgment for judgment in judgments if judgment.caption not in captions[judgment.image]]
     else:
-        for one in own:
-            if one.caption in references[one.image]:
-                references[one.image].remove(one.caption)
+        for image, caption, _ in own:
+            if caption in references[image]:
+                references[image].remove(caption)
     if not judgments:
         raise UserError(
             f"{path} has no caption to score; candidates=keep keeps captions that are a reference of their own image"
         )
-    return RatedCaptions(layout, judgments, [references[one.image] for one in judgments], candidates, len(own))
+    return RatedCaptions(
+        layout, judgments, [references[judgment.image] for judgment in judgments], candidates, len(own)
+    )
 
 
 ROW = re.compile(r"[^\t]+\t[^\t]+#\d{1,9}(\t\d{1,9}(\.\d*)?){3}")
@@ -164,28 +162,34 @@ def _is_fraction(fraction: float, yes: float, no: float) -> bool:
 IMAGE_URL = "Input.image_url"
 
 
-def _read_composite(text: str, path: Path) -> Iterator[Judgment]:
-    """Yield the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
+def _read_composite(text: str, path: Path) -> list[Judgment]:
+    """Return the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
     rows = csv.DictReader(StringIO(text), delimiter=";", skipinitialspace=True)
-    header = set(rows.fieldnames or ())
-    pairs = [(f"Input.text{i}", f"Answer.Q{i}Answer") for i in range(1, 10)]
-    columns = [pair for pair in pairs if header.issuperset((IMAGE_URL, *pair))]
-    if not columns:
-        raise UserError(
-            f"{path}, line 1: expected the columns {IMAGE_URL}, Input.text1 and Answer.Q1Answer between semicolons"
-        )
-    for row in rows:
-        url = (row[IMAGE_URL] or "").strip()
-        for name, answer in columns if url else ():
-            caption, rating = ((row[column] or "").strip() for column in (name, answer))
-            if not caption or not rating:
-                continue
-            if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
-                raise UserError(
-                    f"{path}, line {rows.line_num}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or remove "
-                    "the line"
-                )
-            yield Judgment(url.rpartition("/")[2], caption, (float(rating),))
+    judgments = []
+    try:
+        header = set(rows.fieldnames or ())
+        pairs = [(f"Input.text{i}", f"Answer.Q{i}Answer") for i in range(1, 10)]
+        columns = [pair for pair in pairs if header.issuperset((IMAGE_URL, *pair))]
+        if not columns:
+            raise UserError(
+                f"{path}, line 1: expected the columns {IMAGE_URL}, Input.text1 and Answer.Q1Answer between semicolons"
+            )
+        for row in rows:
+            cells = {name: (cell or "").strip() for name, cell in row.items() if name}
+            image = cells[IMAGE_URL].rpartition("/")[2]
+            for text_column, answer in columns:
+                caption, rating = cells[text_column], cells[answer]
+                if not (image and caption and rating):
+                    continue
+                if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
+                    raise UserError(
+                        f"{path}, line {rows.line_num}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or "
+                        "remove the line"
+                    )
+                judgments.append(Judgment(image, caption, (float(rating),)))
+    except csv.Error as error:
+        raise UserError(f"{path} is not a table ({error}); download it again") from None
+    return judgments
 
 
 class RankCorrelation(NamedTuple):
@@ -232,10 +236,11 @@ def score_metrics(config: DictConfig) -> None:
     num_ratings = sum(map(len, ratings))
     print_notes(corpus.notes)
     protocol = "published" if rated.is_published else "not the published protocol"
+    treatment = "left out" if rated.candidates == "drop" else "scored, and removed from the references"
     title = (
         f"{rated.layout}, {num_ratings:,} ratings of {len(images):,} captions\n"
         f"candidates={rated.candidates} ({protocol}): {rated.own:,} that are a reference of their own image are "
-        f"{CONSEQUENCE[rated.candidates]}"
+        f"{treatment}"
     )
     table = Table("", Column("tau-b", justify="right"), Column("tau-c", justify="right"))
     labels = {f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)} | {name: label for name, (label, _) in METRICS.items()}

@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from showattendtell.metrics.bootstrap import Array, Difference, SufficientStatistics, compare, draw_copies, resample
+from showattendtell.metrics.bootstrap import (
+    Array,
+    Difference,
+    SufficientStatistics,
+    compare,
+    corpus_scores,
+    draw_copies,
+    resample,
+)
 
 DELETED = (0.2, 0.4, 0.6, 0.8)
 """Fractions of the regions that are left out on the deletion and insertion curves."""
@@ -75,13 +83,7 @@ class FaithfulnessScores(NamedTuple):
 
 
 def rank_agreement(weights: Array, effects: Array) -> MapFaithfulness:
-    """Compare a map (L,) with the effects (L,) of the regions; `deletion` and `insertion` remain None.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    if weights.shape != effects.shape:
-        raise ValueError(f"a map of {weights.shape} cannot be compared with effects of {effects.shape}")
+    """Compare a map (L,) with the effects (L,) of the regions; `deletion` and `insertion` remain None."""
     return MapFaithfulness(
         _rank_correlation(weights, effects),
         _rank_correlation(weights, np.abs(effects)),
@@ -112,41 +114,46 @@ def num_deleted(regions: int) -> list[int]:
     return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
 
 
-def area(x: Sequence[float], values: Sequence[float]) -> float:
-    """Return the mean of a curve: its area by the trapezoidal rule, divided by its width."""
-    return float(np.trapezoid(values, x) / (x[-1] - x[0]))
-
-
-def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000, seed: int = 0) -> FaithfulnessScores:
+def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000) -> FaithfulnessScores:
     """Return the means over words, nan without words.
 
     Args:
         resamples: number of bootstrap samples.
-        seed: their seed.
     """
-    names, maps = list(dict.fromkeys(name for word in words for name in word.maps)), {}
     images = list(dict.fromkeys(word.image for word in words))
-    copies = draw_copies(len(images), resamples, seed) if images else np.zeros((resamples, 0))
-    intervals = {
-        name: _intervals([word for word in words if name in word.maps], name, images, copies) for name in names
-    }
+    copies = draw_copies(len(images), resamples, seed=0) if images else np.zeros((resamples, 0))
+    names = dict.fromkeys(name for word in words for name in word.maps)
+    maps = {}
+    intervals: dict[str, dict[str, Interval]] = {name: {} for name in names}
     for name in names:
-        word_maps = [word.maps[name] for word in words if name in word.maps]
-        measured = {field: _present(word_maps, field) for field in MapFaithfulness._fields}
-        means = {field: float(np.mean(values)) for field, values in measured.items() if len(values)}
+        means = {}
+        for field in MapFaithfulness._fields:
+            statistics = MeanOverWords.of(words, name, field, images)
+            samples = statistics.scores(copies)[field]
+            if len(samples):
+                low, high = np.percentile(samples, (2.5, 97.5))
+                intervals[name][field] = (float(low), float(high))
+                means.update(corpus_scores([statistics]))
         maps[name] = MapFaithfulness(**means)
-    curves = [word for word in words if _has_curves(word.maps, RANDOM)]
-    against = {
-        baseline: {
-            name: _compare(compared, baseline, name, images, copies)
-            for name in names
-            if name != baseline and (compared := [word for word in curves if _has_curves(word.maps, name)])
-        }
-        for baseline in (RANDOM, ATTENTION)
-        if baseline in names
-    }
+    against: dict[str, dict[str, dict[str, Difference]]] = {}
+    for baseline in (RANDOM, ATTENTION):
+        for name in names if baseline in names else ():
+            # both maps at the same words
+            compared = [word for word in words if _has_curve(word, baseline) and _has_curve(word, name)]
+            if name != baseline and compared:
+                samples_of = []
+                for map_name in (baseline, name):
+                    fields = ("deletion", "insertion")
+                    measured = {field: MeanOverWords.of(compared, map_name, field, images) for field in fields}
+                    samples_of.append(resample(measured, copies))
+                against.setdefault(baseline, {})[name] = compare(*samples_of).differences
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
-    return FaithfulnessScores(maps, intervals, against, effect, len(words), len(curves))
+    num_curves = sum(_has_curve(word, RANDOM) for word in words)
+    return FaithfulnessScores(maps, intervals, against, effect, len(words), num_curves)
+
+
+def _has_curve(word: WordFaithfulness, name: str) -> bool:
+    return name in word.maps and word.maps[name].deletion is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +172,8 @@ class MeanOverWords(SufficientStatistics):
         """Return the statistics of a field of a map over the words at which it was measured."""
         index, by_image = {image: i for i, image in enumerate(images)}, np.zeros((len(images), 2))
         for word in words:
-            if (value := getattr(word.maps[map_name], field)) is not None:
+            value = getattr(word.maps.get(map_name), field, None)
+            if value is not None:
                 by_image[index[word.image]] += value, 1
         return cls(field, by_image)
 
@@ -173,35 +181,3 @@ class MeanOverWords(SufficientStatistics):
         """Return the mean of each corpus that has words: a resample may consist of images without any."""
         sums, counts = (copies @ self.by_image).T
         return {self.name: sums[counts > 0] / counts[counts > 0]}
-
-
-def _intervals(
-    words: Sequence[WordFaithfulness], name: str, images: Sequence[str], copies: Array
-) -> dict[str, Interval]:
-    """Return 95 % intervals of the mean over words of each field of a map, from the count of each image in each
-    bootstrap sample (R, I)."""
-    intervals = {}
-    for field in MapFaithfulness._fields:
-        means = MeanOverWords.of(words, name, field, images).scores(copies)[field]
-        if len(means):
-            low, high = np.percentile(means, (2.5, 97.5))
-            intervals[field] = (float(low), float(high))
-    return intervals
-
-
-def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:
-    return maps.get(name, MapFaithfulness()).deletion is not None
-
-
-def _compare(
-    words: Sequence[WordFaithfulness], other: str, name: str, images: Sequence[str], copies: Array
-) -> dict[str, Difference]:
-    """Return the differences of a map's deletion and insertion to those of another map at the same words, from the
-    count of each image in each bootstrap sample (R, I)."""
-    fields, maps = ("deletion", "insertion"), (other, name)
-    means = [{field: MeanOverWords.of(words, map_name, field, images) for field in fields} for map_name in maps]
-    return compare(*(resample(of_map, copies) for of_map in means)).differences
-
-
-def _present(maps: Sequence[MapFaithfulness], field: str) -> Array:
-    return np.array([value for word_map in maps if (value := getattr(word_map, field)) is not None], dtype=np.float64)

@@ -9,7 +9,6 @@ from showattendtell.extensions.trust.grounding import (
     IOU,
     GroundedCaption,
     GroundedObject,
-    GroundingScores,
     score_grounding,
 )
 from showattendtell.extensions.trust.hallucination import HallucinationCounts, coco_names, measure_hallucination
@@ -57,11 +56,9 @@ class CHAIR(GatheredMetric):
         Raises:
             ValueError: the numbers of images differ, or a list of captions is a string.
         """
-        captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
-        reference_captions = [
-            [list(words) for words in split_captions(each, "the references of an image")] for each in references
-        ]
-        annotated = [list(each) for each in objects] if objects is not None else [[] for _ in captions]
+        captions = split_captions(hypotheses, "the hypotheses")
+        reference_captions = [split_captions(each, "the references of an image") for each in references]
+        annotated = [[] for _ in captions] if objects is None else list(map(list, objects))
         self.append(zip(captions, reference_captions, annotated, strict=True))
 
     def statistics(self) -> HallucinationCounts:
@@ -100,35 +97,22 @@ class Grounding(GatheredMetric):
         Raises:
             ValueError: the numbers of images differ.
         """
-        reference_captions = [
-            [(caption.objects, sorted(caption.others)) for caption in captions] for captions in references
-        ]
-        self.append(zip([list(objects) for objects in generated], reference_captions, strict=True))
-
-    def scores(self) -> GroundingScores:
-        """Return the scores of all images so far as fractions."""
-        with self.sync_context():
-            return self._score()
+        plain = [[(caption.objects, sorted(caption.others)) for caption in captions] for captions in references]
+        self.append(zip([list(objects) for objects in generated], plain, strict=True))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all images so far; 0 without images."""
-        *rates, classes = self._score()
-        names = [name for name in GroundingScores._fields if name != "num_classes"]
-        return scalars({**{name: 100 * x for name, x in zip(names, rates, strict=True)}, "classes": classes})
-
-    def _score(self) -> GroundingScores:
-        images = [
-            (
-                _objects(generated),
-                [GroundedCaption(tuple(_objects(objects)), frozenset(others)) for objects, others in references],
-            )
-            for generated, references in self.items()
-        ]
-        return score_grounding(images, self._iou)
+        images = []
+        for generated, references in self.items():
+            captions = [GroundedCaption(_objects(objects), frozenset(others)) for objects, others in references]
+            images.append((_objects(generated), captions))
+        rates = score_grounding(images, self._iou)._asdict()
+        classes = rates.pop("num_classes")
+        return scalars({**{name: 100 * rate for name, rate in rates.items()}, "classes": classes})
 
 
-def _objects(items: Iterable[Any]) -> list[GroundedObject]:
-    return [GroundedObject(name, tuple(Box(*box) for box in boxes)) for name, boxes in items]
+def _objects(items: Iterable[Any]) -> tuple[GroundedObject, ...]:
+    return tuple(GroundedObject(name, tuple(Box(*box) for box in boxes)) for name, boxes in items)
 
 
 class Faithfulness(GatheredMetric):
@@ -150,13 +134,12 @@ class Faithfulness(GatheredMetric):
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; nan without words."""
         scores = score_faithfulness(self._words(), resamples=1)
-        fields = {
-            f"{name}_{field}": value
-            for name, map_scores in scores.maps.items()
-            for field, value in map_scores._asdict().items()
-        }
-        present = {name: value for name, value in fields.items() if value is not None}
-        return scalars({**present, "largest_effect": scores.largest_effect})
+        values = {"largest_effect": scores.largest_effect}
+        for name, map_scores in scores.maps.items():
+            for field, value in map_scores._asdict().items():
+                if value is not None:
+                    values[f"{name}_{field}"] = value
+        return scalars(values)
 
     def _words(self) -> list[WordFaithfulness]:
         return [

@@ -13,6 +13,7 @@ from showattendtell.extensions.trust.grounding import GroundedCaption, GroundedO
 from showattendtell.extensions.trust.hallucination import coco_names, find_hallucinations, find_nouns, merge_synonyms
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import maps_by_caption
+from showattendtell.metrics.java import MetricError
 from showattendtell.types import Box, Caption, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels
 
@@ -24,9 +25,6 @@ LABELS: Labels = {
     "grounding_f1_loc": ("F1-loc", ".1f"),
 }
 """Labels and number formats of scores of objects in captions."""
-
-
-NO_ENGLISH_WORDS = "objects are found by their English names, among the words of a model with tokenizer=plain"
 
 
 class ObjectMetric:
@@ -47,56 +45,59 @@ class ObjectMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Return the scores, or the reason why there are none."""
-        result: dict[str, Any] | str = NO_ENGLISH_WORDS
-        if isinstance(run.vocabulary.tokenizer, PlainTokenizer) and run.language in ("", "en"):
-            best = [image_captions[0] for image_captions in captions.values()]
-            result = _hallucination(run, best) if self._kind == "chair" else _grounding(run, best)
-        if isinstance(result, str):
-            return RunScores({}, {self._kind: result})
-        return RunScores(result)
+        score = _hallucination if self._kind == "chair" else _grounding
+        try:
+            if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
+                raise MetricError("objects are found by their English names, in the words of tokenizer=plain")
+            return RunScores(score(run, [image_captions[0] for image_captions in captions.values()]))
+        except MetricError as error:
+            return RunScores({}, {self._kind: str(error)})
 
 
-def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
-    """Return the scores of CHAIR, or the reason why there are none.
-
-    With COCO's instances the objects are its categories, else the nouns of phrases with boxes.
-    """
+def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the scores of CHAIR. With COCO's instances the objects are its categories, else the nouns of phrases with
+    boxes."""
     from showattendtell.extensions.trust.metrics import CHAIR  # torchmetrics takes seconds to import
 
     names: Mapping[Name, str]
-    if any(example.objects is not None for example in run.examples):
+    annotated = [i for i, example in enumerate(run.examples) if example.objects is not None]
+    if annotated:
         variant, names = "coco", coco_names()
-        indices = [i for i, example in enumerate(run.examples) if example.objects is not None]
-    elif nouns := find_nouns(_captions(run)):
-        variant, names, indices = "nouns", merge_synonyms(nouns), list(range(len(run.examples)))
+    elif nouns := _nouns(run):
+        variant, names = "nouns", merge_synonyms(nouns)
+        annotated = list(range(len(run.examples)))
     else:
-        return _lacks_boxes(run)
-    examples, hypotheses = [run.examples[i] for i in indices], [captions[i] for i in indices]
+        raise _lacks_boxes(run)
+    examples, hypotheses = [run.examples[i] for i in annotated], [captions[i] for i in annotated]
     references = [[caption.words for caption in example.captions] for example in examples]
     objects = [example.objects or () for example in examples]
     metric = CHAIR(names)
     metric.update(hypotheses, references, objects)
     hallucinations = {}
-    for example, caption, words, annotated in zip(examples, hypotheses, references, objects, strict=True):
-        if hallucinated := find_hallucinations(caption, words, annotated, names)[1]:
+    for example, caption, words, present in zip(examples, hypotheses, references, objects, strict=True):
+        _, hallucinated = find_hallucinations(caption, words, present, names)
+        if hallucinated:
             hallucinations[example.image] = [caption[mention.word] for mention in hallucinated]
     scores = {name: value.item() for name, value in metric.compute().items()}
     return {**scores, "chair_objects": variant, "chair_images": len(examples), "hallucinations": hallucinations}
 
 
-def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
-    """Return F1-all and F1-loc with precision and recall, or the reason why there are none."""
+def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return F1-all and F1-loc with precision and recall."""
     from showattendtell.extensions.trust.metrics import Grounding
 
     if len(run.predictors) > 1:
-        return "grounding is scored for one model; give a single checkpoint, or leave grounding out of metrics"
+        raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
     if not any(caption.phrases for example in run.examples for caption in example.captions):
-        return _lacks_boxes(run)
-    classes = find_nouns(_captions(run))
+        raise _lacks_boxes(run)
+    classes = _nouns(run)
     generated = []
     for words, (maps, seen) in zip(captions, maps_of_captions(*run.predictors[0], run.examples, captions), strict=True):
-        objects = ((i, classes[(word,)]) for i, word in enumerate(words) if (word,) in classes)
-        generated.append([GroundedObject(thing, (attended_box(maps[i], seen),)) for i, thing in objects])
+        objects = []
+        for i, word in enumerate(words):
+            if (word,) in classes:
+                objects.append(GroundedObject(classes[(word,)], (attended_box(maps[i], seen),)))
+        generated.append(objects)
     metric = Grounding()
     metric.update(generated, [_grounded(example, classes) for example in run.examples])
     return {f"grounding_{name}": value.item() for name, value in metric.compute().items()}
@@ -113,12 +114,12 @@ def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCap
     return captions
 
 
-def _captions(run: EvaluationRun) -> list[Caption]:
-    return [caption for example in run.dataset.examples() for caption in example.captions]
+def _nouns(run: EvaluationRun) -> dict[Name, str]:
+    return find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
 
 
-def _lacks_boxes(run: EvaluationRun) -> str:
-    return (
+def _lacks_boxes(run: EvaluationRun) -> MetricError:
+    return MetricError(
         f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
         "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
     )

@@ -1,5 +1,6 @@
 """Calibration of probabilities, and how far a confidence sorts captions by their quality."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,15 @@ class Reliability(NamedTuple):
         """Expected calibration error (Naeini et al. 2015): the mean of |accuracy - confidence| over predictions."""
         gaps = np.nan_to_num(np.abs(self.accuracy - self.confidence))
         return float((self.counts * gaps).sum() / max(self.counts.sum(), 1))
+
+    def mean(self, name: str) -> float:
+        """Return the mean of `confidence` or `accuracy` over predictions."""
+        return float((self.counts * np.nan_to_num(getattr(self, name))).sum() / max(self.counts.sum(), 1))
+
+    def describe(self) -> dict[str, list[float | None]]:
+        """Return the diagram for JSON, None for empty bins."""
+        parts = self._asdict().items()
+        return {name: [None if math.isnan(value) else value for value in part.tolist()] for name, part in parts}
 
 
 def reliability(probabilities: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:

@@ -30,6 +30,16 @@ PADDING = tl.constexpr(-1e30)
 
 
 @triton.jit
+def read(pointers, inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointers, mask=inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def write(pointers, values, inside):  # type: ignore[no-untyped-def]
+    tl.store(pointers, values.to(pointers.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def tanh(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
     """`FAST`: one instruction, with a relative error of 2^-11, which is less than that of half precision."""
     if FAST:
@@ -48,14 +58,14 @@ def score_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, A, WIDTH):
         a = start + tl.arange(0, WIDTH)
-        q = tl.load(from_hidden + b * stride + query_at + a, mask=a < A, other=0).to(tl.float32)
-        u = tl.load(weights + a, mask=a < A, other=0)
+        q = read(from_hidden + b * stride + query_at + a, a < A)
+        u = read(weights + a, a < A)
         inside = (l[:, None] < L) & (a[None, :] < A)
-        p = tl.load(keys + first + a[None, :], mask=inside, other=0).to(tl.float32)
+        p = read(keys + first + a[None, :], inside)
         total += tl.sum(tanh(p + q[None, :], FAST) * u[None, :], axis=1)
     if MASKED:
-        total = tl.where(tl.load(present + b * L + l, mask=l < L, other=0) != 0, total, PADDING)
-    tl.store(scores + b * L + l, total, mask=l < L)
+        total = tl.where(read(present + b * L + l, l < L) != 0, total, PADDING)
+    write(scores + b * L + l, total, l < L)
 
 
 @triton.jit
@@ -74,13 +84,13 @@ def context_kernel(  # type: ignore[no-untyped-def]
     normalizer = tl.sum(tl.exp(e - largest), axis=0)
     is_first = tl.program_id(1) == 0
     if is_first:
-        tl.store(alphas + b * L + every, tl.exp(e - largest) / normalizer, mask=every < L)
+        write(alphas + b * L + every, tl.exp(e - largest) / normalizer, every < L)
     first = tl.load(images + b).to(tl.int64) * L
     total = tl.zeros([WIDTH], tl.float32)
     is_sampled = False
     if HARD:
         # argmax_l (e_l + g_l) with Gumbel noise g is a sample of alpha
-        noisy = e + tl.load(noise + b * L + every, mask=every < L, other=0)
+        noisy = e + read(noise + b * L + every, every < L)
         s = tl.argmax(noisy, axis=0).to(tl.int64)
         chosen = tl.load(given + b)
         s = tl.where(chosen >= 0, chosen, s)
@@ -88,26 +98,26 @@ def context_kernel(  # type: ignore[no-untyped-def]
         if is_first:
             tl.store(samples + b, s)
         if is_sampled:
-            total = tl.load(regions + (first + s) * D + d, mask=d < D, other=0).to(tl.float32)
+            total = read(regions + (first + s) * D + d, d < D)
     if not is_sampled:
         for start in range(0, L, ROWS):
             l = start + tl.arange(0, ROWS)
             alpha = tl.load(scores + b * L + l, mask=l < L, other=-float("inf"))
             alpha = tl.exp(alpha - largest) / normalizer
             inside = (l[:, None] < L) & (d[None, :] < D)
-            a = tl.load(regions + (first + l[:, None]) * D + d[None, :], mask=inside, other=0).to(tl.float32)
+            a = read(regions + (first + l[:, None]) * D + d[None, :], inside)
             total += tl.sum(alpha[:, None] * a, axis=0)
-    tl.store(sums + b * D + d, total, mask=d < D)
+    write(sums + b * D + d, total, d < D)
     if GATE == 1:
         beta = tl.sigmoid(tl.load(from_hidden + b * stride + beta_at).to(tl.float32))
         if is_first:
             tl.store(betas + b, beta)
         total = total * beta
     if GATE == 2:
-        betas_d = tl.sigmoid(tl.load(from_hidden + b * stride + beta_at + d, mask=d < D, other=0).to(tl.float32))
-        tl.store(betas + b * D + d, betas_d, mask=d < D)
+        betas_d = tl.sigmoid(read(from_hidden + b * stride + beta_at + d, d < D))
+        write(betas + b * D + d, betas_d, d < D)
         total = total * betas_d
-    tl.store(contexts + b * D + d, total.to(contexts.dtype.element_ty), mask=d < D)
+    write(contexts + b * D + d, total, d < D)
 
 
 @triton.jit
@@ -123,21 +133,19 @@ def lstm_kernel(  # type: ignore[no-untyped-def]
     f = tl.sigmoid(_sum(x + n, h + n, z + n, inside))
     o = tl.sigmoid(_sum(x + 2 * n, h + 2 * n, z + 2 * n, inside))
     g = tanh(_sum(x + 3 * n, h + 3 * n, z + 3 * n, inside), FAST)
-    c = f * tl.load(cell_before + b * n + j, mask=inside, other=0) + i * g
-    kind = activations.dtype.element_ty
+    c = f * read(cell_before + b * n + j, inside) + i * g
     stored = activations + b * 4 * n + j
-    tl.store(stored, i.to(kind), mask=inside)
-    tl.store(stored + n, f.to(kind), mask=inside)
-    tl.store(stored + 2 * n, o.to(kind), mask=inside)
-    tl.store(stored + 3 * n, g.to(kind), mask=inside)
-    tl.store(cells + b * n + j, c, mask=inside)
-    tl.store(hiddens + b * n + j, (o * tanh(c, FAST)).to(hiddens.dtype.element_ty), mask=inside)
+    write(stored, i, inside)
+    write(stored + n, f, inside)
+    write(stored + 2 * n, o, inside)
+    write(stored + 3 * n, g, inside)
+    write(cells + b * n + j, c, inside)
+    write(hiddens + b * n + j, o * tanh(c, FAST), inside)
 
 
 @triton.jit
 def _sum(x, y, z, inside):  # type: ignore[no-untyped-def]
-    total = tl.load(x, mask=inside, other=0).to(tl.float32) + tl.load(y, mask=inside, other=0).to(tl.float32)
-    return total + tl.load(z, mask=inside, other=0).to(tl.float32)
+    return read(x, inside) + read(y, inside) + read(z, inside)
 
 
 @triton.jit
@@ -149,23 +157,21 @@ def lstm_backward_kernel(  # type: ignore[no-untyped-def]
     b, j = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = j < n
     stored = activations + b * 4 * n + j
-    i = tl.load(stored, mask=inside, other=0).to(tl.float32)
-    f = tl.load(stored + n, mask=inside, other=0).to(tl.float32)
-    o = tl.load(stored + 2 * n, mask=inside, other=0).to(tl.float32)
-    g = tl.load(stored + 3 * n, mask=inside, other=0).to(tl.float32)
-    tanh_cell = tanh(tl.load(cells + b * n + j, mask=inside, other=0), FAST)
-    grad_h = tl.load(grad_hidden + b * n + j, mask=inside, other=0).to(tl.float32)
-    grad_h += tl.load(loss_grad_hidden + b * n + j, mask=inside, other=0).to(tl.float32)
+    i = read(stored, inside)
+    f = read(stored + n, inside)
+    o = read(stored + 2 * n, inside)
+    g = read(stored + 3 * n, inside)
+    tanh_cell = tanh(read(cells + b * n + j, inside), FAST)
+    grad_h = read(grad_hidden + b * n + j, inside) + read(loss_grad_hidden + b * n + j, inside)
     # h' = o tanh(c'):  dc' += dh' o (1 - tanh^2 c')
-    grad_c = tl.load(grad_cell + b * n + j, mask=inside, other=0) + grad_h * o * (1 - tanh_cell * tanh_cell)
-    before = tl.load(cell_before + b * n + j, mask=inside, other=0)
-    kind = grad_from_hidden.dtype.element_ty
+    grad_c = read(grad_cell + b * n + j, inside) + grad_h * o * (1 - tanh_cell * tanh_cell)
+    before = read(cell_before + b * n + j, inside)
     written = grad_from_hidden + b * stride + j
-    tl.store(written, (grad_c * g * i * (1 - i)).to(kind), mask=inside)
-    tl.store(written + n, (grad_c * before * f * (1 - f)).to(kind), mask=inside)
-    tl.store(written + 2 * n, (grad_h * tanh_cell * o * (1 - o)).to(kind), mask=inside)
-    tl.store(written + 3 * n, (grad_c * i * (1 - g * g)).to(kind), mask=inside)
-    tl.store(grad_cell + b * n + j, grad_c * f, mask=inside)
+    write(written, grad_c * g * i * (1 - i), inside)
+    write(written + n, grad_c * before * f * (1 - f), inside)
+    write(written + 2 * n, grad_h * tanh_cell * o * (1 - o), inside)
+    write(written + 3 * n, grad_c * i * (1 - g * g), inside)
+    write(grad_cell + b * n + j, grad_c * f, inside)
 
 
 @triton.jit
@@ -192,35 +198,32 @@ def context_backward_kernel(  # type: ignore[no-untyped-def]
     grad_maps = tl.zeros([ROWS], tl.float32)
     for start in range(0, D, WIDTH):
         d = start + tl.arange(0, WIDTH)
-        r = tl.load(sums + b * D + d, mask=d < D, other=0)
-        dz = tl.load(grad_context + b * D + d, mask=d < D, other=0).to(tl.float32)
-        dz += tl.load(loss_grad_context + b * D + d, mask=d < D, other=0).to(tl.float32)
+        r = read(sums + b * D + d, d < D)
+        dz = read(grad_context + b * D + d, d < D) + read(loss_grad_context + b * D + d, d < D)
         dr = dz * beta
         if GATE == 2:
-            channel_beta = tl.load(betas + b * D + d, mask=d < D, other=0)
+            channel_beta = read(betas + b * D + d, d < D)
             dr = dz * channel_beta
             if is_first:
-                dbeta = dz * r + tl.load(loss_grad_betas + b * D + d, mask=d < D, other=0).to(tl.float32)
-                dbeta = dbeta * channel_beta * (1 - channel_beta)
-                written = grad_from_hidden + b * stride + beta_at + d
-                tl.store(written, dbeta.to(grad_from_hidden.dtype.element_ty), mask=d < D)
+                dbeta = dz * r + read(loss_grad_betas + b * D + d, d < D)
+                write(grad_from_hidden + b * stride + beta_at + d, dbeta * channel_beta * (1 - channel_beta), d < D)
         if is_first:
-            tl.store(grad_sums + b * D + d, dr, mask=d < D)
+            write(grad_sums + b * D + d, dr, d < D)
         along += tl.sum(dr * r, axis=0)
         along_gate += tl.sum(dz * r, axis=0)
         if is_expectation:
             inside = (l[:, None] < L) & (d[None, :] < D)
-            a = tl.load(regions + first + d[None, :], mask=inside, other=0).to(tl.float32)
+            a = read(regions + first + d[None, :], inside)
             grad_maps += tl.sum(a * dr[None, :], axis=1)
     if GATE == 1:
         if is_first:
-            dbeta = (along_gate + tl.load(loss_grad_betas + b).to(tl.float32)) * beta * (1 - beta)
-            written = grad_from_hidden + b * stride + beta_at + tl.arange(0, 1)
-            tl.store(written, dbeta.to(grad_from_hidden.dtype.element_ty))
-    de = tl.load(loss_grad_scores + b * L + l, mask=l < L, other=0).to(tl.float32)
+            dbeta = along_gate + tl.load(loss_grad_betas + b).to(tl.float32)
+            one = tl.arange(0, 1)
+            write(grad_from_hidden + b * stride + beta_at + one, dbeta * beta * (1 - beta), one < 1)
+    de = read(loss_grad_scores + b * L + l, l < L)
     if is_expectation:
-        de += tl.load(alphas + b * L + l, mask=l < L, other=0) * (grad_maps - along)
-    tl.store(grad_scores + b * L + l, de, mask=l < L)
+        de += read(alphas + b * L + l, l < L) * (grad_maps - along)
+    write(grad_scores + b * L + l, de, l < L)
 
 
 @triton.jit
@@ -231,18 +234,16 @@ def query_backward_kernel(  # type: ignore[no-untyped-def]
     """Write dq_a = u_a sum_l de_l (1 - tanh^2(p_l + q)) of `WIDTH` channels."""
     b, a = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     first = tl.load(images + b).to(tl.int64) * L
-    q = tl.load(from_hidden + b * stride + query_at + a, mask=a < A, other=0).to(tl.float32)
+    q = read(from_hidden + b * stride + query_at + a, a < A)
     total = tl.zeros([WIDTH], tl.float32)
     for start in range(0, L, ROWS):
         l = start + tl.arange(0, ROWS)
-        de = tl.load(grad_scores + b * L + l, mask=l < L, other=0)
+        de = read(grad_scores + b * L + l, l < L)
         inside = (l[:, None] < L) & (a[None, :] < A)
-        p = tl.load(keys + (first + l[:, None]) * A + a[None, :], mask=inside, other=0).to(tl.float32)
+        p = read(keys + (first + l[:, None]) * A + a[None, :], inside)
         t = tanh(p + q[None, :], FAST)
         total += tl.sum(de[:, None] * (1 - t * t), axis=0)
-    total *= tl.load(weights + a, mask=a < A, other=0)
-    written = grad_from_hidden + b * stride + query_at + a
-    tl.store(written, total.to(grad_from_hidden.dtype.element_ty), mask=a < A)
+    write(grad_from_hidden + b * stride + query_at + a, total * read(weights + a, a < A), a < A)
 
 
 @triton.jit
@@ -254,20 +255,20 @@ def keys_backward_kernel(  # type: ignore[no-untyped-def]
     image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     l, a = block * ROWS + tl.arange(0, ROWS), tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
     inside = (l[:, None] < L) & (a[None, :] < A)
-    p = tl.load(keys + (image * L + l[:, None]) * A + a[None, :], mask=inside, other=0).to(tl.float32)
+    p = read(keys + (image * L + l[:, None]) * A + a[None, :], inside)
     dp, du = tl.zeros([ROWS, WIDTH], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)
     for b in range(0, B):
         if tl.load(images + b) == image:
             for step in range(0, T):
                 word = (step * B + b).to(tl.int64)
-                q = tl.load(from_hidden + word * stride + query_at + a, mask=a < A, other=0).to(tl.float32)
-                de = tl.load(grad_scores + word * L + l, mask=l < L, other=0)
+                q = read(from_hidden + word * stride + query_at + a, a < A)
+                de = read(grad_scores + word * L + l, l < L)
                 t = tanh(p + q[None, :], FAST)
                 du += de[:, None] * t
                 dp += de[:, None] * (1 - t * t)
-    dp *= tl.load(weights + a, mask=a < A, other=0)[None, :]
-    tl.store(grad_keys + (image * L + l[:, None]) * A + a[None, :], dp.to(grad_keys.dtype.element_ty), mask=inside)
-    tl.store(grad_weights + (image * tl.num_programs(1) + block) * A + a, tl.sum(du, axis=0), mask=a < A)
+    dp *= read(weights + a, a < A)[None, :]
+    write(grad_keys + (image * L + l[:, None]) * A + a[None, :], dp, inside)
+    write(grad_weights + (image * tl.num_programs(1) + block) * A + a, tl.sum(du, axis=0), a < A)
 
 
 class GPURecurrence(torch.autograd.Function):

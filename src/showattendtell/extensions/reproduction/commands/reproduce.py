@@ -20,7 +20,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.config.entry_point import as_typed
     from showattendtell.config.validation import reading
     from showattendtell.extensions.reproduction.runs import make_runs
-    from showattendtell.extensions.reproduction.work import print_plan, reproduce
+    from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction, print_plan
 
     table = instantiate(config.table, _convert_="all")
     folder = as_typed(Path(config.output or f"runs/paper-{table.folder}").absolute())
@@ -29,7 +29,7 @@ def main(config: DictConfig) -> None:
         if runs:
             print_plan(table, runs, config)
         if not config.plan:
-            reproduce(table, runs, folder, config)
+            Reproduction(table, runs, folder, config, CommandRunner()).reproduce()
 
 
 if __name__ == "__main__":

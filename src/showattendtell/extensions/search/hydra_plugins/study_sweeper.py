@@ -58,7 +58,7 @@ class StudySweeper(Sweeper):
             raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
         monitor = self._common_monitor(overrides)
         fixed = {name: each.get_value_element_as_str() for name, each in overrides.items() if name not in space}
-        self._choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
+        choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
         self._folder.mkdir(parents=True, exist_ok=True)
         storage = open_storage(search.storage, self._folder)
@@ -74,7 +74,10 @@ class StudySweeper(Sweeper):
         worker = Worker(study, self._folder, space, fixed, monitor, search.n_trials)
         runs: list[JobReturn] = []
         while claimed := worker.take(search.n_jobs):
-            jobs = [[*self._in_hydras_form(run), f"hydra.sweep.subdir={number}"] for number, run in claimed.items()]
+            jobs = []
+            for number, settings in claimed.items():
+                arguments = parse("train", [*self._own_folders, choice, *settings]).overrides
+                jobs.append([*arguments, f"hydra.sweep.subdir={number}"])
             results = self._launcher.launch(jobs, initial_job_idx=next(iter(claimed)))
             for number, run in zip(claimed, results, strict=True):
                 if run.status == JobStatus.COMPLETED:
@@ -85,9 +88,6 @@ class StudySweeper(Sweeper):
             if len(runs) >= 3 and all(run.status == JobStatus.FAILED for run in runs):
                 raise UserError("\n  ".join(["all of the first trials failed:", *map(error_of, runs)]))
         report(study, self._folder)
-
-    def _in_hydras_form(self, settings: Sequence[str]) -> list[str]:
-        return parse("train", [*self._own_folders, self._choice, *settings]).overrides
 
     def _common_monitor(self, overrides: dict[str, Override]) -> str:
         """Return the metric that all trials optimize. An experiment, a variant, a reward or the last stage may set it.

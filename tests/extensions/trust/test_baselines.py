@@ -6,27 +6,9 @@ import numpy as np
 import pytest
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.extensions.trust import leave_one_out as baselines
-from showattendtell.extensions.trust.leave_one_out import WeightedReferences, leave_one_out
+from showattendtell.extensions.trust.baselines import WeightedReferences, leave_one_out
 
-WORDS = [
-    "a",
-    "dog",
-    "cat",
-    "man",
-    "runs",
-    "sits",
-    "on",
-    "the",
-    "grass",
-    "red",
-    "ball",
-    "with",
-    "two",
-    "and",
-    "field",
-    "near",
-]
+WORDS = ["a", "dog", "cat", "man", "runs", "sits", "on", "the", "grass", "red", "ball"]
 
 
 def made_up(images: int, seed: int) -> list[list[list[str]]]:
@@ -52,17 +34,6 @@ def test_no_caption_is_better_for_all_images(seed: int):
     best = max(mean_cider(caption, references) for caption in candidates)
     assert list(found) in candidates
     assert mean_cider(list(found), references) == pytest.approx(best)
-
-
-def test_the_first_of_the_shortlist_is_nearly_the_best(monkeypatch: pytest.MonkeyPatch):
-    """Without the exact comparison, which only corrects the ranking."""
-    monkeypatch.setattr(baselines, "SHORTLIST", 1)
-    for seed in range(5):
-        references = made_up(12, seed)
-        scores = sorted(
-            (mean_cider(list(words), references) for words in chain.from_iterable(references)), reverse=True
-        )
-        assert mean_cider(list(WeightedReferences(references).best_constant()), references) >= 0.6 * scores[0]
 
 
 def test_the_consensus_is_the_caption_that_the_others_resemble():
