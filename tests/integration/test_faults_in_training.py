@@ -210,7 +210,7 @@ def test_grids_that_vanish_between_two_runs_are_reported(
     damage(shard)
     resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
     assert_error(
-        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; the next run recreates it"
+        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; prepare and train recreate it"
     )
     assert content(begun) == before
     shutil.rmtree(shard.parent)
