@@ -73,9 +73,7 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
     done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
     done = done._replace(err=done.err.rpartition("\0")[2])  # torch reports SIGBUS too, and ends with a zero byte
-    assert_error(
-        done, "a process that reads images has ended (", "the checkpoints saved before are intact", "resume=true"
-    )
+    assert_error(done, "a process that reads images has ended (", "continues from the last checkpoint", "resume=true")
     assert_whole(folder / name)
     assert_done(train(f"resume={name}"))
     assert_same_end(uninterrupted, folder / name)
@@ -132,14 +130,14 @@ STAGES = [*TINY, "trainer.limit_train_batches=3", 'stages={one: [], two: ["optim
 AT_STAGE_CHANGE = """
 import os, signal
 from showattendtell.training import stages
-run = stages._run_stage
+run = stages.run_stage
 def run_or_die(stage):
     if stage.name == "{name}" and {before}:
         os.kill(os.getpid(), signal.SIGKILL)
     run(stage)
     if stage.name == "{name}":
         os.kill(os.getpid(), signal.SIGKILL)
-stages._run_stage = run_or_die
+stages.run_stage = run_or_die
 """
 
 
@@ -212,7 +210,7 @@ def test_grids_that_vanish_between_two_runs_are_reported(
     damage(shard)
     resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
     assert_error(
-        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; the next run recreates it"
+        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; prepare and train recreate it"
     )
     assert content(begun) == before
     shutil.rmtree(shard.parent)
