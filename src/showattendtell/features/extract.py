@@ -174,7 +174,8 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     """
     rows, columns = plan.settings["grid"]
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
-    size = f"{len(plan.images)} images x {plan.settings['views']} views x {grid}, {decimal(plan.num_bytes)}"
+    views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
+    size = f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
     console.print(f"features: {size}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
     shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     ended = Event()
