@@ -23,7 +23,7 @@ from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_f
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
-from showattendtell.runtime.subprocesses import end_with_parent
+from showattendtell.runtime.launched import end_with_parent
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
