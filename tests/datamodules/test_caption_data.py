@@ -18,8 +18,7 @@ from three_images import (
 
 from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName
 from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.datamodules.loader import read_ahead
-from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
+from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler, read_ahead
 from showattendtell.errors import UserError
 
 

@@ -32,16 +32,17 @@ from showattendtell.datamodules.datasets import (
     default_workers,
     open_source,
 )
-from showattendtell.datamodules.loader import PrefetchDataLoader, outlive_signals
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
     BatchSize,
     EpochBatchSampler,
     LengthBuckets,
     LengthWindows,
+    PrefetchDataLoader,
     RoundRobinBuckets,
     ShardedBatchSampler,
     WholeBatchSampler,
+    outlive_signals,
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction

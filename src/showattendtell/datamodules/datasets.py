@@ -178,10 +178,11 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
+    if augmentation and not encoder.reads_pixels:
+        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
         raise UserError(
-            "augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or leave it out "
-            "and store features.views=2"
+            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
     for field in fields(extraction):
         if not encoder.reads_pixels and getattr(extraction, field.name) != field.default:

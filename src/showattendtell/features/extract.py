@@ -23,7 +23,7 @@ from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_f
 from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
-from showattendtell.runtime.subprocesses import end_with_parent
+from showattendtell.runtime.launched import end_with_parent
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
@@ -174,7 +174,8 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     """
     rows, columns = plan.settings["grid"]
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
-    size = f"{len(plan.images)} images x {plan.settings['views']} views x {grid}, {decimal(plan.num_bytes)}"
+    views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
+    size = f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
     console.print(f"features: {size}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
     shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     ended = Event()

@@ -3,6 +3,8 @@
 import resource
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,9 @@ from torch.optim import Optimizer
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import MetricsFile
+
+SENT = ".dashboards"
+"""File in a run's folder with the last step whose figures the dashboards have."""
 
 
 class StepMetrics(Callback):
@@ -41,10 +46,14 @@ class StepMetrics(Callback):
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
         self._rates: list[float] = []  # learning rates at the last step
+        self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
         self._last_printed = self._last_batch = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
+            with suppress(OSError, ValueError):
+                self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
         self._last_printed = self._last_batch = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -91,8 +100,9 @@ class StepMetrics(Callback):
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
+        step = trainer.global_step - 1  # the number that Lightning logs
         is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_logged or is_accumulating(trainer):
+        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
             return
         device = trainer.strategy.root_device
         if device.type == "cuda":
@@ -106,7 +116,10 @@ class StepMetrics(Callback):
         if self.loss is not None:
             metrics["train/loss_step"] = float(mean_over_processes(self.loss))
         for logger in loggers:
-            logger.log_metrics(metrics, trainer.global_step - 1)  # the number that Lightning logs
+            logger.log_metrics(metrics, step)
+        if rank() == 0:
+            with suppress(OSError):  # if the disk is full, the checkpoint reports it
+                (Path(trainer.default_root_dir) / SENT).write_text(str(step))
 
     def _is_due(self, now: float) -> bool:
         """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""

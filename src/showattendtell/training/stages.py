@@ -14,8 +14,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, write_json
-from showattendtell.runtime.launched import is_launched
-from showattendtell.runtime.subprocesses import Subcommands
+from showattendtell.runtime.launched import Subcommands, is_launched
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, check_unused, command_of, discard, is_resumed, is_trained, peek
 

@@ -31,7 +31,7 @@ from showattendtell.extensions.reproduction.runs import (
 )
 from showattendtell.extensions.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of
 from showattendtell.runtime.files import BEST, LOCK, duration, exists_error, file_lock, lock_file, read_times
-from showattendtell.runtime.subprocesses import Subcommands
+from showattendtell.runtime.launched import Subcommands
 
 NUM_PHOTOGRAPHS = 20
 
