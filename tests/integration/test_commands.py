@@ -305,7 +305,7 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     assert scored["attention_baselines"]["uniform"]["attention_correctness"] == pytest.approx(50)
     assert_error(
         run("evaluate", f"checkpoint={other}", "metrics=[attention]", "dataset.entities=none.zip"),
-        "none.zip does not exist",
+        "none.zip is no file or folder",
     )
 
 

@@ -298,7 +298,7 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
         [
             ([], ["results.json holds no references", "references=..."]),
             (["references=nowhere"], ["nowhere does not exist"]),
-            (["references=."], [". is a folder"]),
+            (["references=."], ["it is a folder"]),
             (["references=x*"], ["no file matches x*"]),
             (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
             (

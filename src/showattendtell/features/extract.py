@@ -1,6 +1,7 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,7 +177,9 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
     size = f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
-    console.print(f"features: {size}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = decimal(shutil.disk_usage(existing).free)
+    console.print(f"features: {size}\n  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
     shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     ended = Event()
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
