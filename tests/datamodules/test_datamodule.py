@@ -121,7 +121,8 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
     with pytest.raises(UserError, match=r"^image nowhere.png does not exist$"):
         next(iter(data.train_dataloader()))
     for worker in multiprocessing.active_children():
-        worker.terminate()  # torch would wait for it for 10 seconds
+        worker.kill()  # torch would wait for it for 10 seconds, and it outlives SIGTERM for 30
+        worker.join()
 
 
 @pytest.mark.parametrize(
