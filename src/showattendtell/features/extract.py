@@ -16,7 +16,7 @@ import torch
 import torch.multiprocessing as multiprocessing
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from showattendtell.errors import UserError
 from showattendtell.features.encoding import EngineName, ImageEncoding, Precision
@@ -180,10 +180,11 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     free = decimal(shutil.disk_usage(existing).free)
     console.print(f"features: {size}\n  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
-    shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    speed = TextColumn("{task.fields[speed]}")
+    shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), speed, TimeRemainingColumn())
     ended = Event()
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
-        progress.add_task("features", total=len(plan.images))
+        progress.add_task("features", total=len(plan.images), speed="")
         follow = Thread(target=_follow, args=(progress, path, plan, ended, hint))
         follow.start()
         try:
@@ -199,8 +200,11 @@ def _follow(progress: Progress, path: Path, plan: StorePlan, ended: Event, hint:
     console, [task] = progress.console, progress.tasks
     while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
         progress.update(task.id, completed=count_written(path, plan))
+        if task.speed:
+            progress.update(task.id, speed=f"{task.speed:.1f} images/s")
         if not console.is_terminal:
-            console.print(f"features: {task.completed:.0f} of {task.total:.0f} images", highlight=False)
+            done = f"features: {task.completed:.0f} of {task.total:.0f} images"
+            console.print(", ".join(filter(None, [done, task.fields["speed"]])), highlight=False)
         remaining = task.time_remaining or 0
         if hint and remaining > PATIENCE:
             console.print(f"  about {remaining / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
