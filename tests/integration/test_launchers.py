@@ -203,6 +203,6 @@ def test_trainings_at_once_share_one_store_and_leave_what_each_would_alone(
     [drawings] = (tmp_path / "cache/shapes").iterdir()
     assert len(list(drawings.iterdir())) == sum(SIZES.values())
     [store] = find_stores(tmp_path / "cache")
-    verify_changed(store.path)
-    assert len(FeatureStore(store.path)) == sum(SIZES.values())
-    assert {file.suffix for file in store.path.iterdir()} == {".npy", ".json"}
+    verify_changed(store)
+    assert len(FeatureStore(store)) == sum(SIZES.values())
+    assert {file.suffix for file in store.iterdir()} == {".npy", ".json"}
