@@ -26,6 +26,7 @@ from showattendtell.data.parsing import (
     read_text,
 )
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import expand_home
 
 PLAIN = "plain lines"
 
@@ -266,7 +267,7 @@ def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in [patterns] if isinstance(patterns, str) else patterns:
-        path = Path(name).expanduser()
+        path = expand_home(name)
         is_file = path.exists() or not set(name) & set("*?[")
         matches = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:

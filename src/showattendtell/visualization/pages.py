@@ -137,7 +137,7 @@ class ImageCaptions:
         Raises:
             UserError: the file exists or cannot be written, or its suffix is unknown.
         """
-        draw_picture(self.as_drawn(), new_path(path))
+        draw_picture(self.as_drawn(), new_path(Path(path)))
 
     def as_drawn(self) -> Drawing:
         """Return what the functions of `heatmaps` draw."""
