@@ -9,13 +9,12 @@ from showattendtell.data.assembly import (
     assemble,
     check_images,
     find,
-    join_restval,
     look_in,
     open_folder,
-    split_by_hash,
 )
 from showattendtell.data.json_formats import read_coco_captions, read_karpathy
 from showattendtell.data.parsing import CaptionFile, read_json
+from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection

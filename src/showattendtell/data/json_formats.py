@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from showattendtell.data.parsing import (
-    CAPTION_FIELDS,
-    IMAGE_FIELDS,
     CaptionEntry,
     CaptionFile,
     check_layout,
     collect,
+    find_columns,
     parse_json,
     read_json,
     read_text,
+    refuse_columns,
     to_split,
 )
 from showattendtell.errors import UserError
@@ -26,35 +26,60 @@ ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
 """A name, or a number as in COCO."""
 
 
-class CaptionRecord(BaseModel):
-    """An image with one or several captions, in JSON lines or COCO's results."""
+def _as_list(said: Any) -> Any:
+    """Return captions as a list: of one caption, or of several, each a text or an object such as `{"caption": ...}`."""
+    if isinstance(said, list):
+        return [caption for one in said for caption in ([one] if isinstance(one, str) else _as_list(one))]
+    columns = find_columns(["image", *said]) if isinstance(said, dict) else None
+    return _as_list(said[columns[1][0]]) if columns else [said]
 
-    model_config = ConfigDict(extra="allow")
 
-    image: ImageName = Field(validation_alias=AliasChoices(*IMAGE_FIELDS))
-    captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
-        validation_alias=AliasChoices(*CAPTION_FIELDS, "captions")
-    )
+Said = Annotated[list[str], BeforeValidator(_as_list)]
 
-    def entry(self, origin: str) -> CaptionEntry:
-        fields = self.model_extra or {}
-        if "captions" in fields:
-            raise UserError(f"{origin} has captions in two fields, also in captions; leave one")
-        return origin, self.image, self.captions, fields
+
+def read_record(record: Any, origin: str) -> CaptionEntry:
+    """Read an object with an image, one or several captions, and other fields, such as a split."""
+    fields = check_layout(record, dict[str, Any], origin)
+    columns = find_columns(fields)
+    if columns is None:
+        raise refuse_columns(fields, origin)
+    image = check_layout(fields.pop(columns[0]), ImageName, f"{origin}, {columns[0]}")
+    captions = [check_layout(fields.pop(name), Said, f"{origin}, {name}") for name in columns[1]]
+    return origin, image, [caption for said in captions for caption in said], fields
 
 
 def read_json_lines(path: Path) -> CaptionFile:
     """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
     lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
-    entries = (check_layout(parse_json(line, origin), CaptionRecord, origin).entry(origin) for origin, line in lines)
-    return collect("JSON lines", entries, path)
+    return collect("JSON lines", (read_record(parse_json(line, origin), origin) for origin, line in lines), path)
 
 
 def read_coco_results(path: Path) -> CaptionFile:
     """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
-    content = parse_json(read_text(path), str(path))
-    entries = check_layout(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
-    return collect("COCO results", (record.entry(f"{path}, {i}") for i, record in enumerate(entries)), path)
+    records = check_layout(parse_json(read_text(path), str(path)), list[Any], f"{path} is not in COCO's results layout")
+    return collect("COCO results", (read_record(record, f"{path}, {i}") for i, record in enumerate(records)), path)
+
+
+def read_mapping(path: Path) -> CaptionFile:
+    """Read captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
+    a table by column, as pandas writes it; or records in one field, as in `{"annotations": [...]}`.
+
+    Raises:
+        UserError: the file has another layout.
+    """
+    content = check_layout(parse_json(read_text(path), str(path)), dict[str, Any], str(path))
+    records = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    columns = find_columns(content)
+    if columns and all(isinstance(content[name], dict) for name in (columns[0], *columns[1])):
+        rows = [{name: column.get(row) for name, column in content.items()} for row in content[columns[0]]]
+        records = [rows]
+    if len(records) == 1 and find_columns(records[0][0]):
+        return collect("JSON", (read_record(record, f"{path}, {i}") for i, record in enumerate(records[0])), path)
+    known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"
+    message = f"{path} is JSON of no known layout; known are {known}"
+    return CaptionFile(
+        "captions by image", {image: check_layout(said, Said, message) for image, said in content.items()}
+    )
 
 
 @dataclass(slots=True)
@@ -69,6 +94,7 @@ class CocoCaption:
     image_id: ImageName
     caption: str
     split: Any = None
+    is_rejected: bool = False  # by VizWiz, for a photograph that shows too little
 
 
 @dataclass(slots=True)
@@ -96,14 +122,21 @@ def read_coco_captions(path: Path) -> CaptionFile:
             )
         if annotation.split is not None:
             split_of[annotation.image_id] = annotation.split
+    kept = [annotation for annotation in content.annotations if not annotation.is_rejected]
+    rejected = {annotation.image_id for annotation in content.annotations} - {
+        annotation.image_id for annotation in kept
+    }
     # images without captions have an entry too
     records: list[tuple[str, str, Any]] = [(image.id, "", image.split) for image in content.images]
-    records += [(annotation.image_id, annotation.caption, annotation.split) for annotation in content.annotations]
+    records = [record for record in records if record[0] not in rejected]
+    records += [(annotation.image_id, annotation.caption, annotation.split) for annotation in kept]
     entries: list[CaptionEntry] = []
     for number, caption, split in records:
         fields = {"split": split_of[number] if split is None else split}
         entries.append((f"{path}, image {number}", names[number], [caption] if caption else [], fields))
-    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names))
+    left_out = len(content.annotations) - len(kept)
+    notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
+    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
 
 
 @dataclass(slots=True)

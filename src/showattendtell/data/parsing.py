@@ -126,9 +126,35 @@ CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
 """An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
 
 
-IMAGE_FIELDS = ("image", "file", "file_name", "filename", "image_name", "image_id")
-CAPTION_FIELDS = ("caption", "text", "comment")
-"""Names of the column or field of images and of captions, in any case; the first that exists counts."""
+_FILE_FIELDS = ("image", "file", "filename", "imagename", "imagefile", "imagefilename", "filepath", "imagepath", "path")
+IMAGE_FIELDS = (*_FILE_FIELDS, "photo", "picture", "img", "imgname", "imgpath", "imageid", "imgid", "name", "id")
+CAPTION_FIELDS = ("caption", "text", "comment", "sentence", "description", "alttext", "prompt", "raw")
+"""Names of the column or field of images and of captions, as `plain_name` gives them; the first that exists counts."""
+
+
+def plain_name(field: str) -> str:
+    """Return the name of a field without case, spaces and marks: `imagename` for `Image name` and `image_name`."""
+    return re.sub(r"[\W_]", "", field).lower()
+
+
+def find_columns(fields: Iterable[str]) -> tuple[str, list[str]] | None:
+    """Return the field of the image, and those of its captions, such as `caption` and `caption_2`; None without any."""
+    plain = {plain_name(field): field for field in fields}
+    image = next((plain[name] for name in IMAGE_FIELDS if name in plain), None)
+    for name in CAPTION_FIELDS:
+        captions = [field for found, field in plain.items() if re.fullmatch(rf"{name}s?\d*", found)]
+        if image and captions:
+            return image, captions
+    return None
+
+
+def refuse_columns(fields: Iterable[str], origin: str) -> UserError:
+    """Return the error for a table or record without a known field of images or of captions."""
+    names = ", ".join(fields)
+    return UserError(
+        f"{origin} has the columns {names[:200]}; name that of the images image and that of the captions caption"
+    )
+
 
 SPLIT_NAMES = {
     "train": ("train", "training", "trn"),
@@ -148,7 +174,7 @@ SPLIT_FIELDS |= {"subset", "set", "partition", "fold", "phase", "istrain", "isva
 
 def is_split_field(name: str) -> bool:
     """Return whether a field or column has the split of an image."""
-    return re.sub(r"[\W_]", "", name).lower() in SPLIT_FIELDS
+    return plain_name(name) in SPLIT_FIELDS
 
 
 def holds_split(value: Any) -> bool:
