@@ -252,14 +252,14 @@ def read_frame(path: Path) -> CaptionFile:
     except Exception as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); save it as captions.csv") from None
     names = [str(name) for name in frame.columns]
+    if any(isinstance(cell, dict) for cell in frame.head(1).to_numpy().flat):
+        raise UserError(f"{path} holds photographs; give what datasets.load_dataset reads from it to CustomDataModule")
     rows = enumerate(frame.astype(object).where(frame.notna(), "").itertuples(index=False), start=2)
     return read_rows(path, names, ((number, [_as_text(cell) for cell in row]) for number, row in rows), "\t")
 
 
 def _as_text(cell: Any) -> str:
     """Return a cell as it would be in CSV; a list of captions as JSON."""
-    if isinstance(cell, dict):  # an image of Hugging Face: its bytes and its path
-        return str(cell.get("path") or "")
     return (
         json.dumps(list(cell)) if hasattr(cell, "__len__") and not isinstance(cell, str | bytes) else str(cell).strip()
     )

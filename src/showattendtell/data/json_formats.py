@@ -22,8 +22,13 @@ from showattendtell.data.parsing import (
 )
 from showattendtell.errors import UserError
 
-ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
-"""A name, or a number as in COCO."""
+
+def _whole(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), BeforeValidator(_whole)]
+"""A name, or a number as in COCO, which pandas may write as 42.0."""
 
 
 def _as_list(said: Any) -> Any:
@@ -70,9 +75,11 @@ def read_mapping(path: Path) -> CaptionFile:
     content = check_layout(parse_json(read_text(path), str(path)), dict[str, Any], str(path))
     records = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     columns = find_columns(content)
-    if columns and all(isinstance(content[name], dict) for name in (columns[0], *columns[1])):
-        rows = [{name: column.get(row) for name, column in content.items()} for row in content[columns[0]]]
-        records = [rows]
+    if columns and all(isinstance(column, dict | list) for column in content.values()):
+        by_row = {
+            name: column if isinstance(column, dict) else dict(enumerate(column)) for name, column in content.items()
+        }
+        records = [[{name: column.get(row) for name, column in by_row.items()} for row in by_row[columns[0]]]]
     if len(records) == 1 and find_columns(records[0][0]):
         return collect("JSON", (read_record(record, f"{path}, {i}") for i, record in enumerate(records[0])), path)
     known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"

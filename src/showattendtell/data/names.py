@@ -55,10 +55,10 @@ class Names:
         parts = spelling(name)
         number = parts[-1].lstrip("0") if parts[-1].isdecimal() else ""
         candidates = self._known.get(parts[-1]) or self._known.get(f"number {number}") or ()
-        agreeing = sorted((agreement(parts, spelling(known)), known) for known in candidates)
-        if not agreeing or (len(agreeing) > 1 and agreeing[-1][0] == agreeing[-2][0]):
+        agreeing = sorted((*_agreement(parts, spelling(known)), known) for known in candidates)
+        if not agreeing or (len(agreeing) > 1 and agreeing[-1][:2] == agreeing[-2][:2]):
             return None
-        agreed, best = agreeing[-1]
+        agreed, _, best = agreeing[-1]
         return best, agreed
 
     def find_name(self, name: str) -> str:
@@ -75,9 +75,9 @@ def spelling(name: str) -> list[str]:
     return [*folders, stem]
 
 
-def agreement(parts: list[str], others: list[str]) -> int:
-    """Return the number of last parts that agree; the last one counts in any case."""
+def _agreement(parts: list[str], others: list[str]) -> tuple[int, bool]:
+    """Return the number of last parts that agree, of which one does in any case; and whether all of `others` do."""
     length = 1
     while length < min(len(parts), len(others)) and parts[-length - 1] == others[-length - 1]:
         length += 1
-    return length
+    return length, length == len(others)

@@ -128,7 +128,8 @@ CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
 
 _FILE_FIELDS = ("image", "file", "filename", "imagename", "imagefile", "imagefilename", "filepath", "imagepath", "path")
 IMAGE_FIELDS = (*_FILE_FIELDS, "photo", "picture", "img", "imgname", "imgpath", "imageid", "imgid", "name", "id")
-CAPTION_FIELDS = ("caption", "text", "comment", "sentence", "description", "alttext", "prompt", "raw")
+_WRITTEN_FIELDS = ("generated", "generatedcaption", "prediction", "predcaption", "predictedcaption", "hypothesis")
+CAPTION_FIELDS = ("caption", "text", "comment", "sentence", "description", "alttext", "prompt", "raw", *_WRITTEN_FIELDS)
 """Names of the column or field of images and of captions, as `plain_name` gives them; the first that exists counts."""
 
 

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from rich import get_console
 
 from showattendtell.config.entry_point import read_choices
-from showattendtell.config.instantiate import build, build_captioner, build_source
+from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
 from showattendtell.config.validation import TARGET
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import Vocabulary
@@ -76,7 +76,7 @@ def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
 
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
-    dataset, encoder = build(config.dataset), build(config.encoder)
+    dataset, encoder = build_dataset(config), build(config.encoder)
     origin = find_initial_checkpoint(config)
     if origin:
         origin.load_encoder(encoder)

@@ -139,6 +139,22 @@ def _groups(names: Iterable[str], others: Labels) -> list[Labels]:
     return [BLEU, BLEU_WITH_PENALTY, METRICS, own, others, COUNTS]
 
 
+FEW = 500
+"""Number of images below which the intervals of scores are printed."""
+
+
+def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images: int) -> list[str]:
+    """Return a sentence with the 95 % intervals of the main scores on few images."""
+    ranges = [
+        f"{HEADINGS[name].replace('B-4', 'BLEU-4')} {intervals[name][0]:.1f} to {intervals[name][1]:.1f}"
+        for name in ("bleu4", "meteor", "cider")
+        if name in intervals
+    ]
+    if num_images >= FEW or not ranges:
+        return []
+    return [f"{num_images:,} images are few; 95 % intervals over resamples of them: {', '.join(ranges)}"]
+
+
 def print_comparison(comparison: Comparison, title: str) -> None:
     """Print the differences in score between the second and the first of two sets of captions."""
     table = Table("")
