@@ -151,6 +151,8 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         write(root / "captions.csv", "image,caption\n" + "".join(f"{i},{c.replace(' ,', ',')}\n" for i, c in PAIRS)),
     )[0],
     "captions by image": as_json(SAID),
+    "captions in the images": as_json({"images": [{"filename": i, "captions": said} for i, said in SAID.items()]}),
+    "names of Label Studio": tables(written=lambda image: f"/data/upload/1/0a1b2c3d-{image}"),
     "objects by image": as_json({image: [{"caption": caption} for caption in said] for image, said in SAID.items()}),
     "records in a field": as_json({"version": 1, "annotations": RECORDS}),
     "columns of pandas": as_json({key: {str(n): row[key] for n, row in enumerate(RECORDS)} for key in RECORDS[0]}),
@@ -240,6 +242,10 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
     [
         (lambda root: (put(root), write(root / "captions.pkl", "x")), "captions.pkl is a pickle, which may run a prog"),
         (lambda root: put(root), "no captions were found in .*dataset.captions="),
+        (
+            lambda root: (put(root.parent / "own"), write(root.parent / "captions.csv", "x")),
+            "captions.csv is next to it: set d",
+        ),
         (lambda root: write(root / "images.zip", "x"), "holds no images; unpack images.zip"),
         (
             lambda root: (put(root), table(root / "captions.csv", ["bild", "text"], PAIRS)),
@@ -252,9 +258,10 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
     ],
 )
 def test_what_stops_a_layout_is_said_in_one_sentence(tmp_path: Path, build: Callable[[Path], Any], sentence: str):
-    build(tmp_path)
+    (tmp_path / "own").mkdir()
+    build(tmp_path / "own")
     with pytest.raises(UserError, match=sentence):
-        read_custom(str(tmp_path))
+        read_custom(str(tmp_path / "own"))
 
 
 @pytest.mark.parametrize("suffix", ["xlsx", "parquet", "feather"])

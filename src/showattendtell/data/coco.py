@@ -21,11 +21,13 @@ from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
+KARPATHY = "dataset_coco.json"
+
 
 @paused_collection()
 def read_coco(
     root: str,
-    captions: str = "dataset_coco.json",
+    captions: str = KARPATHY,
     train_on_restval: bool = True,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
@@ -87,7 +89,8 @@ def read_coco2017(
 
 
 def _find_text(root: Path, name: str) -> Path:
-    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], "the caption file")
+    hint = " (showattendtell download dataset=coco 'parts=[splits]' fetches it)" if name == KARPATHY else ""
+    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], f"the caption file{hint}")
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:

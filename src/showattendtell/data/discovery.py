@@ -22,7 +22,7 @@ PREFERRED = (r"captions?", r"metadata", r".*caption.*", r"results.*", r".*annot.
 START = 2**16
 """Bytes at both ends of a file that are searched for captions."""
 
-_HAS_CAPTIONS = re.compile(rf'"({"|".join(CAPTION_FIELDS)})s?_?\d*"\s*:', re.IGNORECASE)
+_HAS_CAPTIONS = re.compile(rf'"({"|".join(CAPTION_FIELDS)})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
 _BY_IMAGE = re.compile(r'\s*\{\s*"[^"]+\.(jpe?g|png|webp)"\s*:', re.IGNORECASE)
 
 
@@ -35,10 +35,13 @@ def caption_files(root: Path) -> dict[str, Path]:
         UserError: several files are equally likely.
     """
     ranked: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
+    beside = {os.path.splitext(photograph)[0] for photograph in photographs(root)}
     for pattern in ("*", "*/*", "*/*/*"):
         for path in root.glob(pattern):
             suffix, stem = path.suffix.lower(), path.stem.lower()
             if suffix not in (*TEXTS, *FRAMES, *PICKLES) or path.name.startswith(".") or not path.is_file():
+                continue
+            if str(path.with_suffix("")) in beside:
                 continue
             rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, stem))
             if (rank == 0 and path.parent == root) or _holds_captions(path):
@@ -152,6 +155,12 @@ def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_miss
     return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
 
 
+def hint_above(root: Path) -> str:
+    """Return what to set if the captions are next to the folder of the data set; an empty text if they are not."""
+    above = [path for name in ("captions.*", "results*.*", "*.token*") for path in sorted(root.parent.glob(name))]
+    return f"{above[0].name} is next to it: set dataset.root={root.parent}, or " if above else ""
+
+
 def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
     """Return the texts under a folder by their path in it, without suffix."""
     return {
@@ -173,8 +182,8 @@ def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], text
     if len(without_text) == len(images):
         raise UserError(
             f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor a "
-            f"text next to {without_text[0]} and the other {len(images) - 1:,} images; give the file as "
-            "dataset.captions=..."
+            f"text next to {without_text[0]} and the other {len(images) - 1:,} images; {hint_above(root)}give the file "
+            "as dataset.captions=..."
         )
     if without_text:
         raise UserError(

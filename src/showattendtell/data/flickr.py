@@ -10,7 +10,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
-from showattendtell.data.discovery import read_found, read_references
+from showattendtell.data.discovery import hint_above, read_found, read_references
 from showattendtell.data.formats import read_token_file
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import CaptionFile, read_list
@@ -150,7 +150,10 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFi
         file = read_token_file(path) if ".token" in path.name else read_references(path)
     if file is None:
         name = captions or layout.tokens
-        raise UserError(f"the captions were not found in {folder}; looked for {name} there and in {layout.texts}")
+        raise UserError(
+            f"the captions were not found in {folder}: {name} is neither there nor in {layout.texts}; "
+            f"{hint_above(folder)}give a file as dataset.captions=..."
+        )
     if file.splits:
         return file
     lists = {split: look_in([*([path.parent] if path else []), *folders], name) for split, name in layout.lists.items()}

@@ -163,7 +163,7 @@ def read_table(path: Path) -> CaptionFile:
     The delimiter is a comma, a tab, a semicolon or a vertical line. A table of two columns needs no header. In the last
     column a caption may have commas without quotes.
     """
-    text = read_text(path)
+    text = re.sub(r"\A\s*sep=.\n", "\n", read_text(path))  # for Excel
     header = text.lstrip().partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
@@ -350,5 +350,7 @@ def _find_json_reader(path: Path, text: str) -> Callable[[Path], CaptionFile]:
     if has("captions", "references"):
         return read_results
     if has("images"):
-        return read_coco_captions if has("annotations") else read_karpathy
+        if has("annotations"):
+            return read_coco_captions
+        return read_karpathy if has("sentences") or not has("captions?") else read_mapping
     return read_mapping

@@ -35,6 +35,8 @@ def _as_list(said: Any) -> Any:
     """Return captions as a list: of one caption, or of several, each a text or an object such as `{"caption": ...}`."""
     if isinstance(said, list):
         return [caption for one in said for caption in ([one] if isinstance(one, str) else _as_list(one))]
+    if said is None:
+        return []
     columns = find_columns(["image", *said]) if isinstance(said, dict) else None
     return _as_list(said[columns[1][0]]) if columns else [said]
 

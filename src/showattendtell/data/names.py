@@ -15,6 +15,9 @@ DEEPEST = 6
 _NUMBER = re.compile(r"(?:.*[a-z_-])?0*(\d+)")
 """The stem of a numbered file: `COCO_val2014_000000000042`, `img_42` or `42`."""
 
+_UPLOADED = re.compile(r"[0-9a-f]{8}-")
+"""What Label Studio puts before the name of an upload."""
+
 _LEADS_OUT = re.compile(r"(\w:)?[/\\]+|(\.{1,2}[/\\]+)+")
 
 
@@ -54,7 +57,8 @@ class Names:
         none does, or several do alike. A number fits a name that ends with it."""
         parts = spelling(name)
         number = parts[-1].lstrip("0") if parts[-1].isdecimal() else ""
-        candidates = self._known.get(parts[-1]) or self._known.get(f"number {number}") or ()
+        spellings = (parts[-1], f"number {number}", _UPLOADED.sub("", parts[-1]))
+        candidates = next((self._known[stem] for stem in spellings if stem in self._known), ())
         agreeing = sorted((*_agreement(parts, spelling(known)), known) for known in candidates)
         if not agreeing or (len(agreeing) > 1 and agreeing[-1][:2] == agreeing[-2][:2]):
             return None

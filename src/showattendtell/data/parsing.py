@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -26,11 +27,15 @@ def read_text(path: Path) -> str:
     """
     try:
         check_regular(path)
-        text = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+        raise UserError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8 (in Excel: CSV UTF-8)"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     if "\0" in text:
@@ -143,7 +148,7 @@ def find_columns(fields: Iterable[str]) -> tuple[str, list[str]] | None:
     plain = {plain_name(field): field for field in fields}
     image = next((plain[name] for name in IMAGE_FIELDS if name in plain), None)
     for name in CAPTION_FIELDS:
-        captions = [field for found, field in plain.items() if re.fullmatch(rf"{name}s?\d*", found)]
+        captions = [field for found, field in plain.items() if re.fullmatch(rf"{name}(s|str)?\d*", found)]
         if image and captions:
             return image, captions
     return None

@@ -42,7 +42,9 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
             splits[largest].remove(chosen)
             splits[split].append(chosen)
         if not splits[split]:
-            raise UserError(f"there are fewer images than splits, so none is left for {split}; add images")
+            raise UserError(
+                f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
+            )
     return {split: splits[split] for split in names}
 
 
