@@ -44,7 +44,7 @@ from showattendtell.training.trainer import (
     validate_combination,
 )
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.tables import print_dataset
+from showattendtell.visualization.tables import print_dataset, print_notes
 
 PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
 PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
@@ -77,6 +77,8 @@ def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build_dataset(config), build(config.encoder)
+    print_notes(dataset.notes)  # before features are computed
+    num_printed = len(dataset.notes)
     origin = find_initial_checkpoint(config)
     if origin:
         origin.load_encoder(encoder)
@@ -86,7 +88,7 @@ def build_data(config: DictConfig) -> TrainingData:
     references, extras = dataset.split("train"), build_extras(config)
     for extra in extras.values():
         dataset = extra.change_data(dataset, vocabulary.tokenizer)
-    print_dataset(dataset, vocabulary)
+    print_dataset(dataset._replace(notes=dataset.notes[num_printed:]), vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
 
