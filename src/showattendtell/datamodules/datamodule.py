@@ -396,7 +396,10 @@ class Flickr8kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr8k)
-    defaults: ClassVar = {"root": "data/flickr8k", "absent": ["3050606344_af711c726c.jpg"]}
+    defaults: ClassVar = {
+        "root": "data/flickr8k",
+        "absent": ["3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"],
+    }
 
 
 class Flickr30kDataModule(FolderDataModule):
