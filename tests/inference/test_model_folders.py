@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from hub_server import OTHER_HUB, serve_hub
+from huggingface_hub import HfApi, RepoUrl
 
+from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
 from showattendtell.inference.loading import bundled_models, find_model, next_to
+from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
 
 CARD = {
     "format": 3,
@@ -153,3 +157,23 @@ def test_a_model_that_is_not_on_the_hub_is_reported(fetch: Callable[[str, str], 
     for endpoint in (hub, "http://127.0.0.1:9"):
         failed = fetch("someone/other", endpoint)
         assert "the model someone/other does not exist here and could not be downloaded from the hub" in failed.err
+
+
+def test_a_published_model_captions_by_its_name_and_says_what_its_card_does(
+    run_forked: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def upload(_: HfApi, folder_path: Path, **others: Any) -> None:
+        shutil.copytree(folder_path, tmp_path / "published")
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda _, repo_id, **others: RepoUrl(f"https://huggingface.co/{repo_id}"))
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    about = {"name": "Birds", "note": "knows birds"}
+    load(device="cpu").push_to_hub("someone/birds", model_card_kwargs=about)
+    files = {f"/someone/birds/resolve/main/{file.name}": file for file in (tmp_path / "published").iterdir()}
+    photograph = str(EXAMPLE_FOLDER / EXAMPLES[0].file)
+    with serve_hub(files) as hub:
+        places = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        settings = ["checkpoint=someone/birds", photograph, "formats=[jsonl]"]
+        done = run_forked("caption", *settings, folder=tmp_path, first=OTHER_HUB, **places)
+    assert done.out.strip() == load(device="cpu")(photograph).caption, done.err
+    assert "note: someone/birds knows birds" in done.err
