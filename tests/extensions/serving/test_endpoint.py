@@ -198,7 +198,7 @@ FORMS = ["api/caption", "api/picture", "cards"]
 @pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 200), ("OPTIONS", 204)])
 def test_a_check_of_a_proxy_needs_no_host(served: Served, method: str, status: int):
     place = urlsplit(served.address)
-    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=900) as connection:
         connection.sendall(f"{method} /health HTTP/1.0\r\n\r\n".encode())
         assert connection.makefile().readline().split()[1] == str(status)
 
