@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_mod
 
 FETCH = """
 from showattendtell.inference.checkpoints import read_model_folder
-from showattendtell.inference.loading import find_model
-print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
+from showattendtell.inference.loading import find_model, note_about
+print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]), note_about([sys.argv[0]]), sep="\\n")
 """
 
 
@@ -123,7 +124,8 @@ def hub(tmp_path: Path) -> Iterator[str]:
     """The address of a hub that has someone/model."""
     folder = tmp_path / "published"
     write_model_folder(folder, CARD, STATE, with_encoder=True)
-    places = [(revision, name) for revision in ("main", "v1") for name in (CONFIG, WEIGHTS)]
+    (folder / "README.md").write_text("---\nnote: knows birds\n---\n", encoding="utf-8")
+    places = [("main", "README.md"), *product(("main", "v1"), (CONFIG, WEIGHTS))]
     with serve_hub({f"/someone/model/resolve/{revision}/{name}": folder / name for revision, name in places}) as hub:
         yield hub
 
@@ -139,10 +141,12 @@ def fetch(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str, str], 
 
 def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(fetch: Callable[[str, str], Any], hub: str):
     fetched = fetch("someone/model", hub)
-    assert fetched.out.split() == sorted(name for name in STATE if not name.startswith("loss.")), fetched.err
+    *names, note = fetched.out.splitlines()
+    assert names == sorted(name for name in STATE if not name.startswith("loss.")), fetched.err
+    assert note == "someone/model knows birds"
     offline = fetch("someone/model", "http://127.0.0.1:9")
     assert offline.out == fetched.out, offline.err
-    assert fetch("someone/model@v1", hub).out == fetched.out
+    assert fetch("someone/model@v1", hub).out.splitlines() == [*names, "someone/model@v1 knows birds"]
 
 
 def test_a_model_that_is_not_on_the_hub_is_reported(fetch: Callable[[str, str], Any], hub: str):
