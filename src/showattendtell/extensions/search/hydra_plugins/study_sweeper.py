@@ -17,6 +17,7 @@ from showattendtell.config.compose import compose, sweep_values
 from showattendtell.config.entry_point import as_typed, config_dirs
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.errors import UserError
+from showattendtell.settings import short_metric
 
 
 class StudySweeper(Sweeper):
@@ -113,7 +114,7 @@ class StudySweeper(Sweeper):
         if config.stages:
             *_, last = (list(stage) for stage in config.stages.values() if not isinstance(stage, DictConfig))
             config = compose("train", [*arguments, *last, "stages=null"])
-        return str(config.monitor)
+        return short_metric(config.monitor)
 
 
 def error_of(run: JobReturn) -> str:
