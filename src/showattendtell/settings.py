@@ -54,6 +54,11 @@ def is_url(text: str) -> bool:
     return text.lower().startswith(("http://", "https://"))
 
 
+def short_metric(monitor: str) -> str:
+    """Return bleu4, cider or nll for a metric that may have its name in `metrics.csv`, such as val/nll_per_word."""
+    return monitor.removeprefix("val/").removesuffix("_per_word")
+
+
 def may_differ(setting: str) -> bool:
     """Return whether a resumed run may have another value of the setting than the run had before."""
     return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER)

@@ -123,6 +123,11 @@ class Dataset(NamedTuple):
     def examples(self) -> list[Example]:
         return [example for split in self.splits.values() for example in split]
 
+    def first(self, number: int) -> Dataset:
+        """Return a data set of the first images of each split."""
+        splits = {name: split[:number] for name, split in self.splits.items()}
+        return self._replace(name=f"{self.name}-first{number}", splits=splits)
+
     def without(self, images: Iterable[str]) -> Dataset:
         """Return the data set without the named images."""
         left_out = set(images)

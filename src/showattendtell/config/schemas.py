@@ -32,13 +32,13 @@ class TrainConfig:
             matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
             embeddings of its own.
         freeze_embeddings: do not train the word embeddings.
-        monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
-            per word of the reference captions.
+        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, -log p
+            per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
         checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
             Another is written before each validation. Training waits while a checkpoint is written.
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
-            run's folder resumes that run, with its settings.
+            run's folder, or a checkpoint in it, resumes that run, with its settings.
         stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
             each starts from the best checkpoint of the previous one. A stage {average: [NAME, ...]} averages the
             weights of stages before it.
@@ -51,7 +51,7 @@ class TrainConfig:
     init_vocabulary: Literal["checkpoint", "extended"] | Text
     init_embeddings: Text | None
     freeze_embeddings: bool
-    monitor: Literal["bleu4", "cider", "nll"]
+    monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     resume: bool | Text

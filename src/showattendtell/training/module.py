@@ -99,6 +99,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or Constant()
         self.step_terms: Mapping[str, Tensor] = {}
         """The weighted loss terms of a training step until its backward pass, for callbacks."""
+        self.step_nll: Tensor | None = None
+        """-log p per word of the last training step whose loss computed it."""
         self.graphs: LossGraphs | None = None  # in training on a GPU
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
@@ -183,7 +185,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             means: dict[str, Any] = {name: (value, captions) for name, value in output.metrics.items()}
             means["loss"] = (loss, captions)
             if output.nll is not None:
-                means["nll_per_word"] = (output.nll * captions / words, words)
+                self.step_nll = output.nll.detach() * captions / words
+                means["nll_per_word"] = (self.step_nll, words)
             self._train_means.update(means)
         self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
