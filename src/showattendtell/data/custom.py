@@ -20,7 +20,7 @@ from showattendtell.data.assembly import (
 from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import PLAIN, SUFFIXES, read_caption_folder, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.parsing import SPLIT_OF_SPELLING, CaptionFile, read_list
+from showattendtell.data.parsing import CaptionFile, read_list, split_of_name
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
@@ -76,8 +76,8 @@ def read_custom(
         file = _read_references(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-        if lists is None and texts and not file.splits and "train" in _find_lists(folder):
-            lists = folder  # lists next to the captions
+        if lists is None and texts and not file.splits:
+            lists = next(filter(_find_lists, (folder, folder / "splits")), None)
         file = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
         file = join_restval(_note_unused_images(image_folder, file))
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
@@ -135,12 +135,16 @@ def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
     """Return the file with splits, and a note if it had none."""
     if file.splits:
         return file
-    folders: dict[str, list[str]] = {}
-    for image in file.captions:
-        folders.setdefault(PurePath(image).parts[0].lower(), []).append(image)
-    if "train" in folders and folders.keys() <= SPLIT_OF_SPELLING.keys():
-        splits = {SPLIT_OF_SPELLING[folder]: images for folder, images in folders.items()}
-        note = f"the folders {', '.join(folders)} are the splits"
+    split_of = {
+        image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in file.captions
+    }
+    if len({*split_of.values()} - {""}) > 1:
+        splits = {split: [image for image in split_of if split_of[image] == split] for split in split_of.values()}
+        if "" in splits:
+            raise UserError(
+                f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"
+            )
+        note = f"the folders of the images are the splits {', '.join(splits)}"
     else:
         splits = split_by_hash(file.captions, shares)
         counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
@@ -177,8 +181,9 @@ def _find_lists(folder: Path) -> dict[str, Path]:
     """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
     lists: dict[str, Path] = {}
     for path in sorted(folder.glob("*.[tT][xX][tT]")):
-        split = SPLIT_OF_SPELLING.get(path.stem.lower())
-        if split:
+        if split := split_of_name(path.stem):
+            if split in lists:
+                raise UserError(f"{lists[split]} and {path.name} are both lists of {split}; remove one")
             lists[split] = path
     return lists
 

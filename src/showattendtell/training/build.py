@@ -50,6 +50,10 @@ PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary",
 PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
 
 
+FEW = 64
+"""Images of each split that a training of one batch reads."""
+
+
 class TrainingData(NamedTuple):
     """What a training reads.
 
@@ -77,6 +81,8 @@ def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build(config.dataset), build(config.encoder)
+    if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
+        dataset = dataset.first(FEW)
     origin = find_initial_checkpoint(config)
     if origin:
         origin.load_encoder(encoder)
