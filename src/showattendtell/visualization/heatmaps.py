@@ -119,10 +119,11 @@ def draw_panel(drawing: Drawing, cell: int = CELL) -> Image.Image:
     columns, above = min(MOST_COLUMNS, len(words) + 1), cell // 8
     height = above + small.height
     canvas = Image.new("RGB", (columns * cell, math.ceil((len(words) + 1) / columns) * height), "white")
-    canvas.paste(small, (0, above))
-    for i, (title, step) in enumerate(zip(titles(words, drawing.gates), drawing.weights, strict=False), start=1):
+    mark = NOT_SURE if drawing.caption.endswith(NOT_SURE) else ""
+    for i, title in enumerate([mark, *titles(words, drawing.gates)]):
         left, top = i % columns * cell, i // columns * height
-        canvas.paste(_darken(small, step, seen), (left, top + above))
+        panel = _darken(small, drawing.weights[i - 1], seen) if i else small
+        canvas.paste(panel, (left, top + above))
         ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, cell // 12))
     return canvas
 
