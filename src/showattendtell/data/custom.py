@@ -75,8 +75,8 @@ def read_custom(
         if file.form == PLAIN:
             raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
         file = _within(file)
-        if lists is None and found and not file.splits and "train" in find_lists(folder):
-            lists = folder  # lists next to the captions
+        if lists is None and found and not file.splits:
+            lists = next(filter(find_lists, (folder, folder / "splits")), None)
         file = with_lists(file, lists, skip_missing) if lists else with_splits(file, {"val": val, "test": test})
         file = with_validation(join_restval(file), val)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)

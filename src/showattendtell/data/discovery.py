@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
 from showattendtell.data.names import Names, photographs
-from showattendtell.data.parsing import CAPTION_FIELDS, SPLIT_OF_SPELLING, CaptionFile, read_text
+from showattendtell.data.parsing import CAPTION_FIELDS, SPLIT_OF_SPELLING, CaptionFile, read_text, words_of
 from showattendtell.errors import UserError, listed
 
 TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
@@ -63,7 +63,7 @@ def caption_files(root: Path) -> dict[str, Path]:
 
 def _split_of(path: Path, root: Path) -> str:
     """Return the split that the name of a file or of its folder says: `annotations/train.json`, `val/metadata.csv`."""
-    words = re.split(r"[\W_]|(?<=\D)(?=\d)", "/".join(path.relative_to(root).with_suffix("").parts).lower())
+    words = words_of(path.relative_to(root).with_suffix("").as_posix())
     splits = [SPLIT_OF_SPELLING[word] for word in words if word in SPLIT_OF_SPELLING]
     return splits[-1] if splits else ""
 

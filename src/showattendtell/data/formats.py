@@ -268,11 +268,10 @@ def _as_text(cell: Any) -> str:
 def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
     """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
     rows by accident."""
-    if not suffix or "\n" not in caption:
-        return
-    for line in caption.split("\n"):
+    name = rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*"  # without a suffix it is a number
+    for line in caption.split("\n") if "\n" in caption else ():
         cells = line.split(delimiter)
-        if len(cells) > 1 and any(re.fullmatch(rf"\s*\S+{re.escape(suffix)}\s*", cell) for cell in cells):
+        if len(cells) > 1 and any(re.fullmatch(name, cell) for cell in cells):
             last = number + caption.count("\n")
             raise UserError(
                 f"{path}, line {number}: a caption begins with a quote and ends in line {last}, and the lines between "

@@ -18,13 +18,16 @@ from showattendtell.data.parsing import (
     read_json,
     read_text,
     refuse_columns,
-    to_split,
 )
 from showattendtell.errors import UserError
 
 
 def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+Fields = Mapping[str, Any] | None
+"""The fields of an object that may have its split, by `read_json`."""
 
 
 ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), BeforeValidator(_whole)]
@@ -95,14 +98,14 @@ def read_mapping(path: Path) -> CaptionFile:
 class CocoImage:
     id: ImageName
     file_name: str | None = None
-    split: Any = None
+    split_fields: Fields = None
 
 
 @dataclass(slots=True)
 class CocoCaption:
     image_id: ImageName
     caption: str
-    split: Any = None
+    split_fields: Fields = None
     is_rejected: bool = False  # by VizWiz, for a photograph that shows too little
 
 
@@ -112,37 +115,35 @@ class CocoCaptions:
 
     images: list[CocoImage]
     annotations: list[CocoCaption]
-    split: Any = None
+    split_fields: Fields = None
 
 
 def read_coco_captions(path: Path) -> CaptionFile:
     """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
     content = read_json(path, CocoCaptions, "COCO's")
-    if content.split is not None:
+    if content.split_fields:
         raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
     names = {image.id: image.file_name or image.id for image in content.images}
     _refuse_duplicates((image.id for image in content.images), path)
     _refuse_duplicates(names.values(), path)
-    split_of = {image.id: image.split for image in content.images}
+    fields_of = {image.id: dict(image.split_fields or {}) for image in content.images}
     for annotation in content.annotations:
         if annotation.image_id not in names:
             raise UserError(
                 f"{path} has a caption for image {annotation.image_id}, which it does not list; add it to its images"
             )
-        if annotation.split is not None:
-            split_of[annotation.image_id] = annotation.split
+        fields_of[annotation.image_id] |= annotation.split_fields or {}
     kept = [annotation for annotation in content.annotations if not annotation.is_rejected]
-    rejected = {annotation.image_id for annotation in content.annotations} - {
-        annotation.image_id for annotation in kept
-    }
+    rejected = {said.image_id for said in content.annotations} - {said.image_id for said in kept}
     # images without captions have an entry too
-    records: list[tuple[str, str, Any]] = [(image.id, "", image.split) for image in content.images]
-    records = [record for record in records if record[0] not in rejected]
-    records += [(annotation.image_id, annotation.caption, annotation.split) for annotation in kept]
+    records: list[tuple[str, str, Fields]] = [
+        (image.id, "", image.split_fields) for image in content.images if image.id not in rejected
+    ]
+    records += [(said.image_id, said.caption, said.split_fields) for said in kept]
     entries: list[CaptionEntry] = []
-    for number, caption, split in records:
-        fields = {"split": split_of[number] if split is None else split}
-        entries.append((f"{path}, image {number}", names[number], [caption] if caption else [], fields))
+    for number, caption, fields in records:
+        captions = [caption] if caption else []
+        entries.append((f"{path}, image {number}", names[number], captions, {**fields_of[number], **(fields or {})}))
     left_out = len(content.annotations) - len(kept)
     notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
     return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
@@ -156,8 +157,8 @@ class KarpathySentence:
 @dataclass(slots=True)
 class KarpathyImage:
     filename: str
-    split: Any
     sentences: list[KarpathySentence]
+    split_fields: Fields = None
     filepath: str = ""
     cocoid: int | None = None
     imgid: int | None = None
@@ -174,15 +175,17 @@ def read_karpathy(path: Path) -> CaptionFile:
     """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
     images = read_json(path, KarpathyFile, "Karpathy's").images
     _refuse_duplicates((image.filename for image in images), path)
-    splits: dict[str, list[str]] = {}
+    entries: list[CaptionEntry] = []
     for image in images:
-        split = to_split("split", image.split, f"{path}, image {image.filename}")
-        splits.setdefault(split, []).append(image.filename)
+        captions = [sentence.raw for sentence in image.sentences]
+        entries.append((f"{path}, image {image.filename}", image.filename, captions, image.split_fields or {}))
+    file = collect("Karpathy's JSON", entries, path)
+    if images and not file.splits:
+        raise UserError(f"{path}: image {images[0].filename} has no split; give each image one")
     ids = ((image.imgid if image.cocoid is None else image.cocoid, image.filename) for image in images)
     numbers = {str(number): name for number, name in ids if number is not None}
-    sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}
     folders = {image.filename: image.filepath for image in images if image.filepath}
-    return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits, folders=folders)
+    return file._replace(aliases=_aliases(numbers), folders=folders)
 
 
 class Results(BaseModel):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
 from showattendtell.data.names import Names
-from showattendtell.data.parsing import SPLIT_OF_SPELLING, CaptionFile, read_list
+from showattendtell.data.parsing import CaptionFile, read_list, split_of_name
 from showattendtell.errors import UserError, listed
 
 SKIP = "skip them with dataset.skip_missing=true"
@@ -67,12 +67,16 @@ def with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
     """Return the file with splits, and a note if it had none: those of folders such as `train`, or of a hash."""
     if file.splits:
         return file
-    folders: dict[str, list[str]] = {}
-    for image in file.captions:
-        folders.setdefault(PurePath(image).parts[0].lower(), []).append(image)
-    if "train" in folders and folders.keys() <= SPLIT_OF_SPELLING.keys():
-        splits = {SPLIT_OF_SPELLING[folder]: images for folder, images in folders.items()}
-        note = f"the folders {', '.join(folders)} are the splits"
+    split_of = {
+        image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in file.captions
+    }
+    if len({*split_of.values()} - {""}) > 1:
+        splits = {split: [image for image in split_of if split_of[image] == split] for split in split_of.values()}
+        if "" in splits:
+            raise UserError(
+                f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"
+            )
+        note = f"the folders of the images are the splits {', '.join(splits)}"
     else:
         splits = split_by_hash(file.captions, shares)
         counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
@@ -94,8 +98,9 @@ def find_lists(folder: Path) -> dict[str, Path]:
     """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
     lists: dict[str, Path] = {}
     for path in sorted(folder.glob("*.[tT][xX][tT]")):
-        split = SPLIT_OF_SPELLING.get(path.stem.lower())
-        if split:
+        if split := split_of_name(path.stem):
+            if split in lists:
+                raise UserError(f"{lists[split]} and {path.name} are both lists of {split}; remove one")
             lists[split] = path
     return lists
 

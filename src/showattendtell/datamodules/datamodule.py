@@ -84,6 +84,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             one length, or all with bucketing=padded.
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
+        repeated: train on the batches of the first epoch again and again, to see whether the model can learn them.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
             read once. Needs no worker processes. None: on a GPU, if they take at most half of its free memory.
 
@@ -112,6 +113,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         group_by_image: bool = False,
         tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
+        repeated: bool = False,
         cache_on_device: bool | None = None,
     ):
         super().__init__()
@@ -120,7 +122,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
         self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
-        self._min_batches = min_batches
+        self._min_batches, self._repeated = min_batches, repeated
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
 
@@ -159,7 +161,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
         captions = self.train_captions
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
-        return ShardedBatchSampler(buckets, self._seed, self._min_batches)
+        return ShardedBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         captions = self.train_captions

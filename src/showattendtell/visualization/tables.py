@@ -65,6 +65,10 @@ COUNTS = {
     "distinct1": ("distinct words, % of all", ".1f"),
     "distinct2": ("distinct pairs of words, % of all", ".1f"),
     "novelty": ("captions not in training, %", ".1f"),
+    "cider_best": ("CIDEr of the best caption of an image", ".1f"),
+    "cider_mean": ("CIDEr, mean over the captions of an image", ".1f"),
+    "distinct_per_image": ("different captions of an image", ".1f"),
+    "disagreement": ("words that the captions of an image do not share, %", ".1f"),
 }
 """Labels and number formats of the length and diversity of captions."""
 

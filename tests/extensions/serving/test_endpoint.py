@@ -122,6 +122,41 @@ def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served
     assert str(checkpoints[0].parents[1]) not in answer.content.decode()
 
 
+def counted(address: str) -> dict[str, float]:
+    """The samples of /metrics, as the reference parser reads them."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client, which ray installs")
+    answered = send_request(address, "metrics")
+    assert answered.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = list(parser.text_string_to_metric_families(answered.content.decode()))
+    assert all(family.documentation and family.type in ("counter", "summary", "gauge") for family in families)
+    return {
+        "|".join([sample.name.removeprefix("showattendtell_"), *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_requests_captions_and_places(served: Served):
+    before = counted(served.address)
+    assert caption(served.address, encoded(WIDE, "PNG"), encoded(TALL, "PNG"), model=NAMES).status == 200
+    assert caption(served.address, b"no image").status == 415
+    assert send_request(served.address, "<b>").status == 404
+    after = counted(served.address)
+    added = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+    assert added.pop("request_seconds_sum|/api/caption") > 0
+    assert added.pop("request_seconds_sum|other") > 0
+    assert added == {
+        "requests_total|/api/caption|200": 1,
+        "requests_total|/api/caption|415": 1,
+        "request_seconds_count|/api/caption": 2,
+        "requests_total|other|200": 1,
+        "requests_total|other|404": 1,
+        "request_seconds_count|other": 2,
+        "captions_total|false": 4,
+    }
+    assert (after["places"], after["places_taken"]) == (16, 0)
+
+
 class Addresses(HTMLParser):
     """Everything that a page loads or leads to."""
 
@@ -198,7 +233,7 @@ FORMS = ["api/caption", "api/picture", "cards"]
 @pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 200), ("OPTIONS", 204)])
 def test_a_check_of_a_proxy_needs_no_host(served: Served, method: str, status: int):
     place = urlsplit(served.address)
-    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=900) as connection:
         connection.sendall(f"{method} /health HTTP/1.0\r\n\r\n".encode())
         assert connection.makefile().readline().split()[1] == str(status)
 

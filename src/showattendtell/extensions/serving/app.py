@@ -8,13 +8,14 @@ from fnmatch import fnmatch
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from showattendtell import __version__
 from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
@@ -33,6 +34,7 @@ from showattendtell.extensions.serving.schemas import (
     Upload,
 )
 from showattendtell.extensions.serving.server import client_network
+from showattendtell.extensions.serving.traffic import TEXT, Traffic
 from showattendtell.visualization.heatmaps import draw_panel
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
@@ -42,7 +44,7 @@ Outputs = dict[str, list[ImageCaptions]]
 
 TEMPLATES = Path(__file__).parent / "templates"
 LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
-PICTURE_CELL = 240  # width of a panel of /api/picture
+PICTURE_CELL = 300  # width of a panel of /api/picture
 ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -58,6 +60,7 @@ class Service(NamedTuple):
     queue: RequestQueue
     limits: Limits
     note: str
+    traffic: Traffic
 
     async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
@@ -70,11 +73,14 @@ class Service(NamedTuple):
             watch = asyncio.create_task(_cancel_when_disconnected(request, place))
             try:
                 pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
-                return await self.queue.work(
-                    client,
-                    lambda: make(photographs, self.models.describe(photographs, options)),
-                    pixels > LARGE_PIXELS,
-                )
+
+                def work() -> tuple[bytes, Outputs]:
+                    outputs = self.models.describe(photographs, options)
+                    return make(photographs, outputs), outputs
+
+                content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
+                self.traffic.count_captions(one.unsure for own in outputs.values() for one in own)
+                return content
             finally:
                 watch.cancel()
 
@@ -139,6 +145,13 @@ async def cards(request: Request) -> HTMLResponse:
 async def overview(request: Request) -> ModelsResponse:
     """Return the names of the models, as the field model accepts them, and the limits of a request."""
     return request.app.state.service.overview()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Return counts of requests and captions, in the text format of Prometheus."""
+    service: Service = request.app.state.service
+    return Response(service.traffic.text(service.queue.taken, service.queue.capacity), media_type=TEXT)
 
 
 def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -236,17 +249,28 @@ class Front:
 
     Args:
         hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
+        traffic: counts the answers.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
-        self._app, self._hosts = app, [host.lower() for host in hosts]
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], traffic: Traffic):
+        self._app, self._hosts, self._traffic = app, [host.lower() for host in hosts], traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, headers = self._app, Headers(scope=scope)
         name = re.sub(r":\d*$", "", headers.get("host", "").lower()).strip("[]")
         if "host" in headers and not any(fnmatch(name, pattern) for pattern in self._hosts):
             app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
-        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
+        started, status = perf_counter(), 500
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send_counted)
+        finally:
+            self._traffic.count_answer(scope["path"], status, perf_counter() - started)
 
 
 def make_app(
@@ -267,8 +291,9 @@ def make_app(
         openapi_url=None,
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
-    app.add_middleware(Front, hosts=hosts)
-    app.state.service = Service(models, queue, limits, note)
+    traffic = Traffic()
+    app.add_middleware(Front, hosts=hosts, traffic=traffic)
+    app.state.service = Service(models, queue, limits, note, traffic)
     app.include_router(router)
     add_pages(app)
     return app

@@ -17,6 +17,8 @@ from showattendtell.config.compose import compose, sweep_values
 from showattendtell.config.entry_point import as_typed, config_dirs
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import LOCK, file_lock
+from showattendtell.settings import short_metric
 
 
 class StudySweeper(Sweeper):
@@ -61,14 +63,14 @@ class StudySweeper(Sweeper):
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
         self._folder.mkdir(parents=True, exist_ok=True)
-        storage = open_storage(search.storage, self._folder)
-        study = optuna.create_study(
-            study_name=search.study_name,
-            storage=storage,
-            direction="minimize" if monitor == "nll" else "maximize",
-            load_if_exists=True,
-            pruner=search.pruner,
-        )
+        with file_lock(self._folder / LOCK):  # two workers that create the tables of a storage would both fail
+            study = optuna.create_study(
+                study_name=search.study_name,
+                storage=open_storage(search.storage, self._folder),
+                direction="minimize" if monitor == "nll" else "maximize",
+                load_if_exists=True,
+                pruner=search.pruner,
+            )
         # a resumed study with the same seed would propose its first trials again
         study.sampler = search.sampler(seed=None if search.seed is None else search.seed + len(study.trials))
         worker = Worker(study, self._folder, space, fixed, monitor, search.n_trials)
@@ -113,7 +115,7 @@ class StudySweeper(Sweeper):
         if config.stages:
             *_, last = (list(stage) for stage in config.stages.values() if not isinstance(stage, DictConfig))
             config = compose("train", [*arguments, *last, "stages=null"])
-        return str(config.monitor)
+        return short_metric(config.monitor)
 
 
 def error_of(run: JobReturn) -> str:
