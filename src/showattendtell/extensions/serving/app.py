@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, get_args
@@ -35,7 +34,7 @@ from showattendtell.extensions.serving.schemas import (
 )
 from showattendtell.extensions.serving.server import client_network
 from showattendtell.extensions.serving.traffic import TEXT, Traffic
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
 
@@ -44,7 +43,6 @@ Outputs = dict[str, list[ImageCaptions]]
 
 TEMPLATES = Path(__file__).parent / "templates"
 LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
-PICTURE_CELL = 300  # width of a panel of /api/picture
 ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -161,10 +159,8 @@ def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
 def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
     if len(photographs) * len(outputs) > 1:
         raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-    content = BytesIO()
     [[output]] = outputs.values()
-    draw_panel(output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
-    return content.getvalue()
+    return encode(output.plot())
 
 
 def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
