@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
 from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
@@ -61,6 +61,18 @@ class Service(NamedTuple):
     traffic: Traffic
 
     async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
+        """Return the result of `_answer`, and count it."""
+        started, status = perf_counter(), 500
+        try:
+            content, status = await self._answer(request, make), 200
+            return content
+        except RequestError as error:
+            status = error.status_code
+            raise
+        finally:
+            self.traffic.count_answer(status, perf_counter() - started)
+
+    async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
@@ -245,28 +257,17 @@ class Front:
 
     Args:
         hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
-        traffic: counts the answers.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str], traffic: Traffic):
-        self._app, self._hosts, self._traffic = app, [host.lower() for host in hosts], traffic
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app, self._hosts = app, [host.lower() for host in hosts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, headers = self._app, Headers(scope=scope)
         name = re.sub(r":\d*$", "", headers.get("host", "").lower()).strip("[]")
         if "host" in headers and not any(fnmatch(name, pattern) for pattern in self._hosts):
             app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
-        started, status = perf_counter(), 500
-
-        async def send_counted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send_counted)
-        finally:
-            self._traffic.count_answer(scope["path"], status, perf_counter() - started)
+        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
 def make_app(
@@ -287,9 +288,8 @@ def make_app(
         openapi_url=None,
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
-    traffic = Traffic()
-    app.add_middleware(Front, hosts=hosts, traffic=traffic)
-    app.state.service = Service(models, queue, limits, note, traffic)
+    app.add_middleware(Front, hosts=hosts)
+    app.state.service = Service(models, queue, limits, note, Traffic())
     app.include_router(router)
     add_pages(app)
     return app
