@@ -21,6 +21,7 @@ from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.splits import SKIP
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
+from showattendtell.runtime.files import expand_home
 from showattendtell.types import Caption, Dataset, Example
 
 OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
@@ -164,7 +165,7 @@ def open_folder(root: str, holds: str, download: str = "") -> Path:
     Raises:
         UserError: if it is not a folder.
     """
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     if not folder.is_dir():
         error = "is a file, not a folder" if folder.exists() else "does not exist"
         hint = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
@@ -187,7 +188,7 @@ def find(root: Path, names: Sequence[str], what: str) -> Path:
 def look_in(folders: Sequence[Path], name: str) -> Path:
     """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
     that in the first folder."""
-    paths = [*(folder / name for folder in folders), Path(name).expanduser()]
+    paths = [*(folder / name for folder in folders), expand_home(name)]
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 

@@ -28,7 +28,7 @@ from showattendtell.data.parsing import (
     refuse_columns,
 )
 from showattendtell.errors import UserError, first_line
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import check_regular, expand_home
 
 PLAIN = "plain lines"
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -287,7 +287,7 @@ def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in [patterns] if isinstance(patterns, str) else patterns:
-        path = Path(name).expanduser()
+        path = expand_home(name)
         is_file = path.exists() or not set(name) & set("*?[")
         matches = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
