@@ -1,7 +1,7 @@
 """Start-up time: `--help`, import of the package, and the caption of a photograph with the command and in Python.
 
 Each runs in a new Python process with a warm disk cache. Times are medians of three runs, or one run for `--help` of
-all but the slowest command. The checkpoint has the sizes of `experiment=flickr8k_lite0` and random weights, so captions
+all but the slowest command. The checkpoint has the sizes of `experiment=flickr8k` and random weights, so captions
 end after 12 words.
 """
 
@@ -31,7 +31,7 @@ from showattendtell.training.build import build_module
 from showattendtell.types import Dataset
 
 REPEATS = 3
-OVERRIDES = ["experiment=flickr8k_lite0", "dataset.root=flickr8k"]
+OVERRIDES = ["experiment=flickr8k", "dataset.root=flickr8k"]
 WORDS = 10_000
 SLOWEST, IMPORT, CAPTION = "--help of the slowest command", "import showattendtell", "caption of a photograph"
 LOAD = "load() and the first caption"

@@ -27,6 +27,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 ImageLength = Annotated[int, Field(gt=0, le=1024)]
+Inches = Annotated[float, Field(gt=0, le=20)]
+Dpi = Annotated[int, Field(gt=0, le=1200)]
 Count = Annotated[int, Field(gt=0, le=1000)]
 """A number of words of a caption, or of captions of an image; more would fill the memory."""
 Text = Annotated[str, Field(min_length=1)]
@@ -52,6 +54,11 @@ MAY_DIFFER = {
 def is_url(text: str) -> bool:
     """Return whether a text is a URL that can be fetched, and not a path."""
     return text.lower().startswith(("http://", "https://"))
+
+
+def short_metric(monitor: str) -> str:
+    """Return bleu4, cider or nll for a metric that may have its name in `metrics.csv`, such as val/nll_per_word."""
+    return monitor.removeprefix("val/").removesuffix("_per_word")
 
 
 def may_differ(setting: str) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -10,14 +11,14 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import as_argument
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import BEST, LAST
+from showattendtell.runtime.files import BEST, LAST, LOG
 from showattendtell.runtime.launched import adopt_task, is_launched
 
 
 def expanded(arguments: list[str]) -> list[str]:
     """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes of torchrun or
     SLURM than the first get settings that create no folder."""
-    if any("resume" in argument for argument in arguments):
+    if any(name in argument for argument in arguments for name in ("resume", "ckpt_path")):
         from showattendtell.training.resume import recall
 
         arguments = recall(arguments)
@@ -48,7 +49,9 @@ def train(config: DictConfig) -> float:
 
     from showattendtell.config.entry_point import write_settings
     from showattendtell.config.instantiate import import_own_classes
+    from showattendtell.config.validation import error_message
     from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
+    from showattendtell.runtime.run_log import logged
     from showattendtell.training.build import build_data, build_model, build_trainer
     from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import fit
@@ -59,7 +62,8 @@ def train(config: DictConfig) -> float:
     if start.finished:
         print(f"{start.folder} is finished")
         return report_best(start.folder, start.best)
-    with run_lock(start.folder):
+    log = logged(start.folder / LOG, error_message) if rank() == 0 else nullcontext()
+    with run_lock(start.folder), log:
         with raise_together():
             trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
             data = build_data(config)
@@ -68,7 +72,10 @@ def train(config: DictConfig) -> float:
             if rank() == 0 and start.checkpoint is None:
                 write_settings(config, start.folder)
         fit(trainer, module, data.module, start.checkpoint)
-    return report_best(start.folder, best.best_model_score)
+        if config.trainer.get("fast_dev_run"):
+            print("training and validation ran without an error; no checkpoint is written by trainer.fast_dev_run")
+            return math.nan
+        return report_best(start.folder, best.best_model_score)
 
 
 def report_best(folder: Path, score: SupportsFloat | None) -> float:

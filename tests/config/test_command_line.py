@@ -36,10 +36,17 @@ def test_arguments_in_the_form_of_hydra(typed: list[str], expected: list[str]):
 
 
 def test_every_short_name_stands_for_a_setting():
-    lines = [f"{name}=1" for name in ALIASES if name != "dropout"]
-    config = compose("train", ["decoding=beam", "dropout=0.1", *lines])
+    values = {"decoder.dropout": 0.1, "dataset.root": "photographs", "encoder.learning_rate": 0.1}
+    by_setting = {setting: values.get(setting, 1) for setting in ALIASES.values()}
+    config = compose("train", ["decoding=beam", *(f"{setting}={value}" for setting, value in by_setting.items())])
     for name, setting in ALIASES.items():
-        assert OmegaConf.select(config, setting) == (0.1 if name == "dropout" else 1)
+        assert OmegaConf.select(config, setting) == by_setting[setting]
+        assert parse("train", [f"{name}=1"]).overrides == [f"++{setting}=1"]
+
+
+@pytest.mark.parametrize(("command", "setting"), [("train", "resume"), ("caption", "checkpoint")])
+def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
+    assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"++{setting}=a.ckpt"]
 
 
 @pytest.mark.parametrize("line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["attention.score=cosine"]])

@@ -19,7 +19,7 @@ from showattendtell.errors import UserError
 
 
 def test_a_setting_given_by_the_user_wins_over_every_recipe():
-    config = compose("train", ["experiment=flickr8k_lite0", "trainer.max_epochs=77", "optimizer=rmsprop"])
+    config = compose("train", ["experiment=flickr8k", "trainer.max_epochs=77", "optimizer=rmsprop"])
     assert config.trainer.max_epochs == 77
     assert config.optimizer._target_ == "torch.optim.RMSprop"
 
@@ -70,7 +70,10 @@ WRONG = [
     ("experiment=paper/coco_sof", "did you mean 'paper/coco_soft'"),
     ("schedule=null", "there is no schedule=null"),
     ("decoder.dropot=0.3", "decoder.dropot; did you mean 'dropout'"),
-    ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder'"),
+    ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder.dropout'"),
+    ("model.hidden_dim=3", "there is no setting model.hidden_dim; did you mean 'decoder.hidden_dim'"),
+    ("optimiser.betas=3", "there is no setting optimiser.betas; did you mean 'optimizer.betas'"),
+    ("heads=3", "there is no setting heads; available: attention, augment"),
     ("sed=3", "there is no setting sed; did you mean 'seed'"),
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
@@ -211,3 +214,23 @@ def test_what_the_code_supplies_to_a_score_is_what_the_score_lacks(score: str):
     parameters = read_signature(config.attention.score._target_).parameters
     required = {name for name, parameter in parameters.items() if parameter.default is None}
     assert required - set(config.attention.score) == set(SUPPLIED["attention.score"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "precision"),
+    [
+        ("fpu avx512_bf16", False, "bf16-mixed"),
+        ("fp bf16", False, "bf16-mixed"),
+        ("avx2", False, None),
+        ("amx_bf16", True, None),
+    ],
+)
+def test_the_recipe_is_the_papers_in_bfloat16_where_the_cpu_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, gpu: bool, precision: str | None
+):
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr("showattendtell.config.compose.CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr("showattendtell.config.compose.GPUS", [tmp_path / "cpuinfo"] if gpu else [])
+    recipe = to_plain(compose("train", ["experiment=flickr8k"]))
+    assert recipe["trainer"].pop("precision") == precision
+    assert recipe == to_plain(compose("train", ["experiment=paper/flickr8k_soft_lite0"]))

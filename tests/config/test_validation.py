@@ -10,6 +10,7 @@ import pytest
 import requests
 from omegaconf import OmegaConf
 
+from showattendtell.config.compose import compose
 from showattendtell.config.validation import sentence, validate
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.decoding.beam_search import BeamSearch
@@ -50,7 +51,6 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("decoder.hidden_dim", 2.5, "decoder.hidden_dim=2.5 should be a valid integer"),
         ("decoder.tie_embeddings", "yes", "decoder.tie_embeddings=yes should be a valid boolean"),
         ("decoder.output", ["word", "ctx"], "decoder.output=.*ctx.* should be 'word', 'hidden' or 'context'"),
-        ("decoder.output", "word", r"decoder.output=word should be a list: decoder.output=\[word\]"),
         ("encoder.stride", "first", "encoder.stride=first should be a valid integer or 'last'"),
         ("encoder.mean", [0.5, 0.5], r"encoder.mean=\[0.5,0.5\] should have more values$"),
         ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
@@ -185,10 +185,28 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, value: Any):
-    [on_command_line] = faults_of(f"decoding.{name}", value)
     with pytest.raises(UserError) as in_python:
         BeamSearch(**{name: value})
-    assert str(in_python.value) == on_command_line.replace("decoding.", "")
+    if value == "dog":
+        assert str(in_python.value) == f"{name}=dog should be a list: {name}=[dog]"
+    else:
+        [on_command_line] = faults_of(f"decoding.{name}", value)
+        assert str(in_python.value) == on_command_line.replace("decoding.", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "name", "value"),
+    [
+        ("train", ["decoder.output=word"], "decoder.output", ["word"]),
+        ("train", ["trainer.devices=2"], "trainer.devices", 2),
+        ("evaluate", ["checkpoint=a.ckpt", "metrics=bleu"], "metrics", ["bleu"]),
+        ("evaluate", ["checkpoint=a.ckpt"], "checkpoint", "a.ckpt"),
+        ("caption", ["formats=png"], "formats", ["png"]),
+        ("report", ["runs=runs", "columns=bleu4"], "columns", ["bleu4"]),
+    ],
+)
+def test_a_single_value_is_a_list_where_only_a_list_is_meant(command: str, arguments: list[str], name: str, value: Any):
+    assert OmegaConf.select(compose(command, arguments), name) == value
 
 
 @pytest.mark.parametrize("call", [BeamSearch, Sampling, Consensus, load])

@@ -284,3 +284,13 @@ def test_few_captions_are_dealt_several_times_an_epoch_in_new_orders(
     repeated.resume(0, middle)
     assert list(repeated) == batches[middle:]
     assert next(repeated.start_at(middle)) == batches[middle]
+
+
+@given(captions(), sizes, st.sampled_from(ALL))
+def test_repeated_batches_are_those_of_the_first_epoch(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy]
+):
+    buckets = kind(*data, size, False)
+    once, repeated = ShardedBatchSampler(buckets, 0), ShardedBatchSampler(buckets, 0, repeated=True)
+    repeated.set_epoch(3)
+    assert [batch.content for batch in repeated] == [batch.content for batch in once]

@@ -17,7 +17,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY
 
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "decoder.embedding_dim=16", "decoder.hidden_dim=32"]
-SMALL = [*SHORT, "encoder.size=64", "encoder.resize=64", "experiment=flickr8k_lite0", "dataset.root=photographs"]
+SMALL = [*SHORT, "encoder.size=64", "encoder.resize=64", "experiment=flickr8k", "dataset.root=photographs"]
 CHINESE = [
     "一个女人躺在海水里。",
     "两只狗在草地上玩耍。",

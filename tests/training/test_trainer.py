@@ -46,15 +46,15 @@ class Scripted(lightning.LightningModule):
 @pytest.mark.parametrize(
     ("settings", "best_epoch", "best_score", "message"),
     [
-        ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), CIDEr 44.0, 3 distinct captions"),
+        ([], 2, 30.0, "val/nll_per_word 2.600, perplexity 13.5, val/bleu4 20.0 (best 30.0), val/cider 44.0"),
         (
             ["brevity_penalty=true"],
             3,
             15.0,
-            "2.600 in validation; BLEU-4 15.0 (best 15.0), CIDEr 44.0, 3 distinct captions",
+            "perplexity 13.5, val/bleu4_with_penalty 15.0 (best 15.0), val/cider 44.0",
         ),
-        (["monitor=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), 3 distinct captions"),
-        (["monitor=nll"], 4, 2.5, "2.600 (best 2.600) in validation; BLEU-4 20.0, CIDEr 44.0, 3 distinct captions"),
+        (["monitor=cider"], 3, 44.0, "val/bleu4 20.0, val/cider 44.0 (best 44.0), val/distinct_captions 3;"),
+        (["monitor=val/nll_per_word"], 4, 2.5, "val/nll_per_word 2.600 (best 2.600), perplexity 13.5, val/bleu4 20.0"),
     ],
 )
 def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
@@ -119,7 +119,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
         assert ("val/bleu4" in names) == ("val/nll_per_word" in names) == (epoch in validated)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(lines) == epochs
-    assert [epoch for epoch, line in enumerate(lines) if "in validation" in line] == validated
+    assert [epoch for epoch, line in enumerate(lines) if "val/bleu4" in line] == validated
     assert (tmp_path / "best.ckpt").is_file() == bool(validated)
     assert (tmp_path / "last.ckpt").is_file()
 
@@ -127,7 +127,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("trainer.overfit_batches=2", r"use trainer\.limit_train_batches"),
+        ("trainer.overfit_batches=2", "debug=overfit"),
         ("trainer.log_every_n_steps=0", "is not a number of steps"),
         ("trainer.precision=bf16-true", "set 32-true, bf16-mixed or 16-mixed"),
     ],

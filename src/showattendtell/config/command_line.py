@@ -17,18 +17,26 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home as expand_path
 from showattendtell.settings import is_url
 
-ALIASES = {
-    "lr": "optimizer.lr",
-    "learning_rate": "optimizer.lr",
-    "epochs": "trainer.max_epochs",
-    "max_epochs": "trainer.max_epochs",
-    "batch_size": "data.batch_size",
-    "hidden_dim": "decoder.hidden_dim",
-    "dropout": "decoder.dropout",
-    "patience": "callbacks.early_stopping.patience",
-    "beam_size": "decoding.beam_size",
+SHORT_NAMES = {
+    "optimizer.lr": "lr learning_rate",
+    "optimizer.weight_decay": "wd",
+    "trainer.max_epochs": "epochs max_epochs num_epochs n_epochs epoch",
+    "trainer.devices": "gpus num_gpus",
+    "trainer.gradient_clip_val": "grad_clip clip",
+    "data.batch_size": "batch_size bs",
+    "dataset.root": "root data_dir data_path",
+    "encoder.learning_rate": "encoder_lr",
+    "decoder.hidden_dim": "hidden_dim hidden_size",
+    "decoder.embedding_dim": "emb_dim embed_dim embed_size",
+    "decoder.dropout": "dropout",
+    "loss.doubly_stochastic_weight": "alpha_c",
+    "callbacks.early_stopping.patience": "patience",
+    "decoding.beam_size": "beam_size num_beams",
+    "decoding.max_length": "max_len",
 }
-"""Short names of settings, which no command has at the top."""
+"""Settings and their short names, in this project and others. No command has such a name at the top."""
+
+ALIASES = {short: name for name, given in SHORT_NAMES.items() for short in given.split()}
 
 MULTIRUN = {"-m", "--multirun"}
 COMPLETION = {"-sc", "--shell-completion"}
@@ -49,7 +57,7 @@ CONFIG_DIR = ["-cd", "--config-dir"]
 FLAGS_WITH_VALUE = [*CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"]
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
-DEFAULTS = ("experiment=null", "sweep=null")
+DEFAULTS = ("debug=null", "experiment=null", "sweep=null")
 """Choices of no option, which Hydra accepts in YAML only."""
 
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
@@ -87,11 +95,12 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if positional:
         settings = _name_positional(settings, positional)
     groups = find_groups(command, [*Arguments(flags, []).config_dirs, *searchpath(settings)])
+    aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
     overrides: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         key = name.lstrip("+")
-        key = ALIASES.get(key, key) if equals else key
+        key = aliases.get(key, key) if equals else key
         if equals and not value:
             raise UserError(f"{setting} has no value; give {setting}VALUE")
         if key.startswith("~"):

@@ -1,6 +1,8 @@
 """Compose the configuration of a command without running it, and compare configurations."""
 
 import copy
+import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +33,21 @@ MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape
 HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing", TARGET}
 HARMLESS |= {"dropout", "dropout_places"}
 """Model settings that may differ when weights are loaded from another model."""
+
+
+CPU = "/proc/cpuinfo"
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of CUDA, ROCm and WSL
+
+
+def mixed_precision() -> str | None:
+    """Return bf16-mixed on a machine whose CPU computes in bfloat16. None with a GPU, whose precision `train` chooses,
+    and without either."""
+    described = Path(CPU)
+    has_bfloat16 = described.is_file() and re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", described.read_text())
+    return "bf16-mixed" if has_bfloat16 and not any(map(os.path.exists, GPUS)) else None
+
+
+OmegaConf.register_new_resolver("mixed_precision", mixed_precision, replace=True)
 
 
 def compose(
@@ -139,7 +156,7 @@ def _fault(command: str, line: str, own: Sequence[str]) -> str:
         hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'" if "=" in line else ""
         return f"'{shown}' is not a setting{hint or '; settings are given as name=value'}"
     if override.is_sweep_override():
-        return f"{shown} gives several values; put -m before it to run them all"
+        return f"{shown} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
     group, choice = override.key_or_group, override.value()
     if line.startswith("++") or "." in group:
         return ""

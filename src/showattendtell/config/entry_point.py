@@ -27,7 +27,7 @@ from showattendtell.config.folders import command_folder
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import UserError, quiet_pipe
-from showattendtell.runtime.files import LOCK, atomic_write, lock_file
+from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file
 
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra writes it."""
@@ -167,7 +167,7 @@ def discarding_empty_run() -> Iterator[None]:
     except BaseException:
         folder = run_folder()
         with suppress(OSError):  # the exception itself is what the user has to see
-            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK}
+            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK, LOG}
             if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
                 shutil.rmtree(folder)
                 lock.close()

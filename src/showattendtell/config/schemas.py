@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import ImportPath, NonNegativeFloat, PositiveInt, Seed, Text, Texts
+from showattendtell.settings import Dpi, ImportPath, Inches, NonNegativeFloat, PositiveInt, Seed, Text, Texts
 
 Split = Literal["train", "val", "test"]
 
@@ -32,13 +32,13 @@ class TrainConfig:
             matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
             embeddings of its own.
         freeze_embeddings: do not train the word embeddings.
-        monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
-            per word of the reference captions.
+        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, -log p
+            per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
         checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
             Another is written before each validation. Training waits while a checkpoint is written.
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
-            run's folder resumes that run, with its settings.
+            run's folder, or a checkpoint in it, resumes that run, with its settings.
         stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
             each starts from the best checkpoint of the previous one. A stage {average: [NAME, ...]} averages the
             weights of stages before it.
@@ -51,7 +51,7 @@ class TrainConfig:
     init_vocabulary: Literal["checkpoint", "extended"] | Text
     init_embeddings: Text | None
     freeze_embeddings: bool
-    monitor: Literal["bleu4", "cider", "nll"]
+    monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     resume: bool | Text
@@ -173,10 +173,12 @@ class CaptionConfig(CaptioningConfig):
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
-            a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
-            as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description and as
-            alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one html
-            page.
+            a word's attention map on hover; png, svg and pdf, a picture of each with a panel for each word; gif and
+            webp, the same as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description
+            and as alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one
+            html page.
+        width: width of a picture with panels in inches; by default each panel has 2 inches.
+        dpi: its dots per inch; 160 by default.
         overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: a new folder for these files; by default captions, or captions-2, ... if that exists. With split= the
             file of the page; page-SPLIT.html next to the checkpoint by default.
@@ -189,6 +191,8 @@ class CaptionConfig(CaptioningConfig):
     split: Split | None
     number: PositiveInt | None
     formats: Annotated[Sequence[Text], Field(min_length=1)] | None
+    width: Inches | None
+    dpi: Dpi | None
     overwrite: bool
     output: Text | None
     resume: bool

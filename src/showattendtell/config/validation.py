@@ -44,7 +44,7 @@ NODES = ("loss", "distillation", "vocabulary", "features", "data")
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
 
-    With `complete=False` a missing setting is not an error.
+    With `complete=False` a missing setting is not an error. A single value becomes a list where a list is meant.
     """
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
@@ -52,7 +52,15 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
         settings: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
         return [f"{error.full_key}: {first_line(error)}"]
-    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *_node_errors("", settings, settings)]
+    errors = list(_node_errors("", settings, settings))
+    for name, value in leaves("", settings):
+        if isinstance(value, SingleValue):
+            OmegaConf.update(config, name, list(value))
+    return [*(f"{key} is not set; give it as {key}=..." for key in missing), *errors]
+
+
+class SingleValue(list):
+    """A list of the value that was given instead of it."""
 
 
 def raise_errors(errors: Sequence[str]) -> None:
@@ -104,7 +112,7 @@ def _names(path: str, node: Mapping[str, Any]) -> Iterator[str]:
             yield from _names(join(path, key), value)
 
 
-def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+def _node_errors(path: str, node: dict[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the errors in a node of all settings, and in the nodes in it."""
     target = str(node.get(TARGET, ""))
     signature = Signature({}, False, "")
@@ -127,23 +135,30 @@ def _node_errors(path: str, node: Mapping[str, Any], settings: Mapping[str, Any]
         elif key in signature.parameters:
             annotation = signature.parameters[key].annotation
             if annotation is not None and not _is_part(value):
-                yield from value_errors(name, value, annotation)
+                errors = list(value_errors(name, value, annotation))
+                if errors and not list(value_errors(name, [value], annotation)):
+                    node[key] = SingleValue([value])
+                else:
+                    yield from errors
         elif (target and not signature.open) or (path and not target and value is not None):
             yield from _unknown(name, value, list(_names("", settings)), target)
 
 
 def _unknown(name: str, value: Any, known: Sequence[str], target: str) -> Iterator[str]:
     """Yield an error for a setting that does not exist, or for each one in a node that does not exist."""
-    path, _, last = name.rpartition(".")
-    hint = f"; give its own settings as {name}.NAME=value" if name in NODES else _similar(path, last, known)
-    if target and "did you mean" not in hint and not target.startswith("showattendtell."):
-        hint += f"; {target} has no such argument: add it, or choose an option of {path}= without it"
+    path = name.rpartition(".")[0]
     for leaf, _ in leaves(name, value):
+        hint = _similar(leaf, known) or _similar(name, known)
+        if name in NODES and leaf == name:
+            hint = f"; give its own settings as {name}.NAME=value"
+        elif target and "did you mean" not in hint and not target.startswith("showattendtell."):
+            hint += f"; {target} has no such argument: add it, or choose an option of {path}= without it"
         yield f"there is no setting {leaf}{hint}"
 
 
-def _similar(path: str, last: str, known: Sequence[str]) -> str:
+def _similar(setting: str, known: Sequence[str]) -> str:
     """Return a hint at similar names: the same last name anywhere, or a similar one in the same node."""
+    path, _, last = setting.rpartition(".")
     by_last_name = defaultdict[str, list[str]](list)
     for name in known:
         by_last_name[name.rpartition(".")[2]].append(name)
@@ -151,7 +166,7 @@ def _similar(path: str, last: str, known: Sequence[str]) -> str:
         return f"; did you mean {' or '.join(map(repr, sorted(by_last_name[last])))}?"
     siblings = [name for name, full_names in by_last_name.items() if join(path, name) in full_names]
     hint = did_you_mean(last, siblings) if siblings else ""
-    if "did you mean" not in hint and (close := get_close_matches(last, by_last_name, n=1)):
+    if "did you mean" not in hint and (close := get_close_matches(last, by_last_name, 1, 0.75)):
         return f"; did you mean {by_last_name[close[0]][-1]!r}?"
     return hint
 

@@ -17,6 +17,7 @@ from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
 from showattendtell.data.languages import in_language, tokenized, train_tokenizer
+from showattendtell.data.rows import write_rows
 from showattendtell.data.shapes import read_shapes
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
@@ -83,6 +84,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             one length, or all with bucketing=padded.
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
+        repeated: train on the batches of the first epoch again and again, to see whether the model can learn them.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
             read once. Needs no worker processes. None: on a GPU, if they take at most half of its free memory.
 
@@ -111,6 +113,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         group_by_image: bool = False,
         tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
+        repeated: bool = False,
         cache_on_device: bool | None = None,
     ):
         super().__init__()
@@ -119,7 +122,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
         self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
-        self._min_batches = min_batches
+        self._min_batches, self._repeated = min_batches, repeated
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
 
@@ -158,7 +161,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
         captions = self.train_captions
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
-        return ShardedBatchSampler(buckets, self._seed, self._min_batches)
+        return ShardedBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         captions = self.train_captions
@@ -395,7 +398,10 @@ class Flickr8kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr8k)
-    defaults: ClassVar = {"root": "data/flickr8k", "absent": ["3050606344_af711c726c.jpg"]}
+    defaults: ClassVar = {
+        "root": "data/flickr8k",
+        "absent": ["3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"],
+    }
 
 
 class Flickr30kDataModule(FolderDataModule):
@@ -419,12 +425,17 @@ class CocoDataModule(FolderDataModule):
 
 
 class CustomDataModule(FolderDataModule):
-    """Your own images and captions, in the folder `root`.
+    """Your own images and captions, in the folder `root`, or in what `datasets.load_dataset` of Hugging Face returns.
 
     For the options see `read_custom` and `ReaderDataModule`.
     """
 
     reader = staticmethod(read_custom)
+
+    def __init__(self, root: Any = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
+        if not isinstance(root, str | Path | None):
+            root = write_rows(root, cache_folder(options.get("cache")))
+        super().__init__(None if root is None else str(root), encoder, batch_size, **options)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"

@@ -165,6 +165,8 @@ class EpochBatchSampler(Sampler[Any], ABC):
 
     passes = 1
     """Passes over the captions in an epoch, each in a new order."""
+    repeated = False
+    """Whether all epochs have the batches of the first one."""
 
     def __init__(self, bucketing: BatchingStrategy, seed: int):
         self.bucketing, self.seed, self.epoch = bucketing, seed, 0
@@ -193,7 +195,7 @@ class EpochBatchSampler(Sampler[Any], ABC):
 
     def start_at(self, first: int) -> Iterator[Any]:
         """Yield the batches of the epoch without the first ones."""
-        rng = np.random.default_rng([self.seed, self.epoch])
+        rng = np.random.default_rng([self.seed, 0 if self.repeated else self.epoch])
         passes = [(self.bucketing.arrange(rng), self.bucketing.order(rng)) for _ in range(self.passes)]
         for index in self._indices()[first:]:
             pass_index, position = divmod(index, len(self.bucketing.bounds))
@@ -236,10 +238,12 @@ class ShardedBatchSampler(EpochBatchSampler):
 
     Args:
         min_batches: an epoch passes over the captions as often as needed to have at least this many batches.
+        repeated: whether all epochs have the batches of the first one.
     """
 
-    def __init__(self, bucketing: BatchingStrategy, seed: int, min_batches: int = 1):
+    def __init__(self, bucketing: BatchingStrategy, seed: int, min_batches: int = 1, repeated: bool = False):
         super().__init__(bucketing, seed)
+        self.repeated = repeated
         self.passes = -(-min_batches // len(bucketing.bounds))  # rounded up
 
     def _indices(self) -> range:

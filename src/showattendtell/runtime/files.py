@@ -18,6 +18,9 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 from showattendtell.errors import UserError
 
+LOG = "train.log"
+"""What a run printed."""
+
 UNFINISHED = ".tmp"
 """Suffix of a file that is being written."""
 

@@ -24,10 +24,11 @@ from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import write_times
-from showattendtell.settings import Fraction
+from showattendtell.settings import Fraction, short_metric
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
+from showattendtell.training.progress import about
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
 NLL = "val/nll_per_word"
@@ -35,11 +36,14 @@ CIDER = "val/cider"
 MOVEMENT = "val/attention_movement"
 CURVE = "learning_curve.png"
 
+FEW_STEPS = 100
+"""Steps before which figures of the attention say nothing."""
+
 
 def build_monitor(monitor: str, brevity_penalty: bool) -> tuple[str, str, Literal["max", "min"]]:
     """Return the names of the reported BLEU-4 and of the metric for best.ckpt and early stopping, and its mode."""
     bleu4 = "val/bleu4_with_penalty" if brevity_penalty else "val/bleu4"
-    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[monitor]
+    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[short_metric(monitor)]
     return bleu4, metric, "min" if metric == NLL else "max"
 
 
@@ -197,23 +201,21 @@ class EpochReport(Callback):
         best = best_of(trainer)
 
         def describe(metric: str, digits: int) -> str:
-            value = f"{values.get(metric, math.nan):.{digits}f}"
+            value = f"{metric} {values.get(metric, math.nan):.{digits}f}"
             if metric == best.monitor and best.best_model_score is not None:
                 value += f" (best {best.best_model_score:.{digits}f})"
             return value
 
-        validation = "no validation"
+        figures = [describe("train/nll_per_word", 3)]
         if NLL in values:
-            number = values["val/distinct_captions"]
-            validation = (
-                f"{describe(NLL, 3)} in validation; BLEU-4 {describe(self._bleu4, 1)}, CIDEr {describe(CIDER, 1)}, "
-                f"{number:.0f} distinct caption{'s' * (number != 1)}"
-            )
-        print_line(
-            f"epoch {trainer.current_epoch + 1:>3}: -log p per word {describe('train/nll_per_word', 3)} in training, "
-            f"{validation}; {time.monotonic() - self._started:.0f} s"
-        )
-        if values.get(MOVEMENT, 1.0) < MIN_MOVEMENT and getattr(pl_module, "selective", False):
+            figures += [describe(NLL, 3), f"perplexity {math.exp(values[NLL]):.1f}", describe(self._bleu4, 1)]
+            figures += [describe(CIDER, 1), describe("val/distinct_captions", 0)]
+        seconds = time.monotonic() - self._started
+        left = max(0, (trainer.max_epochs or 0) - trainer.current_epoch - 1)
+        rest = f", {about(seconds * left)} left" if left and seconds * left > 60 else ""
+        print_line(f"epoch {trainer.current_epoch + 1:>3}: {', '.join(figures)}; {seconds:.0f} s{rest}")
+        is_trained = trainer.global_step >= FEW_STEPS
+        if is_trained and values.get(MOVEMENT, 1.0) < MIN_MOVEMENT and getattr(pl_module, "selective", False):
             print_line(
                 f"warning: the attention hardly changes between words ({100 * values[MOVEMENT]:.1f} % of its weight); "
                 "a smaller loss.doubly_stochastic_weight, a larger optimizer.lr or another attention/score may help",

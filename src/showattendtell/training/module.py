@@ -99,6 +99,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or Constant()
         self.step_terms: Mapping[str, Tensor] = {}
         """The weighted loss terms of a training step until its backward pass, for callbacks."""
+        self.step_nll: Tensor | None = None
+        """-log p per word of the last training step whose loss computed it."""
         self.graphs: LossGraphs | None = None  # in training on a GPU
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
@@ -167,6 +169,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self.graphs = LossGraphs(self.loss, self.captioner)
 
     def on_fit_end(self) -> None:
+        if self.graphs and rank() == 0:
+            print(f"CUDA graphs of {len(self.graphs)} shapes of batches took {self.graphs.memory / 1e9:.1f} GB")
         self.graphs = None  # a module with graphs cannot be copied
 
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
@@ -181,7 +185,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             means: dict[str, Any] = {name: (value, captions) for name, value in output.metrics.items()}
             means["loss"] = (loss, captions)
             if output.nll is not None:
-                means["nll_per_word"] = (output.nll * captions / words, words)
+                self.step_nll = output.nll.detach() * captions / words
+                means["nll_per_word"] = (self.step_nll, words)
             self._train_means.update(means)
         self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
@@ -208,14 +213,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return LossOutput(output.nll, {**terms, **rewards.terms}, {**output.metrics, **rewards.metrics})
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch's training metrics, and print what graphs take after the first epoch.
+        """Log the epoch's training metrics.
 
         Lightning's own aggregation is not stored in its checkpoints, so an epoch that resumes from one would lack the
         earlier steps.
         """
         self._log_means("train", self._train_means)
-        if self.graphs and self.current_epoch == 0 and rank() == 0:
-            print(f"CUDA graphs of {len(self.graphs)} shapes of batches take {self.graphs.memory / 1e9:.1f} GB")
 
     def validation_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):

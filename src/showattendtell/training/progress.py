@@ -1,5 +1,6 @@
 """Progress within an epoch: figures of single steps, the progress bar, and lines where there is no terminal."""
 
+import math
 import resource
 import time
 from collections.abc import Mapping
@@ -24,6 +25,18 @@ SENT = ".dashboards"
 """File in a run's folder with the last step whose figures the dashboards have."""
 
 
+MEASURED = 2.0
+"""Seconds of training from which its time is estimated."""
+
+
+def about(seconds: float) -> str:
+    """Return a duration for people: about 12 minutes."""
+    if seconds < 5400:
+        minutes = max(1, round(seconds / 60))
+        return f"about {minutes} minute{'s' * (minutes > 1)}"
+    return f"about {seconds / 3600:.1f} hours"
+
+
 class StepMetrics(Callback):
     """Measures loss, learning rate, images per second and memory within an epoch.
 
@@ -40,6 +53,8 @@ class StepMetrics(Callback):
 
     loss: Tensor | None = None
     """Loss of the last step, in this process."""
+    nll_per_word: Tensor | None = None
+    """-log p per word of the last step, if the loss computes it."""
     images_per_second: float | None = None
     """Over about the last second, in all processes; None before the first step."""
 
@@ -49,6 +64,8 @@ class StepMetrics(Callback):
         self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
         self._last_printed = self._last_batch = 0.0
+        self._first: tuple[int, float] | None = None
+        self._measured = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
@@ -67,11 +84,13 @@ class StepMetrics(Callback):
     ) -> None:
         now = time.monotonic()
         self.loss = outputs["loss"] if isinstance(outputs, Mapping) else None
+        self.nll_per_word = getattr(pl_module, "step_nll", None)
         self._images += trainer.world_size * len(getattr(getattr(batch, "content", None), "images", ()))
         if now - self._last_rate >= 1 or self.images_per_second is None:
             self.images_per_second = self._images / max(now - self._last_rate, 1e-9)
             self._images, self._last_rate = 0, now
         self._log(trainer)
+        self._estimate(trainer, batch_idx, now)
         if self._is_due(now):
             values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
             position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
@@ -94,9 +113,26 @@ class StepMetrics(Callback):
     def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
         loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
+        if self.nll_per_word is not None:
+            nll = float(self.nll_per_word)
+            loss = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
         speed = self.images_per_second or 0.0
         images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
         return {**loss, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
+
+    def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
+        """Print how long the training takes, once the first batches have shown their speed."""
+        if self._measured or rank() or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if self._first is None or batch_idx <= self._first[0]:
+            self._first = batch_idx, now  # after the first batch, which takes longer
+        batches, seconds = batch_idx - self._first[0], now - self._first[1]
+        if batches >= 2 and seconds >= MEASURED:
+            self._measured = True
+            epochs = (trainer.max_epochs or 0) - trainer.current_epoch
+            rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / batches
+            if epochs > 0 and 60 < rest < math.inf:
+                self._print(f"training takes {about(rest)}, and the validations after each epoch")
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
@@ -146,8 +182,9 @@ class ProgressBar(RichProgressBar):
             self._last_read = time.monotonic()
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, StepMetrics):
-                    self._values = dict(callback.describe())
-                    del self._values["learning rate"]
+                    figures = callback.describe()
+                    loss = figures.get("loss per word") or figures.get("loss", "")
+                    self._values = {"loss": loss, "images/s": figures["images/s"]}
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:

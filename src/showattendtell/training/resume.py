@@ -57,7 +57,7 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
         UserError: the run has no intact checkpoint or other settings.
     """
     if isinstance(settings["resume"], str):
-        return _resume(expand_home(settings["resume"]), settings)
+        return _resume(run_of(settings["resume"]), settings)
     if not is_resumed(settings):
         check_unused(folder)
         return ResumePoint(folder)
@@ -84,6 +84,12 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     return _resume(found.folder, settings)
 
 
+def run_of(name: str) -> Path:
+    """Return the folder of a run, which may be named by one of its checkpoints."""
+    path = expand_home(name)
+    return path.parent if path.suffix == ".ckpt" else path
+
+
 def is_resumed(settings: Mapping[str, Any]) -> bool:
     """Return whether a run resumes if it can: with `resume`, and in a requeued SLURM job."""
     return bool(settings["resume"]) or "SLURM_RESTART_COUNT" in os.environ
@@ -101,7 +107,7 @@ def check_unused(folder: Path) -> None:
 
 
 def recall(arguments: list[str]) -> list[str]:
-    """Replace `resume=FOLDER` in the arguments by the whole command of that run, followed by the other arguments.
+    """Replace `resume=RUN` in the arguments by the whole command of that run, followed by the other arguments.
 
     Raises:
         UserError: the run's own arguments could run code outside this project, and were not typed again.
@@ -112,7 +118,7 @@ def recall(arguments: list[str]) -> list[str]:
         return arguments
     if MULTIRUN & set(flags):
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
-    folder = expand_home(resume)
+    folder = run_of(resume)
     file, stored = command_of(folder)
     return [*recalled(stored, typed, file), *arguments, f"hydra.run.dir={quoted(str(folder))}"]
 

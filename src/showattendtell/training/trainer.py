@@ -49,9 +49,7 @@ def silence_warnings() -> None:
 def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
     if settings.get("overfit_batches"):
-        raise UserError(
-            "trainer.overfit_batches: each epoch draws other batches; use trainer.limit_train_batches instead"
-        )
+        raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
     if settings.get("log_every_n_steps") == 0:
         raise UserError("trainer.log_every_n_steps=0 is not a number of steps; set it to 1 or more")
     precision = settings.get("precision")

@@ -18,6 +18,7 @@ from showattendtell.config.entry_point import as_typed, config_dirs
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, file_lock
+from showattendtell.settings import short_metric
 
 
 class StudySweeper(Sweeper):
@@ -114,7 +115,7 @@ class StudySweeper(Sweeper):
         if config.stages:
             *_, last = (list(stage) for stage in config.stages.values() if not isinstance(stage, DictConfig))
             config = compose("train", [*arguments, *last, "stages=null"])
-        return str(config.monitor)
+        return short_metric(config.monitor)
 
 
 def error_of(run: JobReturn) -> str:
