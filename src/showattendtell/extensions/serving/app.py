@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
+from showattendtell.extensions.serving.forms import FORMATS, MEGA, PHOTOGRAPH, count_pixels, read_form
 from showattendtell.extensions.serving.models import ModelRegistry
 from showattendtell.extensions.serving.queue import Place, RequestQueue
 from showattendtell.extensions.serving.schemas import (
@@ -72,7 +72,9 @@ class Service(NamedTuple):
                 pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
                 return await self.queue.work(
                     client,
-                    lambda: make(photographs, self.models.describe(photographs, options)),
+                    lambda: make(
+                        photographs, self.models.describe(photographs, options, MEGA * self.limits.megapixels)
+                    ),
                     pixels > LARGE_PIXELS,
                 )
             finally:
