@@ -2,10 +2,11 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 READY := .venv/.ready
-TOOL := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv tool run
+UV := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv
+TOOL := $(UV) tool run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo web-demo test test-all check bench docs screenshots lock sbom audit clean
+.PHONY: help setup demo web web-demo pages test test-all check bench docs screenshots lock sbom audit release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,9 +27,11 @@ demo: setup  ## train on the embedded data set, score it, write a page of attent
 WEB := runs/web-demo
 PORT := 8000
 
-web-demo: setup  ## build the web page of the bundled model and serve it (PORT=8000; needs npm)
+web: setup  ## build the web page of the bundled model (needs npm)
 	rm -rf $(WEB)
 	$(RUN) -m showattendtell.export checkpoint=flickr8k_soft 'formats=[web]' precision=float16 output=$(WEB)
+
+web-demo: web  ## the same, and serve it (PORT=8000)
 	@echo "open the address of the next line in a browser; Ctrl-C ends the server"
 	$(RUN) -u -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/web
 
@@ -52,6 +55,10 @@ docs: setup  ## the documentation as a site, with every command and setting
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "open site/index.html in a browser"
 
+pages: docs web  ## the documentation, with the web page in site/demo, for a static host such as GitHub Pages
+	rm -rf site/demo
+	cp -r $(WEB)/web site/demo
+
 screenshots: setup  ## the pictures of pages in docs/figures (10 minutes; needs Chromium)
 	$(RUN) docs/screenshots.py
 
@@ -68,5 +75,12 @@ sbom:  ## write sbom.json, a CycloneDX list of the locked packages with their ha
 audit:  ## look the locked packages up among known vulnerabilities (needs pypi.org)
 	$(TOOL) "pip-audit==2.10.1" --strict --disable-pip --require-hashes --requirement requirements.lock
 
+release:  ## write dist/, what is published as VERSION=0.1.0 (needs uv)
+	@grep -q '^## \[$(VERSION)\] - 20' CHANGELOG.md || { echo "CHANGELOG.md has no day for version '$(VERSION)'"; exit 1; }
+	rm -rf dist
+	$(UV) build --quiet
+	$(TOOL) "twine==7.0.0" check --strict dist/*
+	@test -f dist/showattendtell-$(VERSION).tar.gz || { echo "pyproject.toml has another version"; exit 1; }
+
 clean:  ## remove .venv and what the runs wrote
-	rm -rf .venv runs outputs site sbom.json
+	rm -rf .venv runs outputs dist site sbom.json

@@ -6,7 +6,7 @@ launches all of them at once. Without Triton, torch's kernels compute the same.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -64,6 +64,7 @@ def capture(step: Callable[..., Tensor], *inputs: Tensor, pool: Any = None) -> C
 
     Returns:
         A function that copies its arguments into the memory of the graph and replays it. On a CPU, the step itself.
+        The function keeps the step, since the graph reads the memory of its model.
     """
     if inputs[0].device.type == "cpu":
         return step
@@ -78,12 +79,13 @@ def capture(step: Callable[..., Tensor], *inputs: Tensor, pool: Any = None) -> C
     with torch.cuda.graph(graph, pool=pool):
         step(*inputs)
 
-    def replay(*batch: Tensor) -> None:
-        for memory, value in zip(inputs, batch, strict=True):
-            memory.copy_(value)
-        graph.replay()
+    return partial(replay, graph, inputs, step)
 
-    return replay
+
+def replay(graph: torch.cuda.CUDAGraph, inputs: Sequence[Tensor], step: object, *batch: Tensor) -> None:
+    for memory, value in zip(inputs, batch, strict=True):
+        memory.copy_(value)
+    graph.replay()
 
 
 def run_steps(steps: Iterable[Callable[[], object]]) -> None:

@@ -17,9 +17,6 @@ from showattendtell.extensions.search.study_page import PAGE, render, summarize_
 FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""
 
-WIDE = {"results.md", "experiments.md", "performance.md", "tutorial.ipynb"}
-"""Pages with wide tables or code: without a table of contents at the right, they have more room."""
-
 SECTIONS = {"commands": "Commands", "choices": "Config groups", "api": "Python API"}
 """The section of the navigation for each folder of the generated reference."""
 
@@ -50,9 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **others: Any) -> None:
-    """Give wide pages more room, and list the generated reference below the other pages in search results."""
+    """List the generated reference below the other pages in search results."""
     name = page.file.src_uri
-    page.meta |= {"hide": ["toc"]} if name in WIDE else {}
     page.meta |= {"search": {"boost": 0.5}} if name.startswith("reference/") or name == "experiments.md" else {}
 
 
@@ -63,4 +59,5 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:
     """A fenced block with an equation in LaTeX; wide equations can be scrolled."""
-    return f'<div class="equation">{convert(source, display="block")}</div>'
+    spaced = '<mo lspace="0.17em" rspace="0.17em">log</mo>'  # which browsers leave out beside a name
+    return f'<div class="equation">{convert(source, display="block").replace("<mi>log</mi>", spaced)}</div>'

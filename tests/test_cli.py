@@ -15,7 +15,7 @@ from showattendtell.cli import COMMANDS
 def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed console script, run in `folder`."""
     script = Path(sys.executable).with_name("showattendtell")
-    return subprocess.run([script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run([script, *arguments], cwd=folder, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
@@ -47,7 +47,7 @@ def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_
 def test_a_command_behaves_like_its_module(tmp_path: Path):
     by_script = showattendtell(tmp_path, "train", "--help")
     line = [sys.executable, "-m", "showattendtell.train", "--help"]
-    by_module = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    by_module = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert by_script.returncode == by_module.returncode == 0
     assert by_script.stdout == by_module.stdout
 
@@ -88,7 +88,7 @@ def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFil
     marked.write_text(marked.read_text().replace("seed: 1\n", "seed: 4711\n"))
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from showattendtell.train import main; main()"
     line = [sys.executable, "-c", code, str(tmp_path), "--help"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0
     assert "seed=4711" in done.stdout
 

@@ -12,13 +12,13 @@ from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.config.folders import find_options, read_option
-from showattendtell.errors import UserError, did_you_mean, listed, printable
+from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.runtime.files import new_folder, new_path
 from showattendtell.settings import is_url
 
 PAGE = "html"
-NOT_SURE = " (not sure)"
-PICTURES = ("png", "gif", "webp")
+PANELS = ("png", "svg", "pdf")
+PICTURES = (*PANELS, "gif", "webp")
 XMP = "xmp"
 PARQUET = "parquet"
 ROWS = ("jsonl", "csv")
@@ -70,6 +70,8 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     is_parquet = formats == [PARQUET]
     if is_parquet != bool(config.workers) or (PARQUET in formats and not is_parquet):
         raise UserError("workers=N and formats=[parquet] only work together; give both or neither")
+    if (config.width or config.dpi) and not {*PANELS} & {*formats}:
+        raise UserError("width and dpi are those of pictures with panels; give formats=[png], or leave them out")
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
     if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
@@ -119,12 +121,12 @@ def _caption_photographs(
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         found = found.select({*found.sources} - finished)
     write_rows = row_writer(folder, formats)
-    entries, drawn, unsure = list[Any](), list[Path](), list[str]()
+    entries, drawn = list[Any](), list[Path]()
     try:
         for i, outputs in caption_all(captioners, found.sources, errors):
             source, pictures = found.sources[i], list[Path]()
             if describe:
-                describe(source, outputs[0].caption)
+                describe(source, outputs[0].best.marked)
             rows = []
             for group, output in zip(groups, outputs, strict=True):
                 rows += [CaptionRow.of(source, caption, " + ".join(group), settings) for caption in output.captions]
@@ -132,11 +134,9 @@ def _caption_photographs(
             for name, output in zip(names[i], outputs, strict=True):
                 for suffix in suffixes:
                     pictures.append(folder / f"{name}.{suffix}")
-                    draw(output.as_drawn(), pictures[-1])
+                    draw(output.as_drawn(), pictures[-1], config.width, config.dpi)
             _print_captions(source, list(zip(models, outputs, strict=True)), pictures, is_single)
             drawn += pictures
-            if outputs[0].unsure:
-                unsure.append(source)
             if PAGE in formats:
                 entries.append(make_entry(found.names[i], outputs))
     finally:  # also after Ctrl-C
@@ -151,9 +151,6 @@ def _caption_photographs(
             print(printable(f"written: {', '.join(map(str, paths))}"), file=sys.stderr)
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
-    if unsure and not sys.stdout.isatty():  # on a terminal each caption has a mark instead
-        those = unsure[0] if len(unsure) == 1 else f"{len(unsure):,} photographs ({listed(unsure)})"
-        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
     errors += describe.unsupported() if describe else []
     if errors:
         raise UserError("; ".join(errors))
@@ -161,7 +158,8 @@ def _caption_photographs(
 
 def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], is_single: bool) -> None:
     """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
-    photograph unless it is the only one (`is_single`), and by the model if there are several; separated by tabs.
+    photograph unless it is the only one (`is_single`), and by the model if there are several, and followed by the mark
+    of doubt; separated by tabs.
 
     Args:
         outputs: the name of each model, and its `ImageCaptions`.
@@ -171,12 +169,13 @@ def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: S
             labels = [] if is_single else [source]
             labels += [model] if len(outputs) > 1 else []
             for caption in output.captions:
-                print("\t".join(map(printable, [*labels, caption.caption])), flush=True)
+                cells = [*labels, caption.caption, *(["not sure"] if caption.unsure else [])]
+                print("\t".join(map(printable, cells)), flush=True)
         return
     (_, first), *others = outputs
-    lines = [f"{source}: {first.caption}{NOT_SURE if first.unsure else ''}"]
+    lines = [f"{source}: {first.best.marked}"]
     lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
-    lines += [f"  {model}: {output.caption}{NOT_SURE if output.unsure else ''}" for model, output in others]
+    lines += [f"  {model}: {output.best.marked}" for model, output in others]
     lines += [f"  {path}" for path in pictures]
     for line in lines:
         print(printable(line))
@@ -203,10 +202,10 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.tables import print_notes
 
-    ignored = {name for name in ("overwrite", "resume", "workers") if config[name]}
+    ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
     if ignored or (config.formats is not None and list(config.formats) != [PAGE]):
         raise UserError(
-            f"split={config.split} writes one {PAGE} page; leave formats, overwrite, resume and workers out"
+            f"split={config.split} writes one {PAGE} page; leave formats, width, dpi, overwrite, resume and workers out"
         )
     checkpoint = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))

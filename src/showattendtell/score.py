@@ -34,13 +34,13 @@ def main(config: DictConfig) -> None:
 def _score_captions(config: DictConfig) -> None:
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores
+    from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores, intervals
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.result_files import versions, write_json
-    from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
+    from showattendtell.visualization.tables import describe_intervals, print_comparison, print_notes, print_scores
 
     tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
@@ -57,10 +57,13 @@ def _score_captions(config: DictConfig) -> None:
         panel = measure(words, corpus.references, config.metrics, config.language)
         systems.append(panel.measured)
         figures = corpus_scores(panel.measured.values()) | diversity(words, learned)
-        scores[str(file)] = {**figures, "missing": panel.missing}
+        limits = intervals(panel.measured, len(words), config.seed, config.resamples)
+        scores[str(file)] = {**figures, "missing": panel.missing, "intervals": limits}
         per_image[str(file)] = image_scores(corpus.images, panel.measured.values())
         missing = panel.missing | missing
     print_scores(list(scores.values()), missing, corpus.title())
+    if len(scores) == 1:
+        print_notes(describe_intervals(limits, len(corpus.images)))
 
     first, *others = scores
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)

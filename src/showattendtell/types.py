@@ -262,6 +262,9 @@ class CaptionerOutput(NamedTuple):
 
 Array = TypeVar("Array")
 
+NOT_SURE = " (not sure)"
+"""The mark of doubt behind a caption."""
+
 
 class CaptionOutput(NamedTuple, Generic[Array]):
     """A generated caption of T tokens, `<eos>` included if it was generated, and the attention at each of them.
@@ -289,6 +292,11 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     def caption(self) -> str:
         """The words as one string."""
         return "".join(self.parts) if self.parts else " ".join(self.words)
+
+    @property
+    def marked(self) -> str:
+        """The caption, with the mark of doubt if the model is unsure of the image."""
+        return self.caption + NOT_SURE * self.unsure
 
     def without_first(self) -> CaptionOutput[Array]:
         """Return the caption without its first token."""

@@ -108,6 +108,6 @@ def test_help_ends_quietly_where_its_reader_is_gone(module: str, tmp_path: Path)
     reader, writer = os.pipe()
     os.close(reader)
     line = [sys.executable, "-m", f"showattendtell.{module}", "--help"]
-    done = subprocess.run(line, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(line, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=900)
     os.close(writer)
     assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")

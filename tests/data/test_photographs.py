@@ -86,6 +86,7 @@ def test_a_fourth_channel_is_opacity_over_white():
         (PIXELS[:0], r"shape \(0, 7, 3\)"),
         (np.uint8(7), r"a uint8 is not a photograph"),
         (b"", "it is empty"),
+        (Image.new("RGB", (0, 7)), "an image of 0 x 7 pixels"),
         (b"\0" * 40, "begins with zeros"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is text"),
         (encoded(Image.fromarray(PIXELS))[:60], "of bytes cannot be read"),

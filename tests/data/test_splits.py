@@ -90,7 +90,9 @@ def rows_of(splits: Mapping[str, Any]) -> Rows:
 
 
 @writers
-@pytest.mark.parametrize("field", ["split", "Split", "SPLITS", "data_split", "subset", "Set", "partition"])
+@pytest.mark.parametrize(
+    "field", ["split", "SPLITS", "karpathy_split", "subset", "Set", "imageSubset", "usage", "role"]
+)
 def test_a_field_is_the_split_whatever_its_name(tmp_path: Path, write: Callable[..., Path], field: str):
     file = read_captions(write(tmp_path, field, rows_of(ROWS)))
     assert file.splits == {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg"], "test": ["d.jpg"]}
@@ -110,6 +112,14 @@ def test_splits_are_read_in_every_spelling(tmp_path: Path, write: Callable[..., 
     named = dict(zip(("train", "val", "test"), spellings, strict=True))
     file = read_captions(write(tmp_path, "split", rows_of({image: named[split] for image, split in ROWS.items()})))
     assert file.splits == {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg"], "test": ["d.jpg"]}
+
+
+@writers
+@pytest.mark.parametrize("missing", ["", None])
+def test_an_image_without_a_split_among_others_is_refused(tmp_path: Path, write: Callable[..., Path], missing: Any):
+    file = write(tmp_path, "split", rows_of({**ROWS, "d.jpg": missing}))
+    with pytest.raises(UserError, match="image d.jpg is in no split, others are"):
+        read_captions(file)
 
 
 @writers
@@ -148,10 +158,11 @@ def test_a_cell_in_quotes_is_unquoted(tmp_path: Path):
     assert captions_in(tmp_path, lines_of(said)) == ['a "big" dog', "a\ttab", "two\nlines of one caption"]
 
 
+@pytest.mark.parametrize("suffix", [".jpg", ""])
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, delimiter: str):
+def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, delimiter: str, suffix: str):
     said = ["a dog", '"Look', "a cat", 'the end"', "a bird"]
-    text = lines_of(said).replace("\t", delimiter)
+    text = lines_of(said).replace("\t", delimiter).replace(".jpg", suffix)
     with pytest.raises(UserError, match=r"line 3: a caption begins with a quote and ends in line 5, and the lines"):
         captions_in(tmp_path, text)
 
@@ -179,13 +190,25 @@ def test_several_columns_of_captions_are_all_read(tmp_path: Path):
         (
             "captions.json",
             '{"images": [{"id": 1, "is_test": true}], "annotations": [{"image_id": 1, "caption": "a"}]}',
-            "split=True is not a split",
+            "is_test=True is not a split",
         ),
         (
             "captions.json",
             '{"images": [{"id": 1, "meta": {"split": "test"}}], "annotations": [{"image_id": 1, "caption": "a"}]}',
-            "split={'split': 'test'} is not a split",
+            "meta={.*} is not a split",
         ),
+        (
+            "captions.json",
+            '{"images": [{"id": 1, "train": 1, "val": 0}], "annotations": [{"image_id": 1, "caption": "a"}]}',
+            "train=1 is not a split",
+        ),
+        (
+            "captions.json",
+            '{"images": [{"filename": "a", "sentences": [], "split": "train", "subset": "val"}]}',
+            "split and subset name different splits",
+        ),
+        ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,\n", "c.jpg is in no split, others are"),
+        ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,held\n", "x=held is not a split"),
         (
             "captions.jsonl",
             '{"image": "a.jpg", "caption": "a", "meta": {"Data Split": "test"}}\n',
@@ -204,7 +227,7 @@ def test_a_split_in_another_place_is_refused(tmp_path: Path, name: str, text: st
         read_captions(tmp_path / name)
 
 
-@pytest.mark.parametrize("names", [("train", "val", "test"), ("Train", "dev", "testing")])
+@pytest.mark.parametrize("names", [("train", "val", "test"), ("trainImages", "dev", "testing_set")])
 @pytest.mark.parametrize("setting", [{}, {"splits": "."}])
 def test_lists_next_to_the_captions_are_the_splits(
     tmp_path: Path, names: tuple[str, str, str], setting: dict[str, str]
@@ -223,14 +246,38 @@ def test_lists_next_to_the_captions_are_the_splits(
     }
 
 
-def test_folders_of_splits_are_the_splits(tmp_path: Path):
-    images = ["train/a.jpg", "train/b.jpg", "validation/c.jpg", "test/d.jpg"]
+FOLDERS = [
+    ("train", "validation", "test"),
+    ("all/Training", "all/dev", "all/tst"),
+    ("train2014", "val2014", "test_images"),
+]
+
+
+def write_images(tmp_path: Path, images: list[str]) -> None:
     (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{image},a dog\n" for image in images))
     for image in images:
-        (tmp_path / image).parent.mkdir(exist_ok=True)
+        (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(tmp_path / image)
-    assert {split: len(part) for split, part in read_custom(str(tmp_path)).splits.items()} == {
-        "train": 2,
-        "val": 1,
-        "test": 1,
-    }
+
+
+@pytest.mark.parametrize("folders", FOLDERS)
+def test_folders_of_splits_are_the_splits(tmp_path: Path, folders: tuple[str, str, str]):
+    train, val, test = folders
+    write_images(tmp_path, [f"{train}/a.jpg", f"{train}/b.jpg", f"{val}/c.jpg", f"{test}/d.jpg"])
+    splits = read_custom(str(tmp_path)).splits
+    assert {split: len(part) for split, part in splits.items()} == {"train": 2, "val": 1, "test": 1}
+
+
+@pytest.mark.parametrize("other", ["", "extra/"])
+def test_an_image_outside_of_the_folders_of_splits_is_refused(tmp_path: Path, other: str):
+    write_images(tmp_path, ["train/a.jpg", "val/b.jpg", f"{other}c.jpg"])
+    with pytest.raises(UserError, match=rf"the folder of image {other}c.jpg names no split, others do"):
+        read_custom(str(tmp_path))
+
+
+def test_two_lists_of_one_split_are_refused(tmp_path: Path):
+    write_images(tmp_path, ["a.jpg", "b.jpg"])
+    for name in ("train", "training"):
+        (tmp_path / f"{name}.txt").write_text("a.jpg")
+    with pytest.raises(UserError, match=r"train.txt and training.txt are both lists of train"):
+        read_custom(str(tmp_path), splits=".")

@@ -194,7 +194,10 @@ def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shr
 
 
 def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[list[int]]:
-    """Of one image the best caption of every group, ended or else open, from lists (Vijayakumar et al. 2018)."""
+    """Of one image the best caption of every group, ended or else open, from lists (Vijayakumar et al. 2018).
+
+    A group does not end a caption that an earlier one has ended.
+    """
     cache, state = captioner.init_state(regions.unsqueeze(0))
     width = decoding.beam_size // decoding.num_beam_groups
     groups: list[list[tuple[float, list[int], DecoderState]]] = [
@@ -212,7 +215,9 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
                     chosen_by = total - decoding.diversity_penalty * said.count(word)
                     candidates.append((chosen_by, total, [*words, word], after))
             candidates.sort(key=lambda candidate: candidate[0], reverse=True)
-            ended[number] += [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
+            written = [words for of_group in ended[:number] for _, words in of_group]
+            ends = [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
+            ended[number] += [(total, words) for total, words in ends if words not in written]
             groups[number] = [(t, w, s) for _, t, w, s in candidates if w[-1] != EOS][:width]
             said += [words[-1] for _, words, _ in groups[number]]
     bests = [max(done or [(t, w) for t, w, _ in rest]) for done, rest in zip(ended, groups, strict=True)]

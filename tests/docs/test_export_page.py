@@ -98,7 +98,7 @@ def assert_captions(address: str) -> None:
     with started_browser() as browser:
         tab = browser.new_page()
         tab.goto(address)
-        tab.locator("#loading", has_text="ready").wait_for(timeout=240_000)
+        tab.locator("#loading", has_text="ready").wait_for(timeout=900_000)
 
 
 def test_put_it_on_a_web_page(tmp_path: Path, environment: dict[str, str], runtime: None):

@@ -37,11 +37,19 @@ def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[
     assert [int(example.image) for example in evenly_spaced(examples, number)] == chosen
 
 
-def test_only_the_bundled_model_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert "mostly of people and dogs" in note_about(["runs/a/best.ckpt", BUNDLED])
-    assert note_about(["runs/a/best.ckpt", "owner/flickr8k_soft"]) == ""
-    (tmp_path / BUNDLED).mkdir()
+def test_the_note_of_a_model_is_that_of_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert note_about([BUNDLED]).startswith(f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs")
     monkeypatch.chdir(tmp_path)
+    for name, card in {
+        "own": "---\nnote: knows\\x07 birds\n---\n# Own\n",
+        "bad": "---\nnote: [\n---\n",
+        "none": "# A",
+    }.items():
+        Path(name).mkdir()
+        Path(name, "README.md").write_text(card)
+    Path("best.ckpt").touch()
+    assert note_about(["best.ckpt", "own", "bad", "none"]) == "own knows\\x07 birds"
+    Path(BUNDLED).mkdir()
     assert note_about([BUNDLED]) == ""
 
 

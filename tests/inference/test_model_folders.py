@@ -3,17 +3,24 @@
 import errno
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hub_server import OTHER_HUB, serve_hub
+from huggingface_hub import HfApi, RepoUrl
+from repository import ROOT
 
+from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
-from showattendtell.inference.loading import bundled_models, find_model, next_to
+from showattendtell.inference.loading import bundled_models, find_model, next_to, note_about
+from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
 
 CARD = {
     "format": 3,
@@ -113,8 +120,8 @@ def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_mod
 
 FETCH = """
 from showattendtell.inference.checkpoints import read_model_folder
-from showattendtell.inference.loading import find_model
-print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
+from showattendtell.inference.loading import find_model, note_about
+print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]), note_about([sys.argv[0]]), sep="\\n")
 """
 
 
@@ -123,7 +130,8 @@ def hub(tmp_path: Path) -> Iterator[str]:
     """The address of a hub that has someone/model."""
     folder = tmp_path / "published"
     write_model_folder(folder, CARD, STATE, with_encoder=True)
-    places = [(revision, name) for revision in ("main", "v1") for name in (CONFIG, WEIGHTS)]
+    (folder / "README.md").write_text("---\nnote: knows birds\n---\n", encoding="utf-8")
+    places = [("main", "README.md"), *product(("main", "v1"), (CONFIG, WEIGHTS))]
     with serve_hub({f"/someone/model/resolve/{revision}/{name}": folder / name for revision, name in places}) as hub:
         yield hub
 
@@ -139,13 +147,47 @@ def fetch(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str, str], 
 
 def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(fetch: Callable[[str, str], Any], hub: str):
     fetched = fetch("someone/model", hub)
-    assert fetched.out.split() == sorted(name for name in STATE if not name.startswith("loss.")), fetched.err
+    *names, note = fetched.out.splitlines()
+    assert names == sorted(name for name in STATE if not name.startswith("loss.")), fetched.err
+    assert note == "someone/model knows birds"
     offline = fetch("someone/model", "http://127.0.0.1:9")
     assert offline.out == fetched.out, offline.err
-    assert fetch("someone/model@v1", hub).out == fetched.out
+    assert fetch("someone/model@v1", hub).out.splitlines() == [*names, "someone/model@v1 knows birds"]
 
 
 def test_a_model_that_is_not_on_the_hub_is_reported(fetch: Callable[[str, str], Any], hub: str):
     for endpoint in (hub, "http://127.0.0.1:9"):
         failed = fetch("someone/other", endpoint)
         assert "the model someone/other does not exist here and could not be downloaded from the hub" in failed.err
+
+
+def test_a_published_model_captions_by_its_name_and_says_what_its_card_does(
+    run_forked: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def upload(_: HfApi, folder_path: Path, **others: Any) -> None:
+        shutil.copytree(folder_path, tmp_path / "published")
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda _, repo_id, **others: RepoUrl(f"https://huggingface.co/{repo_id}"))
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    about = {"name": "Birds", "note": "knows birds"}
+    load(device="cpu").push_to_hub("someone/birds", model_card_kwargs=about)
+    files = {f"/someone/birds/resolve/main/{file.name}": file for file in (tmp_path / "published").iterdir()}
+    photograph = str(EXAMPLE_FOLDER / EXAMPLES[0].file)
+    with serve_hub(files) as hub:
+        places = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        settings = ["checkpoint=someone/birds", photograph, "formats=[jsonl]"]
+        done = run_forked("caption", *settings, folder=tmp_path, first=OTHER_HUB, **places)
+    assert done.out.strip() == load(device="cpu")(photograph).caption, done.err
+    assert "note: someone/birds knows birds" in done.err
+
+
+@pytest.mark.parametrize(("name", "folder"), bundled_models().items())
+def test_the_page_of_models_says_what_the_card_does(name: str, folder: Path):
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    scores = dict(re.findall(r"^\| (.+?) \| ([\d.]+) \|$", card, re.MULTILINE))
+    columns = ("BLEU-4", "METEOR", "CIDEr-D", "pointing game", "attention correctness")
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    row = " | ".join([f"{size:.0f} MB", *(scores[column] for column in columns)])
+    assert re.search(rf"^\| `{name}` \| .* \| {re.escape(row)} \|$", page, re.MULTILINE)
+    assert f"`{name}`{note_about([name]).removeprefix(name)}." in " ".join(page.split())

@@ -11,6 +11,10 @@ from runs import TINY, Run, assert_done, assert_error, held_out
 from slow_cases import slow_after
 
 from showattendtell import load
+from showattendtell.config.folders import read_option
+from showattendtell.config.instantiate import build
+from showattendtell.metrics.diversity import judge_endings
+from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
 
 
 def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
@@ -96,6 +100,17 @@ def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint:
         assert "star" in words
         assert "red" not in words
     assert result["decoding"]["required"] == ["star"]
+    assert ("cider_best" in result) == (decoding in ("diverse", "sample"))
+
+
+@pytest.mark.parametrize(("decoding", "fewest"), [("diverse", 3), ("sample", 2)])
+def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do(decoding: str, fewest: int):
+    captioner = load(decoding=build(read_option("decoding", decoding)), device="cpu")
+    for output in captioner([EXAMPLE_FOLDER / example.file for example in EXAMPLES]):
+        captions = [caption.caption for caption in output.captions]
+        assert len(captions) == 3
+        assert len(set(captions)) >= fewest
+        assert judge_endings(captions, [True] * 3).dangling == 0
 
 
 def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: Path, folder: Path):

@@ -20,7 +20,7 @@ def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_pa
     head = ray_head(address, short_folder, tmp_path)
     try:
         process = start(tmp_path, *line, RAY_ADDRESS=f"127.0.0.1:{address}")
-        wait_until((tmp_path / "held").exists, seconds=300)
+        wait_until((tmp_path / "held").exists)
     finally:
         os.killpg(head.pid, signal.SIGKILL)
     out, err = process.communicate(timeout=600)

@@ -20,7 +20,7 @@ from showattendtell.training.loggers import METRICS
 
 Train = Callable[..., Any]
 
-TIME_LIMIT = 240
+TIME_LIMIT = 900
 """Seconds within which a run ends that takes a few, on a machine that has much else to do."""
 
 IN_BATCH = """

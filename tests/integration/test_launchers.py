@@ -51,7 +51,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 def sweep(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     process = start(folder, *arguments, **environment)
     try:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=900)
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -119,7 +119,7 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
     waiting = tmp_path / "waiting"
     wait_until(waiting.exists)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == status
     assert "Traceback" not in out + err
     wait_until(lambda: not Path("/proc", waiting.read_text()).exists())

@@ -26,7 +26,7 @@ TORCHRUN = ["-m", "torch.distributed.run"]
 STEPS = ["trainer.max_epochs=3", "trainer.limit_train_batches=4", "trainer.limit_val_batches=2"]
 SETTINGS = [*TINY, *STEPS, "data.batch_size=8", "decoder.dropout=0.5", "checkpoint_interval_minutes=0"]
 TWO = ["trainer=ddp", "trainer.devices=2"]
-TIME_LIMIT = 120
+TIME_LIMIT = 900
 """Seconds within which everything ends."""
 
 

@@ -38,7 +38,7 @@ print(showattendtell.load(max_length=2)(sys.argv[1]).caption)
 def run(code: str, *arguments: str, folder: Path) -> tuple[list[str], str, int]:
     """What is printed, and at the end which of the others were imported and how many modules there are."""
     line = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
     imported, _, number = last.removeprefix("IMPORTED ").rpartition(" ")
@@ -68,7 +68,7 @@ def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
 @pytest.mark.skipif(find_spec("triton") is None, reason="PyTorch for CPUs has no Triton")
 def test_a_script_that_imports_the_training_ends_without_reports_of_leaks(tmp_path: Path):
     code = "import triton, pytorch_lightning, showattendtell; showattendtell.CaptioningModule"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
 
 

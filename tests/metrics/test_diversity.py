@@ -1,6 +1,7 @@
 import pytest
 
-from showattendtell.metrics.diversity import disagreement, diversity
+from showattendtell.metrics import CIDErD
+from showattendtell.metrics.diversity import compare_captions, disagreement, diversity
 
 CAPTIONS = [["a", "dog", "runs"], ["a", "dog", "runs"], ["a", "dog"], ["a"], []]
 
@@ -48,3 +49,16 @@ def test_nothing_said_has_no_distinct_words():
 )
 def test_captions_disagree_by_the_words_that_they_do_not_have_in_common(captions: list[str], expected: float):
     assert disagreement(captions) == pytest.approx(expected)
+
+
+def test_several_captions_of_an_image_are_compared_with_each_other_and_with_the_references():
+    references = [["a dog runs in snow"], ["two men sit here now"]]
+    captions = [["a dog runs in snow", "two men sit here now"], ["men", "men"]]
+    one_by_one = [CIDErD(), CIDErD()]
+    for rank, metric in enumerate(one_by_one):
+        metric.update([several[rank] for several in captions], references)
+    first, second = (metric.per_caption()["cider"].tolist() for metric in one_by_one)
+    found = compare_captions(captions, references)
+    assert found["cider_best"] == pytest.approx((max(first[0], second[0]) + first[1]) / 2)
+    assert found["cider_mean"] == pytest.approx((sum(first) + sum(second)) / 4)
+    assert (found["distinct_per_image"], found["disagreement"]) == (1.5, 50)

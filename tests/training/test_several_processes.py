@@ -40,7 +40,7 @@ CHOICES = {
 }
 
 
-TIME_LIMIT = 120
+TIME_LIMIT = 900
 
 
 class Report(Callback):

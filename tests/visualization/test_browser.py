@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -197,7 +198,7 @@ def test_a_tap_shows_a_map_which_stays_until_another_place_is_tapped(open_page: 
 
 def to_the_first_card(tab: Any) -> None:
     """Press Tab past the options of the page, up to the first photograph's button."""
-    for _ in range(10):
+    for _ in range(12):
         tab.keyboard.press("Tab")
         if tab.evaluate("document.activeElement.className") == "play":
             return
@@ -352,25 +353,78 @@ def test_contrast_darkens_all_but_the_peak_and_the_own_range_reaches_from_dark_t
     assert stretched.min() < 0.02
 
 
-def test_words_are_shaded_from_the_lowest_to_the_highest_value(open_page: Open):
-    caption = output(["a", "b", "c"], made_up(0, 3, 3, 3), np.array([0.4, 0.5, 0.6]))
-    tab = open_page(page_of(captioned(caption._replace(log_probs=np.log([0.9, 0.3, 0.6])))))
+def background(tab: Any, number: int) -> float:
+    """The opacity of the shade of a word, of at most 0.6."""
+    color = word(tab, number).evaluate("e => getComputedStyle(e).backgroundColor")
+    return float(color.strip(")").split("/")[-1]) if "/" in color else float(color.strip(")").split(",")[3])
 
-    def shades() -> list[float]:
-        return [float(one.evaluate("e => e.style.getPropertyValue('--value')")) for one in tab.locator(".word").all()]
 
-    assert shades() == pytest.approx([0, 0.5, 1], abs=1e-3)
-    assert tab.locator(".legend").inner_text().split() == ["0.40", "0.60"]
-    choose(tab, shade="confidence")
-    assert shades() == pytest.approx([1, 0, 0.5], abs=1e-3)
-    assert tab.locator(".legend").inner_text().split() == ["0.30", "0.90"]
-    choose(tab, shade="")
-    assert shades() == [0, 0, 0]
-    assert not tab.locator(".legend").is_visible()
+def test_words_are_shaded_by_their_probability_and_by_the_gate_after_one_click(open_page: Open):
+    caption = output(["a", "b", "c"], made_up(0, 3, 3, 3), np.array([0.4, 0.5, 0.0]))
+    caption = caption._replace(log_probs=np.log([0.9, 0.3, 0.6]))
+    tab = open_page(page_of(captioned(caption._replace(calibrated_log_probs=np.log([0.8, 0.25, 0.5])))))
+    legend = tab.locator(".legend:visible")
+    for name, expected, meaning in (
+        (None, [0.8, 0.25, 0.5], "0 1, the probability of the word"),
+        ("gate β", [0.4, 0.5, 0.0], "0 1, how much the image contributed"),
+        ("nothing", [0.0, 0.0, 0.0], ""),
+    ):
+        if name:
+            tab.get_by_label(name).click()
+        assert [background(tab, number) / 0.6 for number in range(3)] == pytest.approx(expected, abs=0.01)
+        assert " ".join(" ".join(legend.all_inner_texts()).split()) == meaning
+
+
+def test_the_whole_sentence_can_be_read_while_it_plays(open_page: Open):
+    tab = open_page(one_model(), reduced_motion="no-preference")
+    tab.locator(".play").first.click()
+    assert chosen(tab) == [WORDS[0]]
+    for number in range(len(WORDS)):
+        assert word(tab, number).is_visible()
+        assert word(tab, number).evaluate("e => getComputedStyle(e).opacity") == "1"
+
+
+SIDES = (("worst", "lowest"), ("best", "highest"))
 
 
 def shown(tab: Any) -> str:
-    return "".join(name.removesuffix(".jpg") for name in tab.locator("h2").all_inner_texts())
+    return "".join(name.removesuffix(".jpg") for name in tab.locator("h2:visible").all_inner_texts())
+
+
+@pytest.mark.parametrize(
+    ("sought", "found"),
+    [("DOG", "ab"), ("dog beach", "b"), ("b.j", "b"), ("hund", "c"), ("cafe\u0301", "b"), ("  ", "abcd"), ("no", "cd"),
+     ("zebra", "")],
+)  # fmt: skip
+def test_a_search_finds_photographs_by_name_captions_and_references(open_page: Open, sought: str, found: str):
+    texts = {"a": ("a Dog runs", ""), "b": ("a dog", "Beach café."), "c": ("nothing", "Ein Hund"), "d": ("no cat", "")}
+    entries = [
+        make_entry(f"{name}.jpg", [sentence(*re.split("(?= )", caption))], [reference])
+        for name, (caption, reference) in texts.items()
+    ]
+    tab = open_page(Page("4 photographs", ["soft"], entries))
+    tab.get_by_label("Search").fill(sought)
+    assert shown(tab) == found
+    tab.get_by_label("Search").press("Enter")
+    assert shown(tab) == found
+    assert tab.locator("#found").inner_text() == ("" if found == "abcd" else f"{len(found)} of 4 photographs")
+    assert tab.get_by_label("Only not sure").count() == 0
+
+
+def test_photographs_with_a_mark_of_doubt_can_be_shown_alone(open_page: Open):
+    captions = [sentence("a", " dog"), sentence("a", " cat"), sentence("a", " bird")]
+    marked = [replace(one, captions=(one.best._replace(unsure=n > 0),)) for n, one in enumerate(captions)]
+    tab = open_page(page_of(*marked))
+    tab.get_by_label("Only not sure").check()
+    assert shown(tab) == "12"
+    tab.get_by_label("Search").fill("bird")
+    assert shown(tab) == "2"
+    tab.get_by_label("Only not sure").uncheck()
+    tab.get_by_label("Search").fill("(not sure)")
+    assert shown(tab) == "12"
+    alternatives = [one.get_attribute("alt") for one in tab.locator("img").all()]
+    assert alternatives[1] == "The photograph 1.jpg, captioned: a cat (not sure)"
+    assert alternatives[0].endswith("captioned: a dog")
 
 
 def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_page: Open):
@@ -382,11 +436,12 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
     tab = open_page(Page("3 photographs", ["soft"], entries))
     order = tab.get_by_label("Sort by")
     assert order.locator("option").all_inner_texts() == [
-        *("original order", "score (CIDEr-D), lowest first", "confidence, lowest first")
+        "original order",
+        *(f"{side} first ({way} {measure})" for measure in ("CIDEr-D", "confidence") for side, way in SIDES),
     ]
     assert shown(tab) == "abc"
     order.focus()
-    for expected in ("bac", "cba"):
+    for expected in ("bac", "cab", "cba", "abc"):
         tab.keyboard.press("ArrowDown")
         assert shown(tab) == expected
         assert order.evaluate("one => one === document.activeElement")

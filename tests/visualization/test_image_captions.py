@@ -3,12 +3,14 @@
 import io
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageChops
-from sample_pages import gated
+from sample_pages import WORDS, gated, photograph
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
@@ -50,6 +52,63 @@ def test_the_suffix_of_a_picture_is_its_format(tmp_path: Path, suffix: str, form
     with Image.open(tmp_path / f"a.{suffix}") as picture:
         assert picture.format == form
         assert getattr(picture, "is_animated", False) == (form in ("WEBP", "GIF"))
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (500, 500), (1000, 333)])
+@pytest.mark.parametrize(("width", "dpi", "least"), [(None, None, 300), (7.0, 300, 380), (3.3, None, 80)])
+def test_a_figure_has_the_width_and_resolution_that_are_asked_for(
+    tmp_path: Path, size: tuple[int, int], width: float | None, dpi: int | None, least: int
+):
+    output = gated(photograph(*size))
+    figure = output.plot(width, dpi)
+    figure.draw_without_rendering()
+    panels = [axis.get_window_extent().width for axis in figure.axes]
+    assert len(panels) == 5
+    assert min(panels) >= least
+    assert [axis.get_title().split()[0] for axis in figure.axes[1:]] == list(output.words)
+    output.save(tmp_path / "a.png", width=width, dpi=dpi)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width == pytest.approx((width or 10) * (dpi or 160), abs=1)
+
+
+def test_a_caption_is_saved_as_vectors_and_as_a_page(tmp_path: Path):
+    output = gated()
+    for name, beginning in (("a.svg", b"<?xml"), ("a.pdf", b"%PDF"), ("a.html", b"<!doctype html>")):
+        output.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(beginning)
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert page.count('class="word"') == len(output.words) + 2
+    with pytest.raises(UserError, match="a.html exists"):
+        output.save(tmp_path / "a.html")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sentence"),
+    [
+        ("a.gif", {"dpi": 100}, "a.gif has no width and dpi"),
+        ("a.html", {"width": 3}, "a.html has no width and dpi"),
+        ("a.png", {"width": 0}, "width=0 should be greater than 0"),
+        ("a.png", {"dpi": 10**6}, "dpi=1000000 should be less than or equal to 1200"),
+    ],
+)
+def test_a_size_that_a_file_cannot_have_raises_an_error(tmp_path: Path, name: str, size: dict[str, Any], sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        gated().save(tmp_path / name, **size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_mark_of_doubt_is_in_every_picture(tmp_path: Path):
+    sure = gated()
+    unsure = replace(sure, captions=(sure.best._replace(unsure=True),))
+    assert unsure.plot().get_suptitle() == f"{' '.join(WORDS)} (not sure)"
+    assert repr(unsure).endswith("(not sure)>")
+    ink = []
+    for number, output in enumerate((sure, unsure)):
+        output.save(tmp_path / f"{number}.gif")
+        with Image.open(tmp_path / f"{number}.gif") as animation:
+            assert animation.n_frames == len(WORDS) + 1
+            ink.append((255 - np.asarray(animation.convert("L"))[200:].astype(int)).sum())
+    assert ink[1] > ink[0]
 
 
 @pytest.mark.parametrize("name", ["a", "a.", ".png", "a.bmp", "a.heic", "a.tar.gz", "a.png\n"])

@@ -4,6 +4,7 @@ import html
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -54,6 +55,11 @@ def test_texts_of_a_checkpoint_are_no_markup(text: str):
 @given(st.text(alphabet=st.sampled_from("ab_*`[]()<>!&|\\:#;~/. ")))
 def test_an_escaped_text_is_shown_as_it_is(text: str):
     assert html.unescape(MARKDOWN.renderInline(escape_markdown(text))).strip() == text.strip()
+
+
+@pytest.mark.parametrize("note", ["knows: birds", 'says "no"', "was\ntrained # here"])
+def test_the_note_of_a_card_is_read_as_it_was_given(note: str):
+    assert ModelCard(model_card(metadata("a"), note=note)).data.to_dict()["note"] == note
 
 
 def test_texts_of_the_user_may_be_markup():

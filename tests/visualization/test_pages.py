@@ -69,7 +69,7 @@ def test_a_page_without_a_gate_and_references_has_no_beta_and_no_references():
     html = render(Page("1 photograph", ["hard"], [make_entry("a.jpg", [ungated(photograph(30, 20))])]))
     words = Elements(html).every("span", role="option")
     assert [(word["aria-label"] or "").partition(":")[0] for word in words] == ["a", "cat"]
-    assert not any("beta" in (word["aria-label"] or "") or "style" in word for word in words)
+    assert not any("beta" in (word["aria-label"] or "") or "--gate" in (word["style"] or "") for word in words)
     assert "β" not in html
     assert "Reference captions" not in html
     assert "β" in render(one_model())
@@ -96,14 +96,15 @@ def test_the_page_holds_every_word_with_its_map_and_its_shade():
     assert page.open == []
     words = page.every("span", role="option")
     assert [len(base64.b64decode(word["data-map"])) for word in words] == [9] * 6 + [49] * 2
-    assert [word.get("style") for word in words[:4]] == [f"--gate: {gate}" for gate in ("0.10", "1.00", "0.50", "0.25")]
-    assert [word.get("style") for word in words[6:]] == [None, None]
+    gates = ("0.10", "1.00", "0.50", "0.25")
+    assert [word.get("style") for word in words[:4]] == [f"--confidence: 0.368; --gate: {gate}" for gate in gates]
+    assert [word.get("style") for word in words[6:]] == ["--confidence: 0.368"] * 2
     panels = page.every("section", role="group")
     assert [panel["data-grid"] for panel in panels] == ["3 3", "7 7"]
     assert [panel["aria-label"] for panel in panels] == ["soft/best.ckpt", "hard/best.ckpt"]
     assert sum((picture.get("src") or "").startswith("data:image/webp") for picture in page.every("img")) == 1
     assert panels[0]["data-seen"] == "0.2500 0.0000 0.7500 1.0000"
-    assert "a model without a gate has no shade" in page.text
+    assert "a model without a gate has no such shade" in page.text
 
 
 def test_no_name_and_no_word_is_markup():

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import ImportPath, NonNegativeFloat, PositiveInt, Seed, Text, Texts
+from showattendtell.settings import Dpi, ImportPath, Inches, NonNegativeFloat, PositiveInt, Seed, Text, Texts
 
 Split = Literal["train", "val", "test"]
 
@@ -173,10 +173,12 @@ class CaptionConfig(CaptioningConfig):
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
-            a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
-            as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description and as
-            alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one html
-            page.
+            a word's attention map on hover; png, svg and pdf, a picture of each with a panel for each word; gif and
+            webp, the same as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description
+            and as alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one
+            html page.
+        width: width of a picture with panels in inches; by default each panel has 2 inches.
+        dpi: its dots per inch; 160 by default.
         overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: a new folder for these files; by default captions, or captions-2, ... if that exists. With split= the
             file of the page; page-SPLIT.html next to the checkpoint by default.
@@ -189,6 +191,8 @@ class CaptionConfig(CaptioningConfig):
     split: Split | None
     number: PositiveInt | None
     formats: Annotated[Sequence[Text], Field(min_length=1)] | None
+    width: Inches | None
+    dpi: Dpi | None
     overwrite: bool
     output: Text | None
     resume: bool

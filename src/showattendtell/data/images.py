@@ -373,6 +373,8 @@ def as_image(photograph: Photograph) -> Image.Image:
         case bytes() | bytearray() | memoryview():
             return decode_image(bytes(photograph), name_of(photograph))
         case Image.Image():
+            if not all(photograph.size):
+                raise UserError(f"an image of {photograph.width} x {photograph.height} pixels is not a photograph")
             image = upright_rgb(photograph)
             return image.copy() if image is photograph else image  # the caller may change its own
         case Tensor():

@@ -20,7 +20,7 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble, EnsembleState
 from showattendtell.models.kernels.cross_entropy import top_words
-from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.settings import Count, NonNegativeFloat, PositiveFloat
 from showattendtell.types import CaptionOutput
 
 
@@ -215,10 +215,10 @@ class BeamSearch(Decoding):
     shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.
     """
 
-    beam_size: PositiveInt = 1
+    beam_size: Count = 1
     length_normalization: Literal["none", "length", "gnmt"] = "none"
     length_penalty: PositiveFloat = 1.0
-    num_beam_groups: PositiveInt = 1
+    num_beam_groups: Count = 1
     diversity_penalty: NonNegativeFloat = 0.5
     shrink_beam: bool = False
 
@@ -332,7 +332,7 @@ def choose(
     """Return the captions that end and those that stay open, (J, G, C + 1, K) each.
 
     Diverse beam search: the groups choose one after the other. A word costs a group `diversity_penalty` for each
-    caption of the earlier groups that chose it at this step.
+    caption of the earlier groups that chose it at this step. A group does not end a caption that an earlier one ends.
     """
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
@@ -349,10 +349,26 @@ def choose(
         candidates = best_candidates(beams, group, group_words, rank_scores, constraints)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
-        ended.append(candidates.where(ends & within).best(num_beams))
+        is_new = ~_repeated(candidates, ended, next_words.tokens) if ended else within
+        ended.append(candidates.where(ends & within & is_new).best(num_beams))
         stays = ~ends & within if search.shrink_beam else ~ends
         still_open.append(candidates.where(stays).best(num_beams))
         if num_groups > 1:
             chosen = still_open[-1].map(lambda part: part.flatten(1))
             counts.scatter_add_(1, chosen.words, chosen.scores.isfinite().to(counts))
     return join(torch.stack, ended, dim=1), join(torch.stack, still_open, dim=1)
+
+
+def _repeated(candidates: Candidates, ended: Sequence[Candidates], tokens: Tensor) -> Tensor:
+    """Return a mask of the candidates (J, C + 1, n) that continue the same words as one that an earlier group ends.
+
+    Args:
+        tokens: (B, t) the open captions.
+    """
+    parents, finite = (
+        torch.cat([part.flatten(1) for part in parts], dim=1)
+        for parts in zip(*((one.parents, one.scores.isfinite()) for one in ended), strict=True)
+    )
+    words, ended_words = tokens[candidates.parents.flatten(1)], tokens[parents]
+    same = (words.unsqueeze(2) == ended_words.unsqueeze(1)).all(dim=3) & finite.unsqueeze(1)
+    return same.any(dim=2).view_as(candidates.words)

@@ -26,7 +26,7 @@ from showattendtell.inference.loading import (
 )
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.metrics.bootstrap import corpus_scores, image_scores
+from showattendtell.metrics.bootstrap import corpus_scores, image_scores, intervals
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.files import cache_folder, sha256
@@ -125,11 +125,13 @@ Captions = Mapping[str, Sequence[Sequence[str]]]
 
 
 class RunScores(NamedTuple):
-    """Scores by their names in result files, the reason for each missing metric, and the scores of each image."""
+    """Scores by their names in result files, the reason for each missing metric, the scores of each image, and the 95 %
+    intervals of the scores over resamples of the images."""
 
     figures: dict[str, Any]
     missing: Mapping[str, str] = MappingProxyType({})
     per_image: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    intervals: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 class RunMetric(Protocol):
@@ -215,7 +217,7 @@ def score(
     config: Config,
     clip: Clip | None = None,
 ) -> RunScores:
-    """Score the best caption of each image.
+    """Score the first caption of each image, and compare several with each other.
 
     A metric that fails is missing and does not prevent the others. Without training captions there is no novelty.
 
@@ -225,7 +227,7 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
-    from showattendtell.metrics.diversity import diversity  # pycocoevalcap takes a while to import
+    from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
     from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
         ENGLISH,
         CLIPScore,
@@ -234,11 +236,13 @@ def score(
     )
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
-    sentences = [run.sentence(caption) for caption in captions]
-    matched = MatchedCaptions(images, list(references.values()), {Path(run.checkpoints[0]): sentences})
+    # by rank: the first caption of each image, the second, ...
+    ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
+    files = {Path(f"caption {rank}"): sentences for rank, sentences in enumerate(ranks, start=1)}
+    matched = MatchedCaptions(images, list(references.values()), files)
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
-    [hypotheses] = corpus.hypotheses.values()
+    hypotheses, *others = corpus.hypotheses.values()
     names = list(filter(is_caption_metric, config.metrics))
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
@@ -246,14 +250,17 @@ def score(
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
     figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions or None)
+    if others:
+        figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
     if clip:
         clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
         try:
-            clip_score.update(sentences, [example.path for example in run.examples])
+            clip_score.update(ranks[0], [example.path for example in run.examples])
             figures["clip_score"] = clip_score.compute().item()
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    return RunScores(figures, result.missing, image_scores(images, result.measured.values()))
+    limits = intervals(result.measured, len(images), config.seed)
+    return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 
 def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.utils import validate_repo_id
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from yaml import YAMLError
 
 from showattendtell.config.compose import model_differences, trained_with, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
@@ -26,7 +27,7 @@ from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.inference.checkpoints import (
     CACHE,
     CALIBRATION,
@@ -41,10 +42,13 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import WEIGHTS, cache_folder, sha256
+from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
+
+CARD = "README.md"
+"""Name of the model card in a model folder."""
 
 
 class LoadedModel(NamedTuple):
@@ -305,13 +309,16 @@ def bundled_models() -> dict[str, Path]:
 
 
 def note_about(names: Iterable[str]) -> str:
-    """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
-    if BUNDLED not in names or Path(BUNDLED).exists():
-        return ""
-    return (
-        f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often "
-        "describes people and dogs that are not there"
-    )
+    """Return what users should know about the models of these names: the notes of their model cards."""
+    notes = {name: _read_note(find_model(name) / CARD) for name in names}
+    return "; ".join(f"{name} {note}" for name, note in notes.items() if note)
+
+
+def _read_note(card: Path) -> str:
+    """Return the `note` in the metadata of a model card; empty without a card or a note."""
+    with suppress(OSError, ValueError, YAMLError):
+        return printable(str(ModelCard.load(card).data.to_dict().get("note", "")), 300)
+    return ""
 
 
 def find_model(name: str) -> Path:
@@ -323,7 +330,7 @@ def find_model(name: str) -> Path:
     Raises:
         UserError: it is not found, or cannot be downloaded.
     """
-    path, bundled = Path(name).expanduser(), bundled_models()
+    path, bundled = expand_home(name), bundled_models()
     if path.exists():
         return path
     if name in bundled:
@@ -332,6 +339,8 @@ def find_model(name: str) -> Path:
     if _is_on_hub(repository):
         reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
         try:
+            with suppress(OSError):  # a model may have no card
+                hf_hub_download(repository, CARD, revision=revision or None)
             hf_hub_download(repository, WEIGHTS, revision=revision or None)
             return Path(hf_hub_download(repository, CONFIG, revision=revision or None)).parent
         except Exception as error:  # the hub's client raises a dozen types for a missing network, name or file
@@ -349,7 +358,7 @@ def find_model(name: str) -> Path:
 def next_to(checkpoint: str, name: str) -> Path:
     """Return the path of a file next to a checkpoint; in the working directory for a bundled model or one on the
     hub."""
-    path = Path(checkpoint).expanduser()
+    path = expand_home(checkpoint)
     return path.with_name(name) if path.exists() else Path(name)
 
 

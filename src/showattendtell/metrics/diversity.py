@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
+from statistics import fmean as mean
 from typing import NamedTuple
 
 from pycocoevalcap.rouge.rouge import my_lcs
 
+from showattendtell.metrics.cider import make_scorer
 from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
@@ -53,6 +55,25 @@ def disagreement(captions: Sequence[Caption]) -> float:
         for a, b in combinations(split_captions(captions), 2)
     ]
     return sum(pairs) / max(len(pairs), 1)
+
+
+def compare_captions(
+    captions: Sequence[Sequence[Caption]], references: Sequence[Sequence[Caption]]
+) -> dict[str, float]:
+    """Return scores of several captions of each image, by the names in result files; means over the images.
+
+    Returns:
+        `cider_best` and `cider_mean`, the highest and the mean CIDEr-D of an image's captions; `distinct_per_image`,
+        the number of different captions of an image; `disagreement`, that of the function, in percent.
+    """
+    score = make_scorer(references)
+    scores = [[score(one, known) for one in several] for several, known in zip(captions, references, strict=True)]
+    return {
+        "cider_best": mean(map(max, scores)),
+        "cider_mean": mean(map(mean, scores)),
+        "distinct_per_image": mean(len(set(map(tuple, split_captions(several)))) for several in captions),
+        "disagreement": 100 * mean(map(disagreement, captions)),
+    }
 
 
 INCOMPLETE_ENDINGS = {

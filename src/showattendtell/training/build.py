@@ -17,7 +17,7 @@ from rich import get_console
 
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
-from showattendtell.config.instantiate import build, build_captioner, build_source
+from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
 from showattendtell.config.validation import TARGET, USER_ERRORS, with_defaults
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import Vocabulary
@@ -46,7 +46,7 @@ from showattendtell.training.trainer import (
     validate_combination,
 )
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.tables import print_dataset
+from showattendtell.visualization.tables import print_dataset, print_notes
 
 PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
 PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
@@ -82,7 +82,9 @@ def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
 
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
-    dataset, encoder = build(config.dataset), build(config.encoder)
+    dataset, encoder = build_dataset(config), build(config.encoder)
+    print_notes(dataset.notes)  # before features are computed
+    num_printed = len(dataset.notes)
     if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
         dataset = dataset.first(FEW)
     origin = find_initial_checkpoint(config)
@@ -94,7 +96,7 @@ def build_data(config: DictConfig) -> TrainingData:
     references, extras = dataset.split("train"), build_extras(config)
     for extra in extras.values():
         dataset = extra.change_data(dataset, vocabulary.tokenizer)
-    print_dataset(dataset, vocabulary)
+    print_dataset(dataset._replace(notes=dataset.notes[num_printed:]), vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
 

@@ -171,6 +171,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self.graphs = LossGraphs(self.loss, self.captioner)
 
     def on_fit_end(self) -> None:
+        if self.graphs and rank() == 0:
+            print(f"CUDA graphs of {len(self.graphs)} shapes of batches took {self.graphs.memory / 1e9:.1f} GB")
         self.graphs = None  # a module with graphs cannot be copied
 
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
@@ -213,14 +215,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return LossOutput(output.nll, {**terms, **rewards.terms}, {**output.metrics, **rewards.metrics})
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch's training metrics, and print what graphs take after the first epoch.
+        """Log the epoch's training metrics.
 
         Lightning's own aggregation is not stored in its checkpoints, so an epoch that resumes from one would lack the
         earlier steps.
         """
         self._log_means("train", self._train_means)
-        if self.graphs and self.current_epoch == 0 and rank() == 0:
-            print(f"CUDA graphs of {len(self.graphs)} shapes of batches take {self.graphs.memory / 1e9:.1f} GB")
 
     def validation_step(self, batch: Batch | ImageBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):

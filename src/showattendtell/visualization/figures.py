@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 from matplotlib import font_manager
@@ -30,7 +31,7 @@ NUM_SAMPLES = 6
 """Number of images of a data set that its sheet shows, in two rows."""
 
 
-def encode(figure: Figure, suffix: str = ".png", dpi: int = 110) -> bytes:
+def encode(figure: Figure, suffix: str = ".png", dpi: float | Literal["figure"] = "figure") -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     content, kind = BytesIO(), suffix.lower().removeprefix(".")
     if kind not in KINDS:

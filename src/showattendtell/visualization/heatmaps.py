@@ -1,29 +1,36 @@
 """Attention heatmaps: where the model looked at each word, on the photograph's pixels (Xu et al. 2015, Sec. 5.4), as a
-matplotlib figure, as one image for loggers, and as an animation."""
+matplotlib figure and as an animation."""
 
 import math
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.types import Box, RegionBoxes
+from showattendtell.types import NOT_SURE, Box, RegionBoxes
 from showattendtell.visualization.figures import encode, families, pillow_font, right_to_left
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
-LONGEST_SIDE = 480
+
+PANEL, DPI, FILLED = 2.0, 160, 0.96
+"""Width of a panel of a figure in inches, its resolution, and the part of the width that the picture fills, which has
+more than 300 pixels."""
+
+CAPTION, TITLE = 0.35, 0.3
+"""Height of the lines above a figure and above a panel in inches."""
+
+SHARP = 1.5
+"""Pixels of the longest side of the photograph in a figure for each dot of the width of its panel."""
 
 MOST_HIGH = 3
 """Maximum ratio of the height and width of a panel for a word."""
-
-CELL, TITLE = 160, 20
-"""Width of a cell of a panel and height of the line above it, in pixels."""
 
 ANIMATED_SIDE = 400
 WORD, WHOLE = 800, 1600
@@ -32,7 +39,7 @@ WORD, WHOLE = 800, 1600
 LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
 """Of an animation in pixels: font size, space between words, line height, and margin around the caption."""
 
-PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#8a8a92", "#f7c95c"
+PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#6b6b73", "#f7c95c"
 
 
 def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int, height: int) -> np.ndarray:
@@ -66,29 +73,38 @@ def _pixels(box: Box, width: int, height: int) -> tuple[slice, slice]:
     return slice(left, max(left + 1, round(box.right))), slice(top, max(top + 1, round(box.bottom)))
 
 
-def draw_heatmaps(drawing: Drawing, path: Path) -> None:
+def draw_heatmaps(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
     """Write the figure of `heatmap_figure` to a file."""
-    write_bytes(encode(heatmap_figure(drawing), path.suffix), path)
+    write_bytes(encode(heatmap_figure(drawing, width, dpi), path.suffix), path)
 
 
-def heatmap_figure(drawing: Drawing) -> Figure:
-    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta."""
-    words = drawing.words
-    small, seen = _scale(drawing, min(1.0, LONGEST_SIDE / max(drawing.photograph.size)))
+def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:
+    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
+
+    Args:
+        width: of the figure in inches, to which the letters are scaled; by default PANEL for each panel of a row.
+        dpi: dots per inch; DPI by default.
+    """
+    words, dpi = drawing.words, dpi or DPI
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
-    height = 2.0 * min(small.height / small.width, MOST_HIGH) + 0.3
+    panel = width / columns if width else PANEL
+    scale, photograph = panel / PANEL, drawing.photograph
+    small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
+    high = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH)
+    row_height = high + TITLE * scale
+    height, edge = row_height * rows + CAPTION * scale, (1 - FILLED) / 2
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
-    figure = Figure(figsize=(2.0 * columns, height * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    family = families(drawing.caption)
-    figure.suptitle(drawing.caption, fontsize=13, fontfamily=family, parse_math=False)
-    for axis in axes.flat:
+    figure, family = Figure((panel * columns, height), dpi), families(drawing.caption)
+    top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
+    figure.suptitle(drawing.caption, fontsize=13 * scale, y=top, va="top", **style)
+    for place, title in enumerate(["", *titles(words, drawing.gates)]):
+        row, column = divmod(place, columns)
+        bottom = (rows - 1 - row) * row_height + edge * panel
+        axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-    axes.flat[0].imshow(small)
-    for axis, title, step in zip(axes.flat[1:], titles(words, drawing.gates), drawing.weights, strict=False):
-        axis.imshow(_darken(small, step, seen))
-        axis.set_title(title, fontsize=10, fontfamily=family, parse_math=False)
+        axis.imshow(_darken(small, drawing.weights[place - 1], seen) if place else small)
+        axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
     return figure
 
 
@@ -99,30 +115,18 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
     return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
 
 
-def draw_panel(drawing: Drawing, cell: int = CELL) -> Image.Image:
-    """Return one image: the photograph, then a cell, `cell` pixels wide, for each word with its map and beta."""
-    photograph, words = drawing.photograph, drawing.words
-    small, seen = _scale(drawing, min(cell / photograph.width, MOST_HIGH * cell / photograph.height))
-    columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
-    canvas = Image.new("RGB", (columns * cell, math.ceil((len(words) + 1) / columns) * height), "white")
-    canvas.paste(small, (0, TITLE))
-    for i, (title, step) in enumerate(zip(titles(words, drawing.gates), drawing.weights, strict=False), start=1):
-        left, top = i % columns * cell, i // columns * height
-        canvas.paste(_darken(small, step, seen), (left, top + TITLE))
-        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
-    return canvas
-
-
 def draw_animation(drawing: Drawing, path: Path) -> None:
     """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map. Beta
     is not shown."""
-    words = drawing.words
+    words = [*drawing.words, *([NOT_SURE.strip()] if drawing.caption.endswith(NOT_SURE) else [])]
     small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
     font, frames = pillow_font(" ".join(words), LETTERS), []
     placed, height = place_words(words, font, small.width, spaces_before(words, drawing.caption))
     if right_to_left(words):
         placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
-    for current in range(-1, len(words)):  # the photograph alone, then a frame for each word: later words are dimmed
+    for current in range(
+        -1, len(drawing.words)
+    ):  # the photograph alone, then a frame for each word: later words are dimmed
         frame = Image.new("RGB", (small.width, small.height + height), PAPER)
         frame.paste(small if current < 0 else _darken(small, drawing.weights[current], seen))
         canvas = ImageDraw.Draw(frame)
@@ -135,7 +139,7 @@ def draw_animation(drawing: Drawing, path: Path) -> None:
     kind = path.suffix.lower().removeprefix(".")
     if kind == "gif":
         frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    times, content = [WHOLE, *[WORD] * len(words)], BytesIO()
+    times, content = [WHOLE, *[WORD] * len(drawing.words)], BytesIO()
     frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     write_bytes(content.getvalue(), path)
 

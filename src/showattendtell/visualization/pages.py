@@ -17,19 +17,22 @@ from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_path
+from showattendtell.settings import Dpi, Inches, checked
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, fill, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
 AHEAD = 2
 """Number of figures that may wait to be drawn; each holds a photograph in memory."""
+
+ANIMATIONS = (".gif", ".webp")
 
 LONGEST_SIDE = 640
 QUALITY = 72
@@ -130,38 +133,63 @@ class ImageCaptions:
             maps[step] = map_onto_photograph(grid, self.seen.scaled(width, height), width, height)
         return maps
 
-    def save(self, path: str | Path) -> None:
-        """Draw the caption into a new file: an animation as `.gif` or `.webp`, or a panel for each word as `.png`,
-        `.jpg`, `.tif`, `.pdf` or `.svg`.
+    @checked
+    def save(self, path: str | Path, width: Inches | None = None, dpi: Dpi | None = None) -> None:
+        """Write the caption into a new file: a panel for each word as `.png`, `.jpg`, `.tif`, `.pdf` or `.svg`, an
+        animation as `.gif` or `.webp`, or a page as `.html`.
+
+        Args:
+            width: of a picture with panels, in inches, see `plot`.
+            dpi: its dots per inch.
 
         Raises:
-            UserError: the file exists or cannot be written, or its suffix is unknown.
+            UserError: the file exists or cannot be written, its suffix is unknown, or it has no `width` and `dpi`.
         """
-        draw_picture(self.as_drawn(), new_path(path))
+        path = new_path(Path(path))
+        if (width or dpi) and path.suffix.lower() in (".html", *ANIMATIONS):
+            raise UserError(f"{path} has no width and dpi, which are those of pictures with panels; leave them out")
+        if path.suffix.lower() == ".html":
+            write_page(self._page(), path)
+        else:
+            draw_picture(self.as_drawn(), path, width, dpi)
+
+    @checked
+    def plot(self, width: Inches | None = None, dpi: Dpi | None = None) -> Any:
+        """Return a matplotlib figure with the photograph, then a panel for each word with its map and beta.
+
+        Args:
+            width: of the figure in inches, to which the letters are scaled; by default a panel has 2 inches.
+            dpi: dots per inch; by default 160.
+        """
+        from showattendtell.visualization.heatmaps import heatmap_figure
+
+        return heatmap_figure(self.as_drawn(), width, dpi)
 
     def as_drawn(self) -> Drawing:
         """Return what the functions of `heatmaps` draw."""
         seen = self.seen.scaled(*self.photograph.size)
-        return Drawing(self.photograph, self.words, self.attention, self.gates, seen, self.caption)
+        return Drawing(self.photograph, self.words, self.attention, self.gates, seen, self.best.marked)
+
+    def _page(self) -> "Page":
+        return Page("1 photograph", ["model"], [make_entry(self.name, [self])])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the photograph, with the map of each word under the pointer."""
-        page = render(Page("", ["model"], [make_entry(self.name, [self])]), "notebook.html")
+        page = render(self._page(), "notebook.html")
         title = escape(f"Attention maps of {self.name}")
         return f'<iframe srcdoc="{escape(page)}" title="{title}" {FRAME}></iframe>'
 
     def _repr_png_(self) -> bytes:
         """Return the figure that viewers of notebooks without HTML show: a panel for each word with its map."""
         from showattendtell.visualization.figures import encode
-        from showattendtell.visualization.heatmaps import heatmap_figure
 
-        return encode(heatmap_figure(self.as_drawn()))
+        return encode(self.plot())
 
     def __str__(self) -> str:
         return self.caption
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.caption}>"
+        return f"<{self.name}: {self.best.marked}>"
 
 
 @contextmanager
@@ -176,8 +204,8 @@ def drawing() -> Iterator[Callable[..., None]]:
         with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as process:
             process.submit(_different, [])  # starts the process before its first figure
 
-            def draw(drawing: Drawing, path: Path) -> None:
-                pictures.append(process.submit(draw_picture, drawing, path))
+            def draw(*picture: Any) -> None:
+                pictures.append(process.submit(draw_picture, *picture))
                 while len(pictures) > AHEAD:
                     pictures.popleft().result()
 
@@ -188,12 +216,14 @@ def drawing() -> Iterator[Callable[..., None]]:
         raise UserError("the process that draws the figures was killed, probably out of memory; try again") from None
 
 
-def draw_picture(drawing: Drawing, path: Path) -> None:
+def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
     """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
     from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 
-    draw = draw_animation if path.suffix.lower() in (".gif", ".webp") else draw_heatmaps
-    draw(drawing, path)
+    if path.suffix.lower() in ANIMATIONS:
+        draw_animation(drawing, path)
+    else:
+        draw_heatmaps(drawing, path, width, dpi)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
@@ -227,7 +257,7 @@ class PageEntry(NamedTuple):
     picture         the reduced copy as a data URI
     outputs         the captions of each model; their photographs are reduced too
     references      reference captions
-    measures        values by which the page can be sorted, by the names of `ORDERS`
+    measures        values by which the page can be sorted, see `ORDERS`
     """
 
     name: str
@@ -241,11 +271,14 @@ class PageEntry(NamedTuple):
 
 SCORE, CONFIDENCE, DISAGREEMENT = "score", "confidence", "disagreement"
 ORDERS = {
-    SCORE: ("CIDEr-D", ".1f", "score (CIDEr-D), lowest first"),
-    CONFIDENCE: ("confidence", ".2f", "confidence, lowest first"),
-    DISAGREEMENT: ("disagreement", ".2f", "disagreement of the models, highest first"),
+    SCORE: "worst first (lowest CIDEr-D)",
+    f"-{SCORE}": "best first (highest CIDEr-D)",
+    CONFIDENCE: "worst first (lowest confidence)",
+    f"-{CONFIDENCE}": "best first (highest confidence)",
+    f"-{DISAGREEMENT}": "most disagreement first",
+    DISAGREEMENT: "least disagreement first",
 }
-"""Values by which a page can be sorted: label and number format on a photograph, and the name of the order."""
+"""The names of the orders of a page, by a measure of its photographs; with a minus from its highest value on."""
 
 
 class Page(NamedTuple):
@@ -294,9 +327,10 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    orders = {name: order for name, order in ORDERS.items() if all(name in entry.measures for entry in page.entries)}
-    if template != "page.html" or len(page.entries) < 2:
-        orders = {}
+    orders = {}
+    if template == "page.html" and len(page.entries) > 1:
+        measures = page.entries[0].measures  # as those of all entries
+        orders = {order: name for order, name in ORDERS.items() if order.removeprefix("-") in measures}
     gated = []
     for model in range(len(page.models)):
         captions = [caption for entry in page.entries for caption in entry.outputs[model].captions]
@@ -306,6 +340,7 @@ def render(page: Page, template: str = "page.html") -> str:
         page=page,
         note=page.note,
         orders=orders,
+        doubts=any(output.unsure for entry in page.entries for output in entry.outputs),
         gated=gated,
         darkest=DARKEST,
         unsure=UNSURE,

@@ -1,5 +1,6 @@
 """Rendering of templates, and the model card: how a published model was trained, what it scores, its limitations."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -118,6 +119,7 @@ def model_card(
     results: str | Path | Sequence[str | Path] = (),
     data: str = "",
     limitations: Sequence[str] = (),
+    note: str = "",
 ) -> str:
     """Return the model card of a model as Markdown. Texts of the checkpoint and of result files are escaped.
 
@@ -128,6 +130,8 @@ def model_card(
         results: result files of `evaluate`, whose scores are shown.
         data: a sentence on who made the data, and under which terms.
         limitations: of this model, in addition to those of all models of its kind.
+        note: what users should know, as the rest of a sentence about the model ("was trained on drawn shapes"). The
+            commands that caption photographs print it.
     """
     files = [results] if isinstance(results, str | Path) else results
     choices = card["choices"]
@@ -139,6 +143,8 @@ def model_card(
         license=Markup(license or "unknown"),
         data=Markup(data),
         limitations=map(Markup, limitations),
+        note=Markup(note),
+        note_as_yaml=Markup(json.dumps(note)),
         scores=[_scores(read_result(Path(file))) for file in files],
         words=len(card["vocabulary"]) - 4,
         sees=_seen(card["encoder"]),

@@ -32,7 +32,7 @@ from showattendtell.runtime.tracing import lacks_onnx
 
 pytestmark = pytest.mark.skipif(lacks_onnx() != "", reason="needs the extra onnx")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
-SECONDS = 120
+SECONDS = 900
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
     line = ["caption", f"checkpoint={checkpoint}", "crowd", "workers=2"]
     running = start(*line, "output=parallel", **environment)
     written = folder / "parallel/captions.parquet.tmp"
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + 900
     while not list(written.glob("*.parquet")) and running.process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
     first, _ = workers_of(short_folder, "MapWorker(MapBatches(CaptionWorker))")

@@ -38,7 +38,7 @@ def test_a_cluster_writes_the_store_of_one_process_also_when_a_worker_is_killed(
 
     shutil.rmtree(folder / "two/features")
     running = start("prepare", *SETTINGS, *RAY, **environment)
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + 900
     while not list((folder / "two").rglob("0*.json")) and running.process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
     first, _ = workers_of(short_folder, "MapWorker(MapBatches(ShardActor))")

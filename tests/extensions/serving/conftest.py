@@ -42,7 +42,7 @@ def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_fa
 
 
 def _address(running: Any) -> str:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900
     while running.process.is_alive() and time.monotonic() < deadline:
         if found := re.search(r"http://\S+", running.out.read_text()):
             return found[0]

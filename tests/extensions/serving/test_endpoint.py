@@ -23,12 +23,11 @@ from showattendtell.data.tokenizers import WordTokenizer
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.extensions.serving.app import PICTURE_CELL
 from showattendtell.extensions.serving.models import ModelRegistry, RegisteredModel
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
 from showattendtell.inference import pipeline
 from showattendtell.inference.pipeline import CaptioningPipeline, load, stacked
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import EXAMPLES
 
 WIDE, TALL = noise(90, 60), noise(40, 70)
@@ -85,8 +84,7 @@ def test_a_seed_decides_what_is_drawn(served: Served):
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
     assert answered.headers["content-type"] == "image/png"
-    expected = draw_panel(load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), cell=PICTURE_CELL)
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(answered.content))), np.asarray(expected))
+    assert answered.content == encode(load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).plot())
 
 
 @pytest.mark.parametrize("fields", [{"model": NAMES}, {}], ids=["models", "photographs"])
@@ -120,6 +118,36 @@ def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served
     )
     assert answer.json["beam_size"] == 3
     assert str(checkpoints[0].parents[1]) not in answer.content.decode()
+
+
+def counted(address: str) -> dict[str, float]:
+    """The samples of /metrics, as the reference parser reads them."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client, which ray installs")
+    answered = send_request(address, "metrics")
+    assert answered.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = list(parser.text_string_to_metric_families(answered.content.decode()))
+    assert all(family.documentation and family.type in ("counter", "summary", "gauge") for family in families)
+    return {
+        "|".join([sample.name.removeprefix("showattendtell_"), *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_requests_captions_and_places(served: Served):
+    before = counted(served.address)
+    assert caption(served.address, encoded(WIDE, "PNG"), encoded(TALL, "PNG"), model=NAMES).status == 200
+    assert caption(served.address, b"no image").status == 415
+    after = counted(served.address)
+    added = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+    assert added.pop("request_seconds_sum") > 0
+    assert added == {
+        "requests_total|200": 1,
+        "requests_total|415": 1,
+        "request_seconds_count": 2,
+        "captions_total|false": 4,
+    }
+    assert (after["places"], after["places_taken"]) == (16, 0)
 
 
 class Addresses(HTMLParser):
@@ -198,7 +226,7 @@ FORMS = ["api/caption", "api/picture", "cards"]
 @pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 200), ("OPTIONS", 204)])
 def test_a_check_of_a_proxy_needs_no_host(served: Served, method: str, status: int):
     place = urlsplit(served.address)
-    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=900) as connection:
         connection.sendall(f"{method} /health HTTP/1.0\r\n\r\n".encode())
         assert connection.makefile().readline().split()[1] == str(status)
 

@@ -141,7 +141,7 @@ RAW = {
 @pytest.mark.parametrize("kind", RAW)
 def test_what_is_no_request_gets_a_4xx_in_the_form_of_all_errors(served: Served, kind: str):
     place = urlsplit(served.address)
-    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=900) as connection:
         connection.sendall(RAW[kind])
         answer = http.client.HTTPResponse(connection)
         answer.begin()

@@ -67,7 +67,7 @@ class Slow:
 
     def __init__(self, served: Served, head: bytes):
         place = urlsplit(served.address)
-        self.socket = socket.create_connection((place.hostname, place.port), timeout=60)
+        self.socket = socket.create_connection((place.hostname, place.port), timeout=900)
         kind = FORM["Content-Type"].encode()
         self.socket.sendall(b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + b"\r\n" + head)
 

@@ -70,7 +70,7 @@ def give(tab: Any, *photographs: dict[str, Any]) -> None:
 
 def settle(tab: Any) -> None:
     tab.locator(".card").first.wait_for()
-    playwright.expect(tab.locator(".waiting")).to_have_count(0, timeout=60_000)
+    playwright.expect(tab.locator(".waiting")).to_have_count(0, timeout=900_000)
 
 
 def words(tab: Any, panel: int = 0) -> list[str]:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
@@ -30,10 +32,14 @@ from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Example
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.figures import encode
+from showattendtell.visualization.heatmaps import heatmap_figure
 from showattendtell.visualization.rendering import Drawing
 
 Scorer = Callable[..., float]
+
+PICTURE_DPI = 80
+"""Of a figure, whose panels have 2 inches."""
 
 
 class DashboardCallback(Callback):
@@ -127,18 +133,18 @@ def caption_panels(
     images = images.to(module.device)
     panels = []
     for example, image, (best, *_) in zip(examples, images, module.generate(images), strict=True):
-        picture = None
+        picture, text = None, module.vocabulary.text(best.tokens)
         with suppress(UserError):  # the image file may be missing: training needs only the grid
             photograph = open_image(Path(example.path))
             width, height = photograph.size
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
             words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
-            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), "")
-            picture = draw_panel(drawing)
+            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), text)
+            content = encode(heatmap_figure(drawing, dpi=PICTURE_DPI))
+            picture = Image.open(BytesIO(content)).convert("RGB")
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
         cider = score(module.vocabulary.decode(best.tokens), _references(example))
-        text = module.vocabulary.text(best.tokens)
         panels.append(ImagePanel(example.image, text, cider, best.confidence, references, picture))
     return panels
 

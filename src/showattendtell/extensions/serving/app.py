@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from html import escape
-from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,7 +33,8 @@ from showattendtell.extensions.serving.schemas import (
     Upload,
 )
 from showattendtell.extensions.serving.server import client_network
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.extensions.serving.traffic import TEXT, Traffic
+from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
 
@@ -42,7 +43,6 @@ Outputs = dict[str, list[ImageCaptions]]
 
 TEMPLATES = Path(__file__).parent / "templates"
 LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
-PICTURE_CELL = 240  # width of a panel of /api/picture
 ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -58,8 +58,21 @@ class Service(NamedTuple):
     queue: RequestQueue
     limits: Limits
     note: str
+    traffic: Traffic
 
     async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
+        """Return the result of `_answer`, and count it."""
+        started, status = perf_counter(), 500
+        try:
+            content, status = await self._answer(request, make), 200
+            return content
+        except RequestError as error:
+            status = error.status_code
+            raise
+        finally:
+            self.traffic.count_answer(status, perf_counter() - started)
+
+    async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
@@ -70,13 +83,14 @@ class Service(NamedTuple):
             watch = asyncio.create_task(_cancel_when_disconnected(request, place))
             try:
                 pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
-                return await self.queue.work(
-                    client,
-                    lambda: make(
-                        photographs, self.models.describe(photographs, options, MEGA * self.limits.megapixels)
-                    ),
-                    pixels > LARGE_PIXELS,
-                )
+
+                def work() -> tuple[bytes, Outputs]:
+                    outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
+                    return make(photographs, outputs), outputs
+
+                content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
+                self.traffic.count_captions(one.unsure for own in outputs.values() for one in own)
+                return content
             finally:
                 watch.cancel()
 
@@ -143,6 +157,13 @@ async def overview(request: Request) -> ModelsResponse:
     return request.app.state.service.overview()
 
 
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Return counts of requests and captions, in the text format of Prometheus."""
+    service: Service = request.app.state.service
+    return Response(service.traffic.text(service.queue.taken, service.queue.capacity), media_type=TEXT)
+
+
 def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
     return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
 
@@ -150,10 +171,8 @@ def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
 def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
     if len(photographs) * len(outputs) > 1:
         raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-    content = BytesIO()
     [[output]] = outputs.values()
-    draw_panel(output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
-    return content.getvalue()
+    return encode(output.plot())
 
 
 def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -270,7 +289,7 @@ def make_app(
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(Front, hosts=hosts)
-    app.state.service = Service(models, queue, limits, note)
+    app.state.service = Service(models, queue, limits, note, Traffic())
     app.include_router(router)
     add_pages(app)
     return app

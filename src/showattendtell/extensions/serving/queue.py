@@ -34,10 +34,15 @@ class RequestQueue:
     """
 
     def __init__(self, capacity: int, seconds: float):
-        self._capacity, self._seconds = capacity, seconds
+        self.capacity, self._seconds = capacity, seconds
         self._places: list[Place] = []
         self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
         self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
+
+    @property
+    def taken(self) -> int:
+        """Number of places that are taken."""
+        return len(self._places)
 
     @asynccontextmanager
     async def place(self, client: str) -> AsyncIterator[Place]:
@@ -62,7 +67,7 @@ class RequestQueue:
         It is one of the client with the most places if that has more than this one would have; otherwise one that has
         not arrived yet, of a client with as many.
         """
-        if len(self._places) < self._capacity:
+        if len(self._places) < self.capacity:
             return
         counts = Counter(place.client for place in self._places)
         heaviest, most = counts.most_common(1)[0]
@@ -71,7 +76,7 @@ class RequestQueue:
         else:
             candidates = [place for place in self._places if place.arriving and counts[place.client] > counts[client]]
         if not candidates:
-            raise RequestError(503, f"all {self._capacity} places are taken; try again in a moment")
+            raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
         next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
 
     async def work(self, client: str, work: Callable[[], Result], large: bool = False) -> Result:

@@ -154,7 +154,6 @@ function stop(card) {
   if (!playing.has(card)) return;
   clearTimeout(playing.get(card));
   playing.delete(card);
-  card.classList.remove("writing");
   label(card, "Play", "▶");
   rest(card);
 }
@@ -222,23 +221,9 @@ function share(place) {
     picture.src = picture.closest(".panels").querySelector("img").src;
 }
 
-/** Shade all words by the chosen value, from the lowest to the highest on the page. */
-function shade() {
-  const kind = view.shade.value, words = [...document.querySelectorAll(".word")];
-  const value = word => kind === "gate" ? word.style.getPropertyValue("--gate") : kind && word.dataset.confidence;
-  const found = words.map(value).filter(Boolean).map(Number);
-  const low = Math.min(...found), high = Math.max(...found);
-  for (const word of words) word.style.setProperty("--value", value(word) ? (value(word) - low + 1e-6) / (high - low + 1e-6) : 0);
-  document.querySelector(".legend").hidden = !found.length;
-  document.getElementById("lowest").textContent = low.toFixed(2);
-  document.getElementById("highest").textContent = high.toFixed(2);
-}
-
-document.getElementById("view").addEventListener("input", event => {
-  if (event.target === view.shade) return shade();
+document.getElementById("view").addEventListener("input", () => {
   for (const panel of document.querySelectorAll(".panel.looking")) draw(panel, shown.get(panel));
 });
 
-document.getElementById("options").open = matchMedia("(min-width: 46rem)").matches;
+document.getElementById("view").addEventListener("submit", event => event.preventDefault());
 share(document);
-shade();

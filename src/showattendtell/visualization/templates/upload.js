@@ -42,10 +42,9 @@ async function describe(card) {
   }
 }
 
-/** Show a card that has come: its caption appears word by word, unless motion is to be reduced. */
+/** Show a card that has come, and play its words, unless motion is to be reduced. */
 function present(card) {
   share(card);
-  shade();
   for (const panel of panelsOf(card)) {
     const buttons = element("p", {className: "actions"}), report = fault => { panel.querySelector(".place").textContent = fault.message; announce(fault.message); };
     const save = element("button", {type: "button", textContent: "Save as a picture"});
@@ -56,9 +55,7 @@ function present(card) {
     panel.append(buttons);
     announce(panel.querySelector("img").alt);
   }
-  if (still.matches) return;
-  card.classList.add("writing");
-  play(card, 0);
+  if (!still.matches) play(card, 0);
 }
 
 /** Download the picture of a panel. */

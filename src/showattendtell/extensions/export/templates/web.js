@@ -74,8 +74,9 @@ function makeWord(step, text, grid, seen, gated, first) {
     className: "word", role: "option", ariaSelected: "false", tabIndex: first ? 0 : -1, textContent: text,
     ariaLabel: `${text}: ${findPlace(map, grid, seen)}${beta}, confidence ${step.confidence.toFixed(2)}`,
   });
+  word.style.setProperty("--confidence", step.confidence.toFixed(3));
   if (gated) word.style.setProperty("--gate", step.gate.toFixed(2));
-  Object.assign(word.dataset, {confidence: step.confidence.toFixed(3), map: btoa(levels)});
+  word.dataset.map = btoa(levels);
   return word;
 }
 
@@ -97,7 +98,7 @@ function makePanel(output, photograph, name, several) {
   if (several) panel.append(element("h3", {textContent: output.name}));
   const frame = element("div", {className: "frame"}), stage = element("div", {className: "stage"});
   frame.style.setProperty("--ratio", (wide / high).toFixed(4));
-  const alt = `The photograph ${name}, captioned: ${output.text}${output.unsure ? " (not sure)" : ""}`;
+  const marked = `${output.text}${output.unsure ? " (not sure)" : ""}`, alt = `The photograph ${name}, captioned: ${marked}`;
   const map = element("canvas", {width: Math.max(1, wide >> 1), height: Math.max(1, high >> 1), ariaHidden: "true"});
   frame.append(element("img", {src: photograph.address, width: wide, height: high, alt}), map);
   stage.append(frame);
@@ -106,7 +107,7 @@ function makePanel(output, photograph, name, several) {
   const line = element("div", {className: "caption", dir: "auto", role: "listbox", ariaOrientation: "horizontal",
     ariaLabel: `Caption of ${several ? output.name : name}`});
   line.append(...words);
-  line.dataset.text = output.text;
+  line.dataset.text = marked;
   joinWords(words, output.text);
   const confidence = element("p", {className: "confidence", textContent: `confidence ${output.confidence.toFixed(2)}`});
   if (output.unsure) confidence.append(" · ", element("strong", {textContent: "not sure"}), `: ${UNSURE}`);
@@ -146,7 +147,7 @@ async function captionCard(file, fields) {
 /** Draw the photograph, and its map for each word, as one picture. */
 async function drawPicture(file, fields, panel) {
   const {output, photograph} = results.get(panel), words = wordsOf(panel), image = panel.querySelector("img");
-  const scale = Math.min(1, 280 / photograph.width), wide = Math.round(scale * photograph.width);
+  const scale = Math.min(300 / photograph.width, 900 / photograph.height), wide = Math.round(scale * photograph.width);
   const high = Math.round(scale * photograph.height), columns = Math.min(4, words.length + 1), gap = 12, line = 26;
   const rows = Math.ceil((words.length + 1) / columns);
   const canvas = element("canvas", {width: columns * (wide + gap) + gap, height: rows * (high + line + gap) + gap});
@@ -157,7 +158,7 @@ async function drawPicture(file, fields, panel) {
   ["", ...words].forEach((word, n) => {
     const x = gap + n % columns * (wide + gap), y = gap + Math.floor(n / columns) * (high + line + gap);
     context.drawImage(image, x, y + line, wide, high);
-    context.fillText(word ? word.textContent : `confidence ${output.confidence.toFixed(2)}`, x + wide / 2, y + 18, wide);
+    context.fillText(word ? word.textContent : `confidence ${output.confidence.toFixed(2)}${output.unsure ? ", not sure" : ""}`, x + wide / 2, y + 18, wide);
     if (!word) return;
     draw(panel, values(word));
     context.drawImage(panel.querySelector("canvas"), x, y + line, wide, high);

@@ -17,6 +17,7 @@ from showattendtell.config.compose import compose, sweep_values
 from showattendtell.config.entry_point import as_typed, config_dirs
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import short_metric
 
 
@@ -62,14 +63,14 @@ class StudySweeper(Sweeper):
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
         self._folder.mkdir(parents=True, exist_ok=True)
-        storage = open_storage(search.storage, self._folder)
-        study = optuna.create_study(
-            study_name=search.study_name,
-            storage=storage,
-            direction="minimize" if monitor == "nll" else "maximize",
-            load_if_exists=True,
-            pruner=search.pruner,
-        )
+        with file_lock(self._folder / LOCK):  # two workers that create the tables of a storage would both fail
+            study = optuna.create_study(
+                study_name=search.study_name,
+                storage=open_storage(search.storage, self._folder),
+                direction="minimize" if monitor == "nll" else "maximize",
+                load_if_exists=True,
+                pruner=search.pruner,
+            )
         # a resumed study with the same seed would propose its first trials again
         study.sampler = search.sampler(seed=None if search.seed is None else search.seed + len(study.trials))
         worker = Worker(study, self._folder, space, fixed, monitor, search.n_trials)
