@@ -209,7 +209,7 @@ class BeamSearch(Decoding):
         (Wu et al. 2016) by log p / ((5 + length) / 6)^length_penalty. The length counts <eos>.
     length_penalty: the exponent of the length penalty; larger values favor longer captions.
     num_beam_groups: the number of groups into which the beam is divided; at each step they choose words one after the
-        other.
+        other. A group ends no caption that an earlier one has ended.
     diversity_penalty: subtracted from a word's log p for each caption of earlier groups that chose the word at the same
         step.
     shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.

@@ -198,9 +198,9 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     if not stored:
         return None
     tensors = [stored.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
-    temperature, mean, directions, threshold = tensors
-    shapes = (temperature.shape, directions.shape[:1], directions.ndim, threshold.ndim)
-    if len(stored) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
+    scaling, mean, directions, threshold = tensors
+    shapes = (scaling.shape, directions.shape[:1], directions.ndim, threshold.ndim)
+    if len(stored) != len(NAMES) or shapes != ((3,), mean.shape, 2, 0):
         raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
     return Calibration(*tensors)
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -95,7 +96,7 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     height, edge = row_height * rows + CAPTION * scale, (1 - FILLED) / 2
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure, family = Figure((panel * columns, height), dpi), families(drawing.caption)
-    top, style = 1 - 0.08 * scale / height, {"fontfamily": family, "parse_math": False}
+    top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
     figure.suptitle(drawing.caption, fontsize=13 * scale, y=top, va="top", **style)
     for place, title in enumerate(["", *titles(words, drawing.gates)]):
         row, column = divmod(place, columns)
