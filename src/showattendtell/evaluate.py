@@ -87,7 +87,7 @@ def _score_captions(
     from showattendtell.inference.predictions import reference_sentences
     from showattendtell.visualization.comparison import BASELINES, find_unbeaten
     from showattendtell.visualization.result_files import time_figures, write_json
-    from showattendtell.visualization.tables import print_notes, print_scores
+    from showattendtell.visualization.tables import describe_intervals, print_notes, print_scores
 
     references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
@@ -108,6 +108,7 @@ def _score_captions(
         names = ["the model", *(BASELINES[name] for name in baselines)]
         title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
     print_scores([scores.figures | figures, *baselines.values()], missing, title, labels)
+    print_notes(describe_intervals(scores.intervals, len(written)))
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
@@ -129,6 +130,7 @@ def _score_captions(
             "captions": {image: run.sentence(captions[0]) for image, captions in written.items()},
             "references": references,
             "per_image": scores.per_image,
+            "intervals": scores.intervals,
         },
         path,
     )

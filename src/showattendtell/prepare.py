@@ -17,7 +17,7 @@ def main(config: DictConfig) -> None:
 
 
 def _prepare(config: DictConfig) -> None:
-    from showattendtell.config.instantiate import build, build_source
+    from showattendtell.config.instantiate import build, build_dataset, build_source
     from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
@@ -26,7 +26,7 @@ def _prepare(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import write_bytes
     from showattendtell.visualization.tables import print_dataset, print_notes
 
-    dataset, encoder = build(config.dataset), build(config.encoder)
+    dataset, encoder = build_dataset(config), build(config.encoder)
     origin = find_initial_checkpoint(config)
     vocabulary = initial_vocabulary(config, dataset, origin)
     dataset = tokenized(dataset, vocabulary.tokenizer)

@@ -29,6 +29,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 ImageLength = Annotated[int, Field(gt=0, le=1024)]
 Inches = Annotated[float, Field(gt=0, le=20)]
 Dpi = Annotated[int, Field(gt=0, le=1200)]
+Count = Annotated[int, Field(gt=0, le=1000)]
+"""A number of words of a caption, or of captions of an image; more would fill the memory."""
 Text = Annotated[str, Field(min_length=1)]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 """One text, or a list of at least one."""

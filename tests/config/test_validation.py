@@ -170,8 +170,9 @@ def test_an_error_without_a_file_is_its_message(error: OSError, expected: str):
 
 
 WRONG = {
-    "beam_size": [0, -3, 1.5, "x", True, None, [1]],
-    "max_length": [0, -1, "3", 2.5],
+    "beam_size": [0, -3, 1.5, "x", True, None, [1], 1001],
+    "max_length": [0, -1, "3", 2.5, 10**9],
+    "num_captions": [1001],
     "forbidden": ["dog", None, [5], [""], {"dog": 1}],
     "required": ["dog", [None]],
     "allow_unk": ["no", 1],

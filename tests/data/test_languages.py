@@ -72,10 +72,10 @@ def test_several_languages_share_their_images(read: Read):
 
 
 def test_an_image_in_different_splits_of_two_languages_is_refused(tmp_path: Path):
-    for image in "ab":
+    for image in "abc":
         Image.new("RGB", (8, 8)).save(tmp_path / f"{image}.png")
-    for language, splits in {"en": ("train", "test"), "de": ("train", "train")}.items():
-        rows = [f"{image}.png,some words,{split}" for image, split in zip("ab", splits, strict=True)]
+    for language, splits in {"en": ("train", "test", "val"), "de": ("train", "train", "val")}.items():
+        rows = [f"{image}.png,some words,{split}" for image, split in zip("abc", splits, strict=True)]
         (tmp_path / f"{language}.csv").write_text("\n".join(["image,caption,split", *rows]))
     files = {"en": "en.csv", "de": "de.csv"}
     with pytest.raises(UserError, match=r"image b\.png is in test \(captions in en\) and in train \(de\); give it one"):

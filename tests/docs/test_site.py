@@ -180,7 +180,7 @@ def test_tables_do_not_break_words_and_code_has_lines_of_100_characters(browser:
         "early stopping": "training.html#early-stopping",
         "length penalty": "scores.html#length-penalty",
         "HEIC": "faq.html#a-photograph-is-heic-or-of-another-format-that-cannot-be-read",
-        "Docker": "faq.html#training-in-docker-is-slow",
+        "Docker": "installation.html#docker",
         "Ctrl-C": "faq.html#what-happens-at-ctrl-c",
         "Prometheus": "extensions/serving.html#monitoring",
     }.items(),

@@ -68,6 +68,29 @@ def test_an_image_is_one_whether_it_is_called_by_its_name_or_its_path():
         matched(captions({"photos/ra.jpg": "cat"}), people)
 
 
+@pytest.mark.parametrize(
+    ("written", "people"),
+    [
+        ("1000_ab", "1000_ab.jpg"),
+        ("/content/images/1000_ab.JPG", "1000_ab.jpg"),
+        ("C:\\images\\1000_ab.jpg", "1000_ab"),
+        ("42", "COCO_val2014_000000000042.jpg"),
+        ("000000000042.jpg", "COCO_val2014_000000000042.jpg"),
+        ("COCO_val2014_000000000042", "COCO_val2014_000000000042.jpg"),
+    ],
+)
+def test_an_image_is_one_in_the_ids_that_other_tools_write(written: str, people: str):
+    corpus = matched(
+        captions({written: "a dog"}), captions({people: ["A dog ."], "COCO_val2014_43.jpg": []}), None, True
+    )
+    assert (corpus.images, corpus.hypotheses[WRITTEN]) == ([people], ["a dog"])
+
+
+def test_the_number_of_a_line_is_no_number_of_an_image():
+    with pytest.raises(UserError, match="captions 1 image"):
+        matched(captions({"1": "a dog"}), plain("A dog ."))
+
+
 def test_several_reference_files_are_put_together():
     first, second = captions({"a.jpg": "A dog ."}), captions({"5": "It barks !", "7": "Two cats ."}, aliases=NUMBERED)
     written = captions({"a.jpg": "a dog", "b.jpg": "cats"})

@@ -34,7 +34,7 @@ DOCUMENTED = {
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
     *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),
-    *("choices", "config", "tokenizer", "versions", "captions", "references", "per_image"),
+    *("choices", "config", "tokenizer", "versions", "captions", "references", "per_image", "intervals"),
 }
 
 WORDS_ONLY = "metrics=[bleu]"

@@ -13,6 +13,7 @@ from showattendtell.metrics.bootstrap import (
     compare_with_first,
     corpus_scores,
     draw_copies,
+    intervals,
     resample,
 )
 from showattendtell.metrics.java import MetricError
@@ -35,6 +36,14 @@ SECOND = [line.split() for line in ("a brown dog", "two men on a field", "a red 
 
 def bleu(hypotheses, references) -> dict[str, float]:
     return corpus_scores([measure_bleu(pair_up(hypotheses, references))])
+
+
+def test_the_interval_of_a_mean_holds_95_percent_of_the_resamples():
+    values = np.array([0.0, 10.0, 20.0, 60.0])
+    [(name, (low, high))] = intervals({"score": ImageMeans("mean", values)}, 4, seed=1, num_resamples=20_000).items()
+    _, copies = every_resample(4)
+    expected = np.percentile(copies @ values / 4, (2.5, 97.5), method="inverted_cdf")
+    assert (name, low, high) == ("mean", *expected)
 
 
 class Broken(SufficientStatistics):

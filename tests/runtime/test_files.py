@@ -1,15 +1,19 @@
 import multiprocessing
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 from existing_files import EXISTING, snapshot
 
+from showattendtell.data.assembly import open_folder
+from showattendtell.data.formats import find_caption_files
 from showattendtell.errors import UserError
+from showattendtell.inference.loading import find_model
 from showattendtell.runtime.files import (
     atomic_write,
     cache_folder,
@@ -111,6 +115,18 @@ def test_no_output_replaces_what_exists(tmp_path: Path, kind: str):
     with new_folder(None, place) as folder:
         (folder / "new").touch()
     assert snapshot(tmp_path) == {**before, "out-2.ckpt": b"new", "out-3.ckpt": None, "out-3.ckpt/new": b""}
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "/"])
+def test_a_folder_is_no_name_for_a_file(path: str):
+    with pytest.raises(UserError, match=r"exists, and no file is replaced"):
+        new_path(Path(path))
+
+
+@pytest.mark.parametrize("open_one", [new_path, find_model, find_caption_files, partial(open_folder, holds="images")])
+def test_a_home_folder_that_does_not_exist_is_reported(open_one: Callable[[str], object]):
+    with pytest.raises(UserError, match="~nobody-of-this-name/a.txt: there is no such home folder"):
+        open_one("~nobody-of-this-name/a.txt")
 
 
 def test_a_file_or_folder_that_fails_is_removed(tmp_path: Path):

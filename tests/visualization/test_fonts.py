@@ -15,7 +15,7 @@ from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import figures
 from showattendtell.visualization.figures import FontFinder, families, pillow_font
-from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
+from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 from showattendtell.visualization.rendering import Drawing
 
 CHINESE = "一只黑色的狗在草地上奔跑"
@@ -74,7 +74,6 @@ def test_chinese_captions_become_pictures_without_a_warning(tmp_path: Path, caps
         warnings.simplefilter("error")
         draw_heatmaps(drawing(list(CHINESE)), tmp_path / "a.png")
         draw_animation(drawing(list(CHINESE)), tmp_path / "a.gif")
-        draw_panel(drawing(list(CHINESE)))
     assert capsys.readouterr().err == ""
     draw_heatmaps(drawing([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()

@@ -119,6 +119,14 @@ def build_captioner(
     return captioner
 
 
+def build_dataset(config: DictConfig) -> Dataset:
+    """Read the data set of a training configuration. Raise `UserError` if it has no training or validation images."""
+    dataset: Dataset = build(config.dataset)
+    for split in ("train", "val"):
+        dataset.split(split)
+    return dataset
+
+
 def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of a training configuration's images, and the data set without the images that cannot be read.
 

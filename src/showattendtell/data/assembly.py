@@ -3,9 +3,10 @@
 import hashlib
 import os
 import re
+import shlex
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,49 +14,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from showattendtell.data.formats import SUFFIXES
 from showattendtell.data.images import read_pixels
+from showattendtell.data.names import Names, photographs, spelling
 from showattendtell.data.parsing import CaptionFile
+from showattendtell.data.splits import SKIP
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
+from showattendtell.runtime.files import expand_home
 from showattendtell.types import Caption, Dataset, Example
-
-
-def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
-    """Assign images to splits by a hash of their names.
-
-    Args:
-        shares: about the fraction of the images for each split except `train`, which gets the rest.
-
-    Raises:
-        UserError: no image is left for training, or a split has no image.
-    """
-    if sum(shares.values()) >= 1:
-        fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
-        raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for image in images:
-        position, end, assigned = hash_fraction(image), 0.0, "train"
-        for split, share in shares.items():
-            end += share
-            if position < end:
-                assigned = split
-                break
-        splits[assigned].append(image)
-    names = ["train", *(split for split, share in shares.items() if share)]
-    for split in names:
-        if not splits[split]:
-            raise UserError(f"none of the images is assigned to {split} by its name; add images, or list the splits")
-    return {split: splits[split] for split in names}
-
-
-def hash_fraction(image: str) -> float:
-    """Return a number in [0, 1) for a name, uniformly distributed over names."""
-    # the first 53 bits of the SHA-256, which a float holds exactly
-    return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
-
-
-SKIP = "skip them with dataset.skip_missing=true"
-"""How errors about missing captions and images end if the data set has the setting."""
 
 OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
 """Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
@@ -124,15 +91,6 @@ def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]
         for split, examples in dataset.splits.items()
     }
     return dataset._replace(splits=splits)
-
-
-def join_restval(file: CaptionFile) -> CaptionFile:
-    """Return the file with the images of `restval` appended to those of `train`."""
-    splits = dict(file.splits)
-    left_over = splits.pop("restval", [])
-    if left_over:
-        splits["train"] = [*splits.get("train", []), *left_over]
-    return file._replace(splits=splits)
 
 
 def find_data_problems(dataset: Dataset) -> list[str]:
@@ -207,7 +165,7 @@ def open_folder(root: str, holds: str, download: str = "") -> Path:
     Raises:
         UserError: if it is not a folder.
     """
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     if not folder.is_dir():
         error = "is a file, not a folder" if folder.exists() else "does not exist"
         hint = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
@@ -230,16 +188,19 @@ def find(root: Path, names: Sequence[str], what: str) -> Path:
 def look_in(folders: Sequence[Path], name: str) -> Path:
     """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
     that in the first folder."""
-    paths = [*(folder / name for folder in folders), Path(name).expanduser()]
+    paths = [*(folder / name for folder in folders), expand_home(name)]
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
-def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = ()) -> Dataset:
+def check_images(
+    dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = (), root: Path | None = None
+) -> Dataset:
     """Return the data set without the images that are missing on disk.
 
     Args:
         skip_unreadable: allow missing images.
         absent: images that the distribution lacks; they may be missing in any case.
+        root: a folder in which images that are not at their path are searched, also by other spellings of their names.
 
     Raises:
         UserError: an image is missing that may not be, or all are missing.
@@ -249,24 +210,19 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
         with suppress(OSError), os.scandir(folder) as entries:
             existing |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
-    # macOS stores é as two characters (NFD), caption files mostly have one (NFC)
-    by_normalized_path = {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()}
-    missing = list[Example]()
-
-    def located(example: Example) -> Example:
-        # the listing may spell a name differently, for example in case
-        if example.path in existing or os.path.isfile(example.path):
-            return example
-        path = by_normalized_path.get(unicodedata.normalize("NFC", example.path))
-        if path is None:
-            missing.append(example)
-        return example._replace(path=path or example.path)
-
-    dataset = dataset._replace(splits={split: tuple(map(located, part)) for split, part in dataset.splits.items()})
+    # the listing may spell a name differently, for example in case
+    missing = [e for e in examples if e.path not in existing and not os.path.isfile(e.path)]
     if not missing:
         return dataset
+    listed_images = {path for path in existing if os.path.splitext(path)[1].lower() in SUFFIXES}
+    on_disk = listed_images.union(photographs(root) if root else ()) - {example.path for example in examples}
+    found = _find_elsewhere(examples, missing, on_disk)
+    moved = {example.image: example._replace(path=found.get(example.image, example.path)) for example in missing}
+    splits = {split: tuple(moved.get(e.image, e) for e in part) for split, part in dataset.splits.items()}
+    notes = [*dataset.notes, *_describe_moves(missing, found, root)]
+    dataset, missing = dataset._replace(splits=splits), [e for e in missing if e.image not in found]
     if len(missing) == len(examples):
-        raise UserError(f"none of the {len(examples):,} images are on disk, the first is {missing[0].path}; add them")
+        raise UserError(_describe_missing(missing[0], len(missing), on_disk, root))
     unexpected = [example for example in missing if example.image not in absent]
     if unexpected and not skip_unreadable:
         raise UserError(
@@ -274,5 +230,46 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
             "skip them with dataset.skip_unreadable=true"
         )
     names = [example.image for example in missing]
-    note = f"images captioned but not on disk, which are skipped: {len(missing):,} ({listed(names, 5)})"
-    return dataset.without(names)._replace(notes=(*dataset.notes, note))
+    if names:
+        notes.append(f"images captioned but not on disk, which are skipped: {len(missing):,} ({listed(names, 5)})")
+    return dataset.without(names)._replace(notes=tuple(notes))
+
+
+def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:
+    """Return the path of each missing image that one photograph fits, by its name."""
+    stems = Counter(spelling(example.path)[-1] for example in examples)
+    known, found, is_partial = Names(on_disk), dict[str, str](), len(missing) < len(examples)
+    for example in missing:
+        match = known.find(example.path)
+        # an image of another folder may have the same name
+        is_other = stems[spelling(example.path)[-1]] > 1 or (is_partial and "/" in example.image)
+        if match and not (is_other and match[1] == 1):
+            found[example.image] = match[0]
+    claims = Counter(found.values())
+    return {image: path for image, path in found.items() if claims[path] == 1}
+
+
+def _describe_moves(missing: Sequence[Example], found: Mapping[str, str], root: Path | None) -> Iterator[str]:
+    """Yield a note if images are not at their paths, except that they may differ in Unicode form."""
+    moves = [(e.path, found[e.image]) for e in missing if e.image in found]
+    moves = [(old, new) for old, new in moves if unicodedata.normalize("NFC", old) != unicodedata.normalize("NFC", new)]
+    if moves and root:
+        folder = os.path.relpath(os.path.commonpath([os.path.dirname(new) for _, new in moves]), root)
+        setting = shlex.quote(f"dataset.images={folder}")
+        old, new = (os.path.basename(path) for path in moves[0])
+        spelled = "" if old == new else f", {new} for {old} and so on"
+        yield f"photographs found in {root / folder}: {len(moves):,}{spelled}" + (
+            f" ({setting})" if folder != "." else ""
+        )
+
+
+def _describe_missing(first: Example, number: int, on_disk: Collection[str], root: Path | None) -> str:
+    error = f"none of the {number:,} images are on disk, the first is {first.path}"
+    if not root:
+        return f"{error}; add them"
+    names = sorted(os.path.relpath(path, root) for path in on_disk)
+    if names:
+        return (
+            f"{error}; {root} has {len(names):,} photographs of other names ({listed(names)}); give them the same names"
+        )
+    return f"{error}, and {root} has no photographs; add them, or set dataset.images to their folder"

@@ -9,24 +9,25 @@ from showattendtell.data.assembly import (
     assemble,
     check_images,
     find,
-    join_restval,
     look_in,
     open_folder,
-    split_by_hash,
 )
 from showattendtell.data.json_formats import read_coco_captions, read_karpathy
 from showattendtell.data.parsing import CaptionFile, read_json
+from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
+KARPATHY = "dataset_coco.json"
+
 
 @paused_collection()
 def read_coco(
     root: str,
-    captions: str = "dataset_coco.json",
+    captions: str = KARPATHY,
     train_on_restval: bool = True,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
@@ -88,7 +89,8 @@ def read_coco2017(
 
 
 def _find_text(root: Path, name: str) -> Path:
-    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], "the caption file")
+    hint = " (showattendtell download dataset=coco 'parts=[splits]' fetches it)" if name == KARPATHY else ""
+    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], f"the caption file{hint}")
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:

@@ -2,25 +2,20 @@
 
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.assembly import (
-    SKIP,
-    assemble,
-    check_images,
-    join_restval,
-    look_in,
-    open_folder,
-    split_by_hash,
-)
+from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.discovery import read_found, read_references, read_sidecars
 from showattendtell.data.flickr import image_number
-from showattendtell.data.formats import PLAIN, SUFFIXES, read_caption_folder, read_captions
+from showattendtell.data.formats import PLAIN
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.parsing import CaptionFile, read_list, split_of_name
+from showattendtell.data.names import inside, photographs
+from showattendtell.data.parsing import CaptionFile, Sentences, read_list
+from showattendtell.data.splits import find_lists, join_restval, with_lists, with_splits, with_validation
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
@@ -46,14 +41,17 @@ def read_custom(
 
     Args:
         root: folder of the data set.
-        captions: CSV, JSON lines, COCO's or Karpathy's JSON or Flickr's token file, searched in `root` first; by
-            default the file `captions.csv` (.tsv, .jsonl, .json, .token, .txt) there, or else a text file next to each
-            image, one caption per line. Or the file of each language by its code, as {de: german.csv}.
-        images: folder of the images, searched in `root` first; by default `images` there, or else `root`.
+        captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, Excel or Parquet, searched in `root`
+            first; by default `captions.csv` there or the likeliest caption file in the folder, one for each split, or
+            else a text file next to each image, one caption per line. Or the file of each language by its code, as
+            {de: german.csv}.
+        images: folder of the images, searched in `root` first; by default `images` there, or else `root`. Images that
+            are not in it are searched in `root` by their names.
         splits: folder with the lists train.txt, val.txt and test.txt, one image name per line, searched in `root`
             first; by default the splits of the caption file.
         val, test: fractions of the images for validation and test, if no splits are given; a hash of an image's name
-            decides, so that no image changes its split when others are added.
+            decides, so that no image changes its split when others are added. If the splits have no `val`, it gets this
+            fraction of the training images.
         name: data set name of grids and results; by default built from the folder's name and path.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
@@ -71,17 +69,19 @@ def read_custom(
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
 
     def read(file_name: str | None) -> Dataset:
-        texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
-        file = _read_references(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
+        found = read_references(look_in([folder], file_name)) if file_name else read_found(folder)
+        file = found or read_sidecars(image_folder, folder, lists, skip_missing)
         if file.form == PLAIN:
-            raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-        if lists is None and texts and not file.splits:
-            lists = next(filter(_find_lists, (folder, folder / "splits")), None)
-        file = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
-        file = join_restval(_note_unused_images(image_folder, file))
+            raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
+        file = _within(file)
+        if lists is None and found and not file.splits:
+            lists = next(filter(find_lists, (folder, folder / "splits")), None)
+        file = with_lists(file, lists, skip_missing) if lists else with_splits(file, {"val": val, "test": test})
+        file = with_validation(join_restval(file), val)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
-        return check_images(dataset, skip_unreadable or skip_missing)
+        dataset = check_images(dataset, skip_unreadable or skip_missing, root=folder)
+        return _note_unused_images(image_folder, dataset)
 
     return read(None) if captions is None else read_languages(captions, read)
 
@@ -113,94 +113,32 @@ def read_text(
 
     def read(file_name: str) -> Dataset:
         texts = look_in([folder], file_name)
-        file = _read_references(texts)
+        file = read_references(texts)
         kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
         splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
         notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}",) if exclude else ()
-        file = _with_splits(file._replace(captions=kept, splits=splits, notes=notes), {"val": val, "test": test})
+        file = with_splits(file._replace(captions=kept, splits=splits, notes=notes), {"val": val, "test": test})
         return assemble(texts.stem, join_restval(file), None, captions_per_image)
 
     return read_languages(captions, read)
 
 
-def _read_references(path: Path) -> CaptionFile:
-    """Read a caption file; raise `UserError` for one of generated captions."""
-    file = read_captions(path)
-    if file.references:
-        raise UserError(f"{path} holds a model's captions; give a file of reference captions")
-    return file
+def _within(file: CaptionFile) -> CaptionFile:
+    """Return the file with the names of images as paths in the folder of the images."""
+    captions: Sentences = {}
+    for image, sentences in file.captions.items():
+        captions.setdefault(inside(image), []).extend(sentences)
+    return file._replace(
+        captions=captions, splits={split: list(map(inside, images)) for split, images in file.splits.items()}
+    )
 
 
-def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
-    """Return the file with splits, and a note if it had none."""
-    if file.splits:
-        return file
-    split_of = {
-        image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in file.captions
-    }
-    if len({*split_of.values()} - {""}) > 1:
-        splits = {split: [image for image in split_of if split_of[image] == split] for split in split_of.values()}
-        if "" in splits:
-            raise UserError(
-                f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"
-            )
-        note = f"the folders of the images are the splits {', '.join(splits)}"
-    else:
-        splits = split_by_hash(file.captions, shares)
-        counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
-        note = f"no splits are given, so a hash of the images' names chooses {counts}"
-    return file._replace(splits=splits, notes=(*file.notes, note))
-
-
-def _note_unused_images(folder: Path, file: CaptionFile) -> CaptionFile:
-    """Return the file with a note about the images in a folder that it does not name."""
-    captioned = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
-    unused = []
-    for path in sorted(folder.rglob("[!.]*")):
-        name = str(path.relative_to(folder))
-        if path.suffix.lower() in SUFFIXES and unicodedata.normalize("NFC", name) not in captioned:
-            unused.append(name)
+def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
+    """Return the data set with a note about the images in a folder that it does not name."""
+    used = {unicodedata.normalize("NFC", example.path) for example in dataset.examples()}
+    unused = [path for path in photographs(folder) if unicodedata.normalize("NFC", path) not in used]
     if not unused:
-        return file
-    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
-    return file._replace(notes=(*file.notes, note))
-
-
-def _find_captions(root: Path, given: str | None) -> Path | None:
-    """Return the caption file; None if every image has its own text file."""
-    if given:
-        return look_in([root], given)
-    names = [f"captions.{suffix}" for suffix in ("csv", "tsv", "jsonl", "json", "token", "txt")]
-    existing = [name for name in names if (root / name).is_file()]
-    if len(existing) > 1:
-        raise UserError(f"{root} has {' and '.join(existing)}; choose one with dataset.captions=NAME")
-    return root / existing[0] if existing else None
-
-
-def _find_lists(folder: Path) -> dict[str, Path]:
-    """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
-    lists: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.[tT][xX][tT]")):
-        if split := split_of_name(path.stem):
-            if split in lists:
-                raise UserError(f"{lists[split]} and {path.name} are both lists of {split}; remove one")
-            lists[split] = path
-    return lists
-
-
-def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFile:
-    """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
-    lists = _find_lists(folder)
-    if not lists:
-        raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
-    splits = {split: read_list(path) for split, path in lists.items()}
-    for split, listed_images in splits.items():
-        unknown = [image for image in listed_images if image not in file.captions]
-        if unknown and not skip_missing:
-            raise UserError(
-                f"{lists[split]} names images without captions: {len(unknown):,} ({listed(unknown)}); add captions, or "
-                f"{SKIP}"
-            )
-    left_out = len(file.captions.keys() - {image for listed_images in splits.values() for image in listed_images})
-    notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
-    return file._replace(splits=splits, notes=notes)
+        return dataset
+    names = sorted(str(Path(path).relative_to(folder)) for path in unused)
+    note = f"images without captions, which are not used: {len(unused):,} ({listed(names)})"
+    return dataset._replace(notes=(*dataset.notes, note))

@@ -6,13 +6,15 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble, check_images, find, look_in, open_folder
-from showattendtell.data.formats import LINE_ALIGNED, read_line_aligned, read_token_file
-from showattendtell.data.json_formats import read_karpathy
+from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.discovery import hint_above, read_found, read_references
+from showattendtell.data.formats import read_token_file
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import CaptionFile, read_list
+from showattendtell.data.splits import with_splits
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
@@ -23,96 +25,158 @@ SPLIT_LISTS = {split: f"Flickr_8k.{split.replace('val', 'dev')}Images.txt" for s
 SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
+class Layout(NamedTuple):
+    """The names of a data set's files.
+
+    name     of the data set
+    images   names under which the folder of the photographs was published
+    texts    the folder that may hold the captions and lists
+    tokens   the captions
+    lists    the list of each split
+    """
+
+    name: str
+    images: Sequence[str]
+    texts: str
+    tokens: str
+    lists: Mapping[str, str]
+
+
+FLICKR8K = Layout(
+    "flickr8k",
+    ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),
+    "Flickr8k_text",
+    "Flickr8k.token.txt",
+    SPLIT_LISTS,
+)
+FLICKR30K = Layout(
+    "flickr30k",
+    ("images", "flickr30k-images", "flickr30k_images", "Images"),
+    "flickr30k",
+    "results_20130124.token",
+    SPLIT_LISTS_30K,
+)
+
+
 @paused_collection()
 def read_flickr8k(
     root: str,
-    captions: CaptionFiles = "Flickr8k.token.txt",
+    captions: CaptionFiles | None = None,
     absent: Sequence[str] = (),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
     skip_missing: bool = False,
+    images: str | None = None,
 ) -> Dataset:
     """Read Flickr8k (Hodosh et al. 2013).
 
     Args:
         root: folder of the distribution: images in `images` (or a name they were published under), texts in the same
             folder or in `Flickr8k_text`.
-        captions: `Flickr8k.token.txt` with the three official split lists, or Karpathy's `dataset_flickr8k.json`; or
-            the file of each language by its code, as {zh: flickr8k-zh.token.txt}, such as Flickr8k-CN (Li et al. 2016).
-            With several languages the model learns all of them. Files are searched in `root` first.
+        captions: `Flickr8k.token.txt` with the three official split lists, Karpathy's `dataset_flickr8k.json`, or
+            Kaggle's `captions.txt`, by default the first of them that is there; or the file of each language by its
+            code, as {zh: flickr8k-zh.token.txt}, such as Flickr8k-CN (Li et al. 2016). With several languages the model
+            learns all of them. Files are searched in `root` first.
         absent: images in the lists that the distribution lacks; they are skipped with a note.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
         skip_missing: skip images without captions.
+        images: folder of the images, searched in `root` first.
     """
-    folder = open_folder(root, "Flickr8k", "flickr8k")
-    images = find(folder, ["images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"], "the image folder")
-
-    def read(captions: str) -> Dataset:
-        file = _read_texts([folder, folder / "Flickr8k_text"], captions, SPLIT_LISTS)
-        dataset = assemble("flickr8k", file, images, captions_per_image, skip_missing)
-        return check_images(dataset, skip_unreadable, absent)
-
-    dataset = read_languages(captions, read)
-    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
+    limits = (captions_per_image, skip_unreadable, skip_missing)
+    return _read(FLICKR8K, open_folder(root, "Flickr8k", "flickr8k"), captions, images, entities, absent, *limits)
 
 
 @paused_collection()
 def read_flickr30k(
     root: str,
-    captions: CaptionFiles = "results_20130124.token",
+    captions: CaptionFiles | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
     skip_missing: bool = False,
+    images: str | None = None,
 ) -> Dataset:
     """Read Flickr30k (Young et al. 2014).
 
     Args:
         root: folder of the distribution: images in `flickr30k-images` (or `images`), texts in the same folder or in
             `flickr30k`.
-        captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities, or
-            Karpathy's `dataset_flickr30k.json`; or the file of each language by its code, as for Flickr8k. Multi30k's
-            `train.de`, or `train.1.de` of five, has the splits of its own lists.
+        captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities,
+            Karpathy's `dataset_flickr30k.json`, or Kaggle's `results.csv`, by default the first of them that is there;
+            or the file of each language by its code, as for Flickr8k. Multi30k's `train.de`, or `train.1.de` of five,
+            has the splits of its own lists.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
         skip_missing: skip images without captions.
+        images: folder of the images, searched in `root` first.
     """
-    folder = open_folder(root, "Flickr30k", "flickr30k")
-    images = find(folder, ["images", "flickr30k-images", "flickr30k_images", "Images"], "the image folder")
+    limits = (captions_per_image, skip_unreadable, skip_missing)
+    return _read(FLICKR30K, open_folder(root, "Flickr30k", "flickr30k"), captions, images, entities, (), *limits)
 
-    def read(captions: str) -> Dataset:
-        file = _read_texts([folder, folder / "flickr30k"], captions, SPLIT_LISTS_30K)
-        dataset = assemble("flickr30k", file, images, captions_per_image, skip_missing)
-        return check_images(dataset, skip_unreadable)
 
-    dataset = read_languages(captions, read)
+def _read(
+    layout: Layout,
+    folder: Path,
+    captions: CaptionFiles | None,
+    images: str | None,
+    entities: str | None,
+    absent: Sequence[str],
+    captions_per_image: int,
+    skip_unreadable: bool,
+    skip_missing: bool,
+) -> Dataset:
+    published = next((name for name in layout.images if (folder / name).is_dir()), ".")
+    image_folder = look_in([folder], images or published)
+
+    def read(captions: str | None) -> Dataset:
+        file = _read_texts(layout, folder, captions)
+        dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
+        return check_images(dataset, skip_unreadable, absent, folder)
+
+    dataset = read(None) if captions is None else read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]) -> CaptionFile:
-    """Read Karpathy's JSON, or a token file with the split lists in the same folder or in one of these."""
-    path = look_in(folders, captions)
-    if not path.exists():
-        find(folders[0], [captions, f"{folders[1].name}/{captions}"], "the caption file")
-    if path.suffix == ".json":
-        return read_karpathy(path)
-    if LINE_ALIGNED.fullmatch(path.name):
-        return read_line_aligned(path)
-    splits = {}
-    for split, name in lists.items():
-        list_file = look_in([path.parent, *folders], name)
-        if not list_file.exists():
-            raise UserError(
-                f"{list_file} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=..."
-            )
-        splits[split] = [_with_suffix(image) for image in read_list(list_file)]
-    file = read_token_file(path)
-    captions_of = {_with_suffix(image): sentences for image, sentences in file.captions.items()}
-    return file._replace(captions=captions_of, splits=splits)
+def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFile:
+    """Read a caption file and its splits: its own, those of the lists, or else those of a hash, with a note."""
+    folders = [folder, folder / layout.texts]
+    path = look_in(folders, captions) if captions else _find_texts(layout, folders)
+    file = None if path else read_found(folder)
+    if path and path.exists():
+        file = read_token_file(path) if ".token" in path.name else read_references(path)
+    if file is None:
+        name = captions or layout.tokens
+        raise UserError(
+            f"the captions were not found in {folder}: {name} is neither there nor in {layout.texts}; "
+            f"{hint_above(folder)}give a file as dataset.captions=..."
+        )
+    if file.splits:
+        return file
+    lists = {split: look_in([*([path.parent] if path else []), *folders], name) for split, name in layout.lists.items()}
+    file = file._replace(captions={_with_suffix(image): sentences for image, sentences in file.captions.items()})
+    fetch = f"showattendtell download dataset={layout.name} dataset.root={folder} 'parts=[splits]'"
+    if not any(path.exists() for path in lists.values()):
+        file = with_splits(file, {"val": 0.1, "test": 0.1})
+        note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
+        return file._replace(notes=(*file.notes, note))
+    for path in lists.values():
+        if not path.exists():
+            raise UserError(f"{path} does not exist; add the lists, or fetch Karpathy's with {fetch}")
+    return file._replace(
+        splits={split: [_with_suffix(image) for image in read_list(path)] for split, path in lists.items()}
+    )
+
+
+def _find_texts(layout: Layout, folders: Sequence[Path]) -> Path | None:
+    """Return the captions of the distribution, if their lists are there, or else Karpathy's, if there are any."""
+    tokens, lists = (look_in(folders, name) for name in (layout.tokens, layout.lists["train"]))
+    karpathy = look_in(folders, f"dataset_{layout.name}.json")
+    existing = [path for path in (tokens, karpathy) if path.exists()]
+    return existing[0 if lists.exists() else -1] if existing else None
 
 
 def _with_suffix(image: str) -> str:

@@ -1,33 +1,37 @@
 """Caption file formats: their detection, and the readers of text and tables."""
 
+import json
 import re
-from collections import defaultdict
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from glob import glob
 from pathlib import Path, PurePath
+from typing import Any
 
 from showattendtell.data.json_formats import (
     read_coco_captions,
     read_coco_results,
     read_json_lines,
     read_karpathy,
+    read_mapping,
     read_results,
 )
 from showattendtell.data.parsing import (
-    CAPTION_FIELDS,
-    IMAGE_FIELDS,
     CaptionEntry,
     CaptionFile,
     Sentences,
     collect,
-    parse_json,
+    find_columns,
     read_list,
     read_text,
+    refuse_columns,
 )
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
+from showattendtell.runtime.files import check_regular, expand_home
 
 PLAIN = "plain lines"
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
 def read_plain_lines(path: Path) -> CaptionFile:
@@ -141,50 +145,124 @@ def find_delimiter(header: str) -> str | None:
     """Return the delimiter of a table, given its first line; None if it has no columns of images and captions."""
     for delimiter in ",\t;|":
         with suppress(ValueError):
-            names = {name.lower() for _, columns in parse_rows(header, delimiter) for name in columns}
-            if names & set(IMAGE_FIELDS) and names & set(CAPTION_FIELDS):
+            if any(_named(columns) for _, columns in parse_rows(header, delimiter)):
                 return delimiter
     return None
 
 
-def read_table(path: Path) -> CaptionFile:
-    """Read a table with a column of images, one of captions, and optionally one of splits, one caption per row.
+def _named(columns: list[str]) -> list[str] | None:
+    """Return the names of a table's columns, given its first row; None if it has none of images and captions."""
+    if len(columns) == 2 and PurePath(columns[0]).suffix.lower() in SUFFIXES:
+        return ["image", "caption"]  # a table without header
+    return columns if find_columns(columns) else None
 
-    The delimiter is a comma, a tab, a semicolon or a vertical line.
+
+def read_table(path: Path) -> CaptionFile:
+    """Read a table with a column of images, one or several of captions, and optionally one of splits.
+
+    The delimiter is a comma, a tab, a semicolon or a vertical line. A table of two columns needs no header. In the last
+    column a caption may have commas without quotes.
     """
-    text = read_text(path)
-    header = text.partition("\n")[0]
+    text = re.sub(r"\A\s*sep=.\n", "\n", read_text(path))  # for Excel
+    header = text.lstrip().partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
-        raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
+        raise refuse_columns([header[:60]], f"{path}, line 1:")
     try:
-        (_, columns), *rows = parse_rows(text, delimiter)
+        rows = list(parse_rows(text, delimiter))
     except ValueError as error:
         raise UserError(f"{path}, {error}") from None
-    names = [name.lower() for name in columns]
-    if len(set(names)) < len(names):
+    names = _named(rows[0][1])
+    assert names
+    return read_rows(path, names, rows[names == rows[0][1] :], delimiter)
+
+
+def read_rows(path: Path, names: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> CaptionFile:
+    """Read the rows of a table.
+
+    Args:
+        names: of the columns.
+        rows: line and cells of each.
+    """
+    columns = find_columns(names)
+    if columns is None:
+        raise refuse_columns(names, str(path))
+    if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
-    image_column = next(name for name in IMAGE_FIELDS if name in names)
-    caption_column = next(name for name in CAPTION_FIELDS if name in names)
-    caption_columns = [name for name in names if re.fullmatch(rf"{caption_column}[ _-]?\d*", name)]
 
     def entries() -> Iterator[CaptionEntry]:
         for number, cells in rows:
             origin = f"{path}, line {number}"
+            if len(cells) > len(names) and columns[1] == names[-1:] and delimiter != "\t":
+                cells[len(names) - 1 :] = [f"{delimiter} ".join(cells[len(names) - 1 :])]
+            if (
+                delimiter == "|" and len(cells) == len(names) - 1
+            ):  # as in a line of Kaggle's Flickr30k: `a.jpg| 4   A dog`
+                cells[-1:] = re.split(r"\s{2,}", cells[-1], maxsplit=1)
             if len(cells) != len(names):
                 raise UserError(
                     f"{origin}: {len(cells)} cells in {len(names)} columns; put a caption that has a comma or a quote "
                     "into double quotes"
                 )
             row = dict(zip(names, cells, strict=True))
-            image, captions = row.pop(image_column), [row.pop(name) for name in caption_columns]
+            image, captions = row.pop(columns[0]), [row.pop(name) for name in columns[1]]
             if not image:
-                raise UserError(f"{origin}: the column {image_column} is empty")
+                raise UserError(f"{origin}: the column {columns[0]} is empty")
             for caption in captions:
                 _refuse_swallowed_rows(caption, PurePath(image).suffix, delimiter, path, number)
-            yield origin, image, captions[:1] + list(filter(None, captions[1:])), row
+            captions = [text for caption in captions for text in _list_in_cell(caption)]
+            yield origin, re.sub(r"#\d+$", "", image), captions[:1] + list(filter(None, captions[1:])), row
 
     return collect("CSV", entries(), path)
+
+
+def _list_in_cell(cell: str) -> list[str]:
+    """Return the captions of a cell, which may be a list of Python or JSON: `["A dog", "It barks"]`."""
+    if re.match(r"\[\s*[\"']", cell) and cell.endswith("]"):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return [text for text in literal_eval(cell) if isinstance(text, str)]
+    return [cell]
+
+
+FRAMES = {
+    **dict.fromkeys((".xlsx", ".xlsm"), ("read_excel", "openpyxl")),
+    **dict.fromkeys((".parquet", ".pq"), ("read_parquet", "pyarrow")),
+    **{".xls": ("read_excel", "xlrd"), ".ods": ("read_excel", "odfpy"), ".feather": ("read_feather", "pyarrow")},
+}
+"""By suffix of a table that pandas reads: its function, and the package that it needs for it."""
+
+
+PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
+
+
+def read_frame(path: Path) -> CaptionFile:
+    """Read a table that pandas reads: the first sheet of an Excel file, Parquet or Feather.
+
+    Raises:
+        UserError: pandas is not installed or cannot read the file.
+    """
+    reader, package = FRAMES[path.suffix.lower()]
+    check_regular(path)
+    try:
+        import pandas
+
+        frame = getattr(pandas, reader)(path)
+    except ImportError:
+        raise UserError(f"{path} needs pip install pandas {package}; or save it as captions.csv") from None
+    except Exception as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); save it as captions.csv") from None
+    names = [str(name) for name in frame.columns]
+    if any(isinstance(cell, dict) for cell in frame.head(1).to_numpy().flat):
+        raise UserError(f"{path} holds photographs; give what datasets.load_dataset reads from it to CustomDataModule")
+    rows = enumerate(frame.astype(object).where(frame.notna(), "").itertuples(index=False), start=2)
+    return read_rows(path, names, ((number, [_as_text(cell) for cell in row]) for number, row in rows), "\t")
+
+
+def _as_text(cell: Any) -> str:
+    """Return a cell as it would be in CSV; a list of captions as JSON."""
+    return (
+        json.dumps(list(cell)) if hasattr(cell, "__len__") and not isinstance(cell, str | bytes) else str(cell).strip()
+    )
 
 
 def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
@@ -201,63 +279,6 @@ def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path
             )
 
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-
-
-def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
-    """Read a folder tree of images, each with a `.txt` file of the same name, one caption per line.
-
-    Args:
-        lists: a folder of other texts, which may be inside this one.
-        skip_missing: images without texts have no captions, and texts without images are ignored.
-
-    Raises:
-        UserError: an image has no text, a text has no image, or two images have the same name.
-    """
-    images: defaultdict[PurePath, list[str]] = defaultdict(list)
-    texts: set[PurePath] = set()
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        suffix = relative.suffix.lower()
-        if suffix == ".txt" and path.parent != lists:
-            texts.add(relative.with_suffix(""))
-        elif suffix in SUFFIXES and not relative.name.startswith("."):
-            try:
-                relative.as_posix().encode()
-            except UnicodeEncodeError:
-                raise UserError(f"the name of the image {relative.as_posix()!r} is not UTF-8; rename it") from None
-            images[relative.with_suffix("")].append(relative.as_posix())
-    _check_pairs(folder, images, texts if not skip_missing else set(images))
-    lines = {
-        image: read_text(folder / f"{base}.txt").split("\n") if base in texts else []
-        for base, [image] in images.items()
-    }
-    return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
-
-
-def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
-    if not images:
-        raise UserError(f"{folder} holds no images; set dataset.images to the folder of the images")
-    without_text = []
-    for base, names in images.items():
-        if len(names) > 1:
-            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
-        if base not in texts:
-            without_text += names
-    if without_text:
-        raise UserError(
-            f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "
-            f"{without_text[0]}, which needs a .txt file of its name with one caption per line; give a caption file as "
-            "dataset.captions=..., or skip them with dataset.skip_missing=true"
-        )
-    without_image = sorted(texts - images.keys())
-    if without_image:
-        raise UserError(
-            f"texts without an image next to them in {folder}: {len(without_image):,}, the first is "
-            f"{without_image[0]}.txt; add the images, or skip them with dataset.skip_missing=true"
-        )
-
-
 def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     """Return the files that paths and patterns such as `ref*` match, each once.
 
@@ -266,7 +287,7 @@ def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in [patterns] if isinstance(patterns, str) else patterns:
-        path = Path(name).expanduser()
+        path = expand_home(name)
         is_file = path.exists() or not set(name) & set("*?[")
         matches = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
@@ -294,7 +315,12 @@ def read_captions(path: Path) -> CaptionFile:
     Raises:
         UserError: the file is empty, damaged or of an unknown format.
     """
-    text, suffix = read_text(path), path.suffix.lower()
+    suffix = path.suffix.lower()
+    if suffix in FRAMES and path.is_file():
+        return read_frame(path)
+    if suffix in PICKLES:
+        raise UserError(f"{path} is a pickle, which may run a program; save it with pandas as captions.csv")
+    text = read_text(path)
     first_text_line = re.search(r"\S.*", text)
     if not first_text_line:
         raise UserError(f"{path} is empty")
@@ -323,6 +349,7 @@ def _find_json_reader(path: Path, text: str) -> Callable[[Path], CaptionFile]:
     if has("captions", "references"):
         return read_results
     if has("images"):
-        return read_coco_captions if has("annotations") else read_karpathy
-    parse_json(text, str(path))
-    raise UserError(f"{path} is JSON of no known layout; known are COCO's captions and results, Karpathy's, evaluate's")
+        if has("annotations"):
+            return read_coco_captions
+        return read_karpathy if has("sentences") or not has("captions?") else read_mapping
+    return read_mapping

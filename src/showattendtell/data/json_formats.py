@@ -6,57 +6,92 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from showattendtell.data.parsing import (
-    CAPTION_FIELDS,
-    IMAGE_FIELDS,
     CaptionEntry,
     CaptionFile,
     check_layout,
     collect,
+    find_columns,
     parse_json,
     read_json,
     read_text,
+    refuse_columns,
 )
 from showattendtell.errors import UserError
 
-ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
-"""A name, or a number as in COCO."""
+
+def _whole(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
 
 Fields = Mapping[str, Any] | None
 """The fields of an object that may have its split, by `read_json`."""
 
 
-class CaptionRecord(BaseModel):
-    """An image with one or several captions, in JSON lines or COCO's results."""
+ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), BeforeValidator(_whole)]
+"""A name, or a number as in COCO, which pandas may write as 42.0."""
 
-    model_config = ConfigDict(extra="allow")
 
-    image: ImageName = Field(validation_alias=AliasChoices(*IMAGE_FIELDS))
-    captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
-        validation_alias=AliasChoices(*CAPTION_FIELDS, "captions")
-    )
+def _as_list(said: Any) -> Any:
+    """Return captions as a list: of one caption, or of several, each a text or an object such as `{"caption": ...}`."""
+    if isinstance(said, list):
+        return [caption for one in said for caption in ([one] if isinstance(one, str) else _as_list(one))]
+    if said is None:
+        return []
+    columns = find_columns(["image", *said]) if isinstance(said, dict) else None
+    return _as_list(said[columns[1][0]]) if columns else [said]
 
-    def entry(self, origin: str) -> CaptionEntry:
-        fields = self.model_extra or {}
-        if "captions" in fields:
-            raise UserError(f"{origin} has captions in two fields, also in captions; leave one")
-        return origin, self.image, self.captions, fields
+
+Said = Annotated[list[str], BeforeValidator(_as_list)]
+
+
+def read_record(record: Any, origin: str) -> CaptionEntry:
+    """Read an object with an image, one or several captions, and other fields, such as a split."""
+    fields = check_layout(record, dict[str, Any], origin)
+    columns = find_columns(fields)
+    if columns is None:
+        raise refuse_columns(fields, origin)
+    image = check_layout(fields.pop(columns[0]), ImageName, f"{origin}, {columns[0]}")
+    captions = [check_layout(fields.pop(name), Said, f"{origin}, {name}") for name in columns[1]]
+    return origin, image, [caption for said in captions for caption in said], fields
 
 
 def read_json_lines(path: Path) -> CaptionFile:
     """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
     lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
-    entries = (check_layout(parse_json(line, origin), CaptionRecord, origin).entry(origin) for origin, line in lines)
-    return collect("JSON lines", entries, path)
+    return collect("JSON lines", (read_record(parse_json(line, origin), origin) for origin, line in lines), path)
 
 
 def read_coco_results(path: Path) -> CaptionFile:
     """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
-    content = parse_json(read_text(path), str(path))
-    entries = check_layout(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
-    return collect("COCO results", (record.entry(f"{path}, {i}") for i, record in enumerate(entries)), path)
+    records = check_layout(parse_json(read_text(path), str(path)), list[Any], f"{path} is not in COCO's results layout")
+    return collect("COCO results", (read_record(record, f"{path}, {i}") for i, record in enumerate(records)), path)
+
+
+def read_mapping(path: Path) -> CaptionFile:
+    """Read captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
+    a table by column, as pandas writes it; or records in one field, as in `{"annotations": [...]}`.
+
+    Raises:
+        UserError: the file has another layout.
+    """
+    content = check_layout(parse_json(read_text(path), str(path)), dict[str, Any], str(path))
+    records = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    columns = find_columns(content)
+    if columns and all(isinstance(column, dict | list) for column in content.values()):
+        by_row = {
+            name: column if isinstance(column, dict) else dict(enumerate(column)) for name, column in content.items()
+        }
+        records = [[{name: column.get(row) for name, column in by_row.items()} for row in by_row[columns[0]]]]
+    if len(records) == 1 and find_columns(records[0][0]):
+        return collect("JSON", (read_record(record, f"{path}, {i}") for i, record in enumerate(records[0])), path)
+    known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"
+    message = f"{path} is JSON of no known layout; known are {known}"
+    return CaptionFile(
+        "captions by image", {image: check_layout(said, Said, message) for image, said in content.items()}
+    )
 
 
 @dataclass(slots=True)
@@ -71,6 +106,7 @@ class CocoCaption:
     image_id: ImageName
     caption: str
     split_fields: Fields = None
+    is_rejected: bool = False  # by VizWiz, for a photograph that shows too little
 
 
 @dataclass(slots=True)
@@ -97,14 +133,20 @@ def read_coco_captions(path: Path) -> CaptionFile:
                 f"{path} has a caption for image {annotation.image_id}, which it does not list; add it to its images"
             )
         fields_of[annotation.image_id] |= annotation.split_fields or {}
+    kept = [annotation for annotation in content.annotations if not annotation.is_rejected]
+    rejected = {said.image_id for said in content.annotations} - {said.image_id for said in kept}
     # images without captions have an entry too
-    records: list[tuple[str, str, Fields]] = [(image.id, "", image.split_fields) for image in content.images]
-    records += [(said.image_id, said.caption, said.split_fields) for said in content.annotations]
+    records: list[tuple[str, str, Fields]] = [
+        (image.id, "", image.split_fields) for image in content.images if image.id not in rejected
+    ]
+    records += [(said.image_id, said.caption, said.split_fields) for said in kept]
     entries: list[CaptionEntry] = []
     for number, caption, fields in records:
         captions = [caption] if caption else []
         entries.append((f"{path}, image {number}", names[number], captions, {**fields_of[number], **(fields or {})}))
-    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names))
+    left_out = len(content.annotations) - len(kept)
+    notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
+    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
 
 
 @dataclass(slots=True)

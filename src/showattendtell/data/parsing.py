@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -26,11 +27,15 @@ def read_text(path: Path) -> str:
     """
     try:
         check_regular(path)
-        text = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+        raise UserError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8 (in Excel: CSV UTF-8)"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     if "\0" in text:
@@ -61,7 +66,9 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         known = {name: value for name, value in fields if name in names}
         if "split_fields" in names:
-            is_image = not known.keys().isdisjoint(IMAGE_FIELDS)  # unlike a category, which may be a train
+            is_image = not known.keys().isdisjoint(
+                ("file_name", "filename", "image_id")
+            )  # unlike a category, which may be a train
             others = {name: value for name, value in fields if name not in names}
             splits = {name: value for name, value in others.items() if holds_split({name: value}, is_image)}
             known |= {"split_fields": splits} if splits else {}
@@ -130,9 +137,36 @@ CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
 """An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
 
 
-IMAGE_FIELDS = ("image", "file", "file_name", "filename", "image_name", "image_id")
-CAPTION_FIELDS = ("caption", "text", "comment")
-"""Names of the column or field of images and of captions, in any case; the first that exists counts."""
+_FILE_FIELDS = ("image", "file", "filename", "imagename", "imagefile", "imagefilename", "filepath", "imagepath", "path")
+IMAGE_FIELDS = (*_FILE_FIELDS, "photo", "picture", "img", "imgname", "imgpath", "imageid", "imgid", "name", "id")
+_WRITTEN_FIELDS = ("generated", "generatedcaption", "prediction", "predcaption", "predictedcaption", "hypothesis")
+CAPTION_FIELDS = ("caption", "text", "comment", "sentence", "description", "alttext", "prompt", "raw", *_WRITTEN_FIELDS)
+"""Names of the column or field of images and of captions, as `plain_name` gives them; the first that exists counts."""
+
+
+def plain_name(field: str) -> str:
+    """Return the name of a field without case, spaces and marks: `imagename` for `Image name` and `image_name`."""
+    return re.sub(r"[\W_]", "", field).lower()
+
+
+def find_columns(fields: Iterable[str]) -> tuple[str, list[str]] | None:
+    """Return the field of the image, and those of its captions, such as `caption` and `caption_2`; None without any."""
+    plain = {plain_name(field): field for field in fields}
+    image = next((plain[name] for name in IMAGE_FIELDS if name in plain), None)
+    for name in CAPTION_FIELDS:
+        captions = [field for found, field in plain.items() if re.fullmatch(rf"{name}(s|str)?\d*", found)]
+        if image and captions:
+            return image, captions
+    return None
+
+
+def refuse_columns(fields: Iterable[str], origin: str) -> UserError:
+    """Return the error for a table or record without a known field of images or of captions."""
+    names = ", ".join(fields)
+    return UserError(
+        f"{origin} has the columns {names[:200]}; name that of the images image and that of the captions caption"
+    )
+
 
 SPLIT_NAMES = {
     "train": ("train", "training", "trn"),
@@ -149,21 +183,21 @@ FILLERS = {"image", "images", "set", "split", "list", "names", "ids", "data"}
 """Words beside a split in the name of a folder or list, as in `train_images`."""
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
     """Return the words of a name such as `trainImages`, `is_train` or `train2014`, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
 
 
 def split_of_name(name: str) -> str:
     """Return the split that a folder or list is named after; empty if there is none."""
-    words = [word for word in _words(name) if word not in FILLERS]
+    words = [word for word in words_of(name) if word not in FILLERS]
     return SPLIT_OF_SPELLING.get(words[0], "") if len(words) == 1 else ""
 
 
 @cache
 def is_split_field(name: str) -> bool:
     """Return whether a field or column has the split of an image, by its name."""
-    words = _words(name)
+    words = words_of(name)
     joined = "".join(words)
     is_other = joined in ("set", "fold", "phase", "istrain", "isval", "istest")
     return (

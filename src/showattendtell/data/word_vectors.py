@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from showattendtell.errors import UserError, first_line, printable
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import check_regular, expand_home
 
 WORDLLAMA = "wordllama"
 """A package whose wheel contains a matrix of token embeddings (Miller 2024, MIT license)."""
@@ -42,7 +42,7 @@ def read_word_vectors(source: str, words: Collection[str]) -> dict[str, Tensor]:
     """
     if source == WORDLLAMA:
         vectors = _token_means(*_wordllama_files(), words)
-    elif (path := Path(source).expanduser()).suffix == ".safetensors":
+    elif (path := expand_home(source)).suffix == ".safetensors":
         vectors = _token_means(path, path.parent / TOKENIZER, words)
     else:
         vectors = dict(_lines(path, words))

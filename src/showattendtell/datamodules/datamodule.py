@@ -17,6 +17,7 @@ from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
 from showattendtell.data.languages import in_language, tokenized, train_tokenizer
+from showattendtell.data.rows import write_rows
 from showattendtell.data.shapes import read_shapes
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
@@ -397,7 +398,10 @@ class Flickr8kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr8k)
-    defaults: ClassVar = {"root": "data/flickr8k", "absent": ["3050606344_af711c726c.jpg"]}
+    defaults: ClassVar = {
+        "root": "data/flickr8k",
+        "absent": ["3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"],
+    }
 
 
 class Flickr30kDataModule(FolderDataModule):
@@ -421,12 +425,17 @@ class CocoDataModule(FolderDataModule):
 
 
 class CustomDataModule(FolderDataModule):
-    """Your own images and captions, in the folder `root`.
+    """Your own images and captions, in the folder `root`, or in what `datasets.load_dataset` of Hugging Face returns.
 
     For the options see `read_custom` and `ReaderDataModule`.
     """
 
     reader = staticmethod(read_custom)
+
+    def __init__(self, root: Any = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
+        if not isinstance(root, str | Path | None):
+            root = write_rows(root, cache_folder(options.get("cache")))
+        super().__init__(None if root is None else str(root), encoder, batch_size, **options)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"

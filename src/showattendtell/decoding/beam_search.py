@@ -20,7 +20,7 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble, EnsembleState
 from showattendtell.models.kernels.cross_entropy import top_words
-from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.settings import Count, NonNegativeFloat, PositiveFloat
 from showattendtell.types import CaptionOutput
 
 
@@ -215,10 +215,10 @@ class BeamSearch(Decoding):
     shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.
     """
 
-    beam_size: PositiveInt = 1
+    beam_size: Count = 1
     length_normalization: Literal["none", "length", "gnmt"] = "none"
     length_penalty: PositiveFloat = 1.0
-    num_beam_groups: PositiveInt = 1
+    num_beam_groups: Count = 1
     diversity_penalty: NonNegativeFloat = 0.5
     shrink_beam: bool = False
 

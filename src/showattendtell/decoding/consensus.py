@@ -12,7 +12,7 @@ from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
-from showattendtell.settings import PositiveFloat, PositiveInt
+from showattendtell.settings import Count, PositiveFloat
 from showattendtell.types import CaptionOutput
 
 
@@ -30,8 +30,8 @@ class Consensus(Decoding):
     temperature: the sampling temperature; below 1 likely words are sampled more often, above 1 less often.
     """
 
-    beam_size: PositiveInt = 20
-    num_samples: PositiveInt = 50
+    beam_size: Count = 20
+    num_samples: Count = 50
     temperature: PositiveFloat = 0.5
 
     def __post_init__(self) -> None:

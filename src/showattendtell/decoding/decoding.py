@@ -18,7 +18,7 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.generation import IncrementalDecoder, StepOutput
 from showattendtell.models.interfaces import DecoderState
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text, check_values
+from showattendtell.settings import Count, NonNegativeFloat, NonNegativeInt, Text, check_values
 from showattendtell.types import CaptionOutput
 
 Precision = Literal["float32", "bfloat16"]
@@ -209,8 +209,8 @@ class Decoding(ABC):
         nearly equal probability.
     """
 
-    num_captions: PositiveInt = 1
-    max_length: PositiveInt = 30
+    num_captions: Count = 1
+    max_length: Count = 30
     min_length: NonNegativeInt = 0
     allow_unk: bool = True
     no_repeat_ngram_size: NonNegativeInt = 0

@@ -26,7 +26,7 @@ from showattendtell.inference.loading import (
 )
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.metrics.bootstrap import corpus_scores, image_scores
+from showattendtell.metrics.bootstrap import corpus_scores, image_scores, intervals
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.files import cache_folder, sha256
@@ -125,11 +125,13 @@ Captions = Mapping[str, Sequence[Sequence[str]]]
 
 
 class RunScores(NamedTuple):
-    """Scores by their names in result files, the reason for each missing metric, and the scores of each image."""
+    """Scores by their names in result files, the reason for each missing metric, the scores of each image, and the 95 %
+    intervals of the scores over resamples of the images."""
 
     figures: dict[str, Any]
     missing: Mapping[str, str] = MappingProxyType({})
     per_image: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    intervals: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 class RunMetric(Protocol):
@@ -257,7 +259,8 @@ def score(
             figures["clip_score"] = clip_score.compute().item()
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    return RunScores(figures, result.missing, image_scores(images, result.measured.values()))
+    limits = intervals(result.measured, len(images), config.seed)
+    return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 
 def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:

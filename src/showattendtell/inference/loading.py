@@ -42,7 +42,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import WEIGHTS, cache_folder, sha256
+from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -327,7 +327,7 @@ def find_model(name: str) -> Path:
     Raises:
         UserError: it is not found, or cannot be downloaded.
     """
-    path, bundled = Path(name).expanduser(), bundled_models()
+    path, bundled = expand_home(name), bundled_models()
     if path.exists():
         return path
     if name in bundled:
@@ -355,7 +355,7 @@ def find_model(name: str) -> Path:
 def next_to(checkpoint: str, name: str) -> Path:
     """Return the path of a file next to a checkpoint; in the working directory for a bundled model or one on the
     hub."""
-    path = Path(checkpoint).expanduser()
+    path = expand_home(checkpoint)
     return path.with_name(name) if path.exists() else Path(name)
 
 

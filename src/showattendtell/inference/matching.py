@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.formats import PLAIN
+from showattendtell.data.names import Names
 from showattendtell.data.parsing import CaptionFile, Sentences
 from showattendtell.data.tokenizers import is_unspaced
 from showattendtell.errors import UserError, did_you_mean, listed
@@ -73,7 +74,7 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
     generated: dict[Path, Sentences] = {}
     errors: list[str] = []
     for path, file in hypotheses.items():
-        generated[path] = _named(_without_folders(file, reference_captions), aliases)
+        generated[path] = _named(_spelled_alike(file, reference_captions), aliases)
         errors += _find_errors(path, generated[path], reference_captions, partial)
     if errors:
         raise UserError("; ".join(errors))
@@ -134,13 +135,11 @@ def _named(captions_by_image: Iterable[tuple[str, list[str]]], aliases: Mapping[
     return sentences
 
 
-def _without_folders(file: CaptionFile, references: Sentences) -> Iterator[tuple[str, list[str]]]:
-    """Yield each image with its captions. Of a path, the longest end that is a known image is its name."""
+def _spelled_alike(file: CaptionFile, references: Sentences) -> Iterator[tuple[str, list[str]]]:
+    """Yield each image with its captions. A path, a name without suffix or a number stands for the image it fits."""
+    known = Names(references)
     for image, captions in file.captions.items():
-        name = image
-        while name not in references and "/" in name:
-            name = name.partition("/")[2]
-        yield name if name in references else image, captions
+        yield image if image in file.aliases else known.find_name(image), captions
 
 
 def _find_errors(path: Path, captions: Sentences, references: Sentences, partial: bool) -> Iterator[str]:

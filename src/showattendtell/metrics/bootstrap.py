@@ -149,6 +149,27 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
     return resampled
 
 
+RESAMPLES = 1_000
+Intervals = dict[str, tuple[float, float]]
+
+
+def intervals(
+    measured: Mapping[str, SufficientStatistics], num_images: int, seed: int, num_resamples: int = RESAMPLES
+) -> Intervals:
+    """Return the limits of 95 % of the resamples' values of each score, by its name.
+
+    They say how much a score depends on which images were drawn, not on the training.
+    """
+    resampled = resample(measured, draw_copies(num_images, num_resamples, seed))
+    return {name: _limits(values) for name, values in resampled.resamples.items()}
+
+
+def _limits(values: Array) -> tuple[float, float]:
+    """Return the limits between which 95 % of the values are."""
+    low, high = np.percentile(values, (2.5, 97.5)).tolist()
+    return low, high
+
+
 def compare_with_first(
     systems: Sequence[Mapping[str, SufficientStatistics]], num_images: int, num_resamples: int, seed: int
 ) -> list[Comparison]:
@@ -169,7 +190,6 @@ def compare(a: Resampled, b: Resampled) -> Comparison:
     differences = {}
     for name in [name for name in a.corpus if name in b.corpus]:
         resamples = b.resamples[name] - a.resamples[name]
-        low, high = np.percentile(resamples, (2.5, 97.5))  # between them are 95 % of the resamples
         higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2
-        differences[name] = Difference(b.corpus[name] - a.corpus[name], float(low), float(high), float(higher))
+        differences[name] = Difference(b.corpus[name] - a.corpus[name], *_limits(resamples), float(higher))
     return Comparison(differences, {**a.missing, **b.missing})

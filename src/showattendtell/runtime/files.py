@@ -42,7 +42,9 @@ def expand_home(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise UserError(f"{path}: there is no home folder; set HOME, or SHOWATTENDTELL_CACHE for the cache") from None
+        raise UserError(
+            f"{path}: there is no such home folder; set HOME, or SHOWATTENDTELL_CACHE for the cache"
+        ) from None
 
 
 def check_regular(path: str | Path) -> None:
@@ -74,9 +76,9 @@ def new_path(given: str | Path | None, default: str | Path = "") -> Path:
         UserError: the given file exists, or the file cannot be written.
     """
     path = expand_home(given or default)
-    free = next(name for name in _numbered(path) if not os.path.lexists(name))
-    if given and free != path:
+    if given and os.path.lexists(path):
         raise exists_error(path)
+    free = next(name for name in _numbered(path) if not os.path.lexists(name))
     with write_errors(free), NamedTemporaryFile(dir=free.parent):
         return free
 

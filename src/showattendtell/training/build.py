@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger
 from rich import get_console
 
+from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
-from showattendtell.config.instantiate import build, build_captioner, build_source
-from showattendtell.config.validation import TARGET
+from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
+from showattendtell.config.validation import TARGET, USER_ERRORS, with_defaults
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata
 from showattendtell.inference.initial import (
     InitialCheckpoint,
@@ -44,7 +46,7 @@ from showattendtell.training.trainer import (
     validate_combination,
 )
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.tables import print_dataset
+from showattendtell.visualization.tables import print_dataset, print_notes
 
 PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
 PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
@@ -80,7 +82,9 @@ def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
 
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
-    dataset, encoder = build(config.dataset), build(config.encoder)
+    dataset, encoder = build_dataset(config), build(config.encoder)
+    print_notes(dataset.notes)  # before features are computed
+    num_printed = len(dataset.notes)
     if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
         dataset = dataset.first(FEW)
     origin = find_initial_checkpoint(config)
@@ -92,7 +96,7 @@ def build_data(config: DictConfig) -> TrainingData:
     references, extras = dataset.split("train"), build_extras(config)
     for extra in extras.values():
         dataset = extra.change_data(dataset, vocabulary.tokenizer)
-    print_dataset(dataset, vocabulary)
+    print_dataset(dataset._replace(notes=dataset.notes[num_printed:]), vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
 
@@ -165,6 +169,22 @@ def _build_rewards(
     return SelfCriticalLoss(reward, vocabulary, references)
 
 
+def build_logger(config: DictConfig, name: str) -> Logger:
+    """Build a logger, by any class of Lightning's kind, and log the settings of the run.
+
+    Raises:
+        UserError: its package is missing, or its server cannot be reached.
+    """
+    try:
+        logger = build(config.logger[name])
+        logger.log_hyperparams(with_defaults(plain_settings(config)))
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # each has its own errors
+        raise UserError(f"logger.{name}: {first_line(error)}; --debug shows the traceback") from error
+    return logger
+
+
 def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
@@ -183,7 +203,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
                 callbacks.append(stopping)
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
-    loggers = [build(node) for node in (config.get("logger") or {}).values() if node]
+    loggers = [build_logger(config, name) for name, node in (config.get("logger") or {}).items() if node]
     with report_refusals("trainer"):
         trainer = build(
             config.trainer,

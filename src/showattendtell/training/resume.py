@@ -16,7 +16,7 @@ from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
-from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, TIMES, UNFINISHED, lock_file
+from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
@@ -86,7 +86,7 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
 
 def run_of(name: str) -> Path:
     """Return the folder of a run, which may be named by one of its checkpoints."""
-    path = Path(name).expanduser()
+    path = expand_home(name)
     return path.parent if path.suffix == ".ckpt" else path
 
 
@@ -208,7 +208,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
 def _is_moved(current: str, stored: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
-    now, before = Path(current).expanduser(), Path(stored).expanduser()
+    now, before = expand_home(current), expand_home(stored)
     is_best = now.name == before.name == BEST and now.is_file()
     return is_best and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
 

@@ -1,14 +1,14 @@
 """Attention heatmaps: where the model looked at each word, on the photograph's pixels (Xu et al. 2015, Sec. 5.4), as a
-matplotlib figure, as one image for loggers, and as an animation."""
+matplotlib figure and as an animation."""
 
 import math
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
@@ -19,17 +19,18 @@ from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
 
-PANEL, PAD, DPI = 2.0, 0.04, 160
-"""Width of a panel of a figure and space around it, in inches, and its resolution; a panel has more than 300 pixels."""
+PANEL, DPI, FILLED = 2.0, 160, 0.96
+"""Width of a panel of a figure in inches, its resolution, and the part of the width that the picture fills, which has
+more than 300 pixels."""
+
+CAPTION, TITLE = 0.35, 0.3
+"""Height of the lines above a figure and above a panel in inches."""
 
 SHARP = 1.5
 """Pixels of the longest side of the photograph in a figure for each dot of the width of its panel."""
 
 MOST_HIGH = 3
 """Maximum ratio of the height and width of a panel for a word."""
-
-CELL = 160
-"""Width of a cell of a panel in pixels; the line above it is an eighth as high."""
 
 ANIMATED_SIDE = 400
 WORD, WHOLE = 800, 1600
@@ -88,20 +89,22 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
     panel = width / columns if width else PANEL
-    small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(drawing.photograph.size)))
-    scale, ratio = panel / PANEL, min(small.height / small.width, MOST_HIGH)
+    scale, photograph = panel / PANEL, drawing.photograph
+    small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
+    high = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH)
+    row_height = high + TITLE * scale
+    height, edge = row_height * rows + CAPTION * scale, (1 - FILLED) / 2
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
-    size = (panel * columns, (panel * ratio + 0.3 * scale) * rows + 0.4 * scale)
-    figure = Figure(size, dpi, layout=ConstrainedLayoutEngine(w_pad=PAD * scale, h_pad=PAD * scale))
-    axes = figure.subplots(rows, columns, squeeze=False)
-    family = families(drawing.caption)
-    figure.suptitle(drawing.caption, fontsize=13 * scale, fontfamily=family, parse_math=False)
-    for axis in axes.flat:
+    figure, family = Figure((panel * columns, height), dpi), families(drawing.caption)
+    top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
+    figure.suptitle(drawing.caption, fontsize=13 * scale, y=top, va="top", **style)
+    for place, title in enumerate(["", *titles(words, drawing.gates)]):
+        row, column = divmod(place, columns)
+        bottom = (rows - 1 - row) * row_height + edge * panel
+        axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-    axes.flat[0].imshow(small)
-    for axis, title, step in zip(axes.flat[1:], titles(words, drawing.gates), drawing.weights, strict=False):
-        axis.imshow(_darken(small, step, seen))
-        axis.set_title(title, pad=6 * scale, fontsize=10 * scale, fontfamily=family, parse_math=False)
+        axis.imshow(_darken(small, drawing.weights[place - 1], seen) if place else small)
+        axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
     return figure
 
 
@@ -110,21 +113,6 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
     if (gates[: len(words)] >= UNGATED).all():
         return list(words)
     return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
-
-
-def draw_panel(drawing: Drawing, cell: int = CELL) -> Image.Image:
-    """Return one image: the photograph, then a cell, `cell` pixels wide, for each word with its map and beta."""
-    photograph, words = drawing.photograph, drawing.words
-    small, seen = _scale(drawing, min(cell / photograph.width, MOST_HIGH * cell / photograph.height))
-    columns, above = min(MOST_COLUMNS, len(words) + 1), cell // 8
-    height = above + small.height
-    canvas = Image.new("RGB", (columns * cell, math.ceil((len(words) + 1) / columns) * height), "white")
-    canvas.paste(small, (0, above))
-    for i, (title, step) in enumerate(zip(titles(words, drawing.gates), drawing.weights, strict=False), start=1):
-        left, top = i % columns * cell, i // columns * height
-        canvas.paste(_darken(small, step, seen), (left, top + above))
-        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, cell // 12))
-    return canvas
 
 
 def draw_animation(drawing: Drawing, path: Path) -> None:

@@ -145,7 +145,7 @@ class ImageCaptions:
         Raises:
             UserError: the file exists or cannot be written, its suffix is unknown, or it has no `width` and `dpi`.
         """
-        path = new_path(path)
+        path = new_path(Path(path))
         if (width or dpi) and path.suffix.lower() in (".html", *ANIMATIONS):
             raise UserError(f"{path} has no width and dpi, which are those of pictures with panels; leave them out")
         if path.suffix.lower() == ".html":
@@ -275,8 +275,8 @@ ORDERS = {
     f"-{SCORE}": "best first (highest CIDEr-D)",
     CONFIDENCE: "worst first (lowest confidence)",
     f"-{CONFIDENCE}": "best first (highest confidence)",
-    f"-{DISAGREEMENT}": "highest disagreement of the models first",
-    DISAGREEMENT: "lowest disagreement of the models first",
+    f"-{DISAGREEMENT}": "most disagreement first",
+    DISAGREEMENT: "least disagreement first",
 }
 """The names of the orders of a page, by a measure of its photographs; with a minus from its highest value on."""
 
@@ -329,8 +329,8 @@ def render(page: Page, template: str = "page.html") -> str:
     """
     orders = {}
     if template == "page.html" and len(page.entries) > 1:
-        shared = set.intersection(*(set(entry.measures) for entry in page.entries))
-        orders = {order: name for order, name in ORDERS.items() if order.removeprefix("-") in shared}
+        measures = page.entries[0].measures  # as those of all entries
+        orders = {order: name for order, name in ORDERS.items() if order.removeprefix("-") in measures}
     gated = []
     for model in range(len(page.models)):
         captions = [caption for entry in page.entries for caption in entry.outputs[model].captions]

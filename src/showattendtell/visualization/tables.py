@@ -98,7 +98,28 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal(highlight=False).print(table)
-    print_notes(dataset.notes)
+    print_notes([*dataset.notes, *describe_small_splits(dataset)])
+
+
+SMALL = 100
+"""Number of images below which a split is said to tell little."""
+
+SPREADS = {"BLEU-4": 47, "CIDEr": 120}
+"""Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
+
+
+def describe_small_splits(dataset: Dataset) -> list[str]:
+    """Return a sentence for each split of few images that is scored: how uncertain its scores are."""
+    sentences = []
+    for name in ("val", "test"):
+        number = len(dataset.splits.get(name, ()))
+        if 0 < number < SMALL:
+            limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
+            images = "image tells" if number == 1 else "images tell"
+            sentences.append(
+                f"{number} {name} {images} little: scores are uncertain, {limits} points (docs/own_data.md)"
+            )
+    return sentences
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -141,6 +162,22 @@ def _groups(names: Iterable[str], others: Labels) -> list[Labels]:
     known = {*BLEU, *BLEU_WITH_PENALTY, *METRICS, *others, *COUNTS}
     own = {name: (name, ".1f") for name in names if name not in known}
     return [BLEU, BLEU_WITH_PENALTY, METRICS, own, others, COUNTS]
+
+
+FEW = 500
+"""Number of images below which the intervals of scores are printed."""
+
+
+def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images: int) -> list[str]:
+    """Return a sentence with the 95 % intervals of the main scores on few images."""
+    ranges = [
+        f"{HEADINGS[name].replace('B-4', 'BLEU-4')} {intervals[name][0]:.1f} to {intervals[name][1]:.1f}"
+        for name in ("bleu4", "meteor", "cider")
+        if name in intervals
+    ]
+    if num_images >= FEW or not ranges:
+        return []
+    return [f"{num_images:,} images are few; 95 % intervals over resamples of them: {', '.join(ranges)}"]
 
 
 def print_comparison(comparison: Comparison, title: str) -> None:

@@ -186,9 +186,9 @@ def read(tmp_path: Path) -> Any:
     board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
     board.log_metrics({"val/bleu4": 14.0, "epoch": 1}, 20)
     board.show_panels(
-        [ImagePanel("dog.jpg", "a dog runs", ("a dog", "it runs"), Image.new("RGB", (30, 20), "red"))], 10
+        [ImagePanel("dog.jpg", "a dog runs", 87.5, 0.25, ("a dog", "it runs"), Image.new("RGB", (30, 20), "red"))], 10
     )
-    board.show_panels([ImagePanel("gone.jpg", "a cat", (), None)], 10)
+    board.show_panels([ImagePanel("gone.jpg", "a cat", 0.0, 0.5, (), None)], 10)
     board.show_histograms({"entropy": Histogram(np.array([3, 1]), np.array([0.0, 1.0, 2.0]))}, 10)
     board.show_best([], {"val/bleu4": 14.0})
     assert board.close(True).endswith(f"tensorboard --logdir {tmp_path}")
@@ -205,7 +205,7 @@ def test_tensorboard_reads_pictures_captions_and_configuration(read: Any):
         tag.removesuffix("/text_summary"): read.Tensors(tag)[0].tensor_proto.string_val[0].decode()
         for tag in read.Tags()["tensors"]
     }
-    assert texts["val/captions/dog.jpg"] == "**a dog runs**\n\n- a dog\n- it runs"
+    assert texts["val/captions/dog.jpg"] == "**a dog runs**\n\nCIDEr 87.5, confidence 0.25\n\n- a dog\n- it runs"
     assert '"seed": 7' in texts["config"]
     assert "14.0" in texts["best"]
 
@@ -262,7 +262,11 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
     board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
     picture = Image.new("RGB", (30, 20), "red")
     board.show_panels(
-        [ImagePanel("dog.jpg", "a dog runs", ("a dog", "it runs"), picture), ImagePanel("x", "y", (), None)], 10
+        [
+            ImagePanel("dog.jpg", "a dog runs", 87.5, 0.25, ("a dog", "it runs"), picture),
+            ImagePanel("x", "y", 0.0, 0.5, (), None),
+        ],
+        10,
     )
     board.show_histograms({"entropy": Histogram(np.array([3, 1]), np.array([0.0, 1.0, 2.0]))}, 10)
     board.show_best([tmp_path / "best.ckpt"], {"val/bleu4": 12.5})
@@ -285,9 +289,9 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
     content = json.loads(files["val/captions.table.json"].read_text())
     assert content["columns"] == list(COLUMNS)
     [dog, other] = content["data"]
-    assert dog[:3] == ["dog.jpg", "a dog runs", "a dog\nit runs"]
-    assert other == ["x", "y", "", None]
-    with Image.open(files[dog[3]["path"]]) as image:
+    assert dog[:5] == ["dog.jpg", "a dog runs", 87.5, 0.25, "a dog\nit runs"]
+    assert other == ["x", "y", 0.0, 0.5, "", None]
+    with Image.open(files[dog[5]["path"]]) as image:
         assert image.size == (30, 20)
         assert np.allclose(np.asarray(image), (255, 0, 0), atol=4)
     assert all(tmp_path in file.parents for file in files.values())

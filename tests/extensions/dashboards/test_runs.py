@@ -85,7 +85,9 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     for files in tables:
         shown = json.loads(files["val/captions.table.json"].read_text())["data"]
         assert [row[0] for row in shown] == names
-        for _, caption, references, picture in shown:
+        for _, caption, cider, confidence, references, picture in shown:
+            assert cider >= 0
+            assert 0 < confidence < 1
             assert len(references.splitlines()) == 5
             with Image.open(files[picture["path"]]) as image:
                 assert image.width == 160 * min(6, len(caption.split()) + 1)

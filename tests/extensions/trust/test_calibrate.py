@@ -51,6 +51,10 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     assert f"captioned: {plain} (not sure)" in (tmp_path / "out2/index.html").read_text()
     assert "<strong>not sure</strong>" in (tmp_path / "out2/index.html").read_text()
     assert "<strong>not sure</strong>" not in (tmp_path / "out0/index.html").read_text()
+    pytest.importorskip("exiv2", reason="needs exiv2, which make setup installs")
+    shutil.copy(scene, tmp_path / "scene.png")
+    assert_done(run("caption", f"checkpoint={doubtful}", f"images={tmp_path}/scene.png", "formats=[xmp]"))
+    assert f"{plain} (not sure)".encode() in (tmp_path / "scene.png").read_bytes()
 
 
 def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path, folder: Path):

@@ -1,12 +1,14 @@
 """Callback that opens dashboards and shows captions, attention maps and the best checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
@@ -21,6 +23,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.dashboards.loggers import Dashboard, Histogram, ImagePanel, logged_values
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.metrics.attention import entropies
+from showattendtell.metrics.cider import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.random_states import kept_random_states
@@ -29,8 +32,14 @@ from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Example
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.figures import encode
+from showattendtell.visualization.heatmaps import heatmap_figure
 from showattendtell.visualization.rendering import Drawing
+
+Scorer = Callable[..., float]
+
+PICTURE_DPI = 80
+"""Of a figure, whose panels have 2 inches."""
 
 
 class DashboardCallback(Callback):
@@ -46,6 +55,7 @@ class DashboardCallback(Callback):
         self._ids: dict[str, str] = {}
         self._logged: set[tuple[int, str]] = set()
         self._gradients: dict[str, Histogram] = {}
+        self._score: Scorer | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Read the logged steps before `metrics.csv` is truncated to the checkpoint; dashboards keep theirs."""
@@ -89,11 +99,13 @@ class DashboardCallback(Callback):
             for dashboard in awaiting:
                 chosen = by_name[: dashboard.images]
                 if chosen:
-                    panels = caption_panels(pl_module, images(chosen), [examples[index] for index in chosen])
+                    self._score = self._score or make_scorer([_references(example) for example in examples])
+                    shown = [examples[index] for index in chosen]
+                    panels = caption_panels(pl_module, images(chosen), shown, self._score)
                     dashboard.attempt(partial(dashboard.show_panels, panels, step))
                 if dashboard.histograms:
-                    shown = chosen or by_name[:1]
-                    entropy = entropy_histogram(pl_module, images(shown), [examples[index] for index in shown])
+                    measured = chosen or by_name[:1]
+                    entropy = entropy_histogram(pl_module, images(measured), [examples[index] for index in measured])
                     histograms = {**self._gradients, "attention/entropy": entropy}
                     dashboard.attempt(partial(dashboard.show_histograms, histograms, step))
 
@@ -110,23 +122,35 @@ class DashboardCallback(Callback):
 
 
 @torch.no_grad()
-def caption_panels(module: CaptioningModule, images: Tensor, examples: Sequence[Example]) -> list[ImagePanel]:
-    """Caption validation images, with the attention map of each word."""
+def caption_panels(
+    module: CaptioningModule, images: Tensor, examples: Sequence[Example], score: Scorer
+) -> list[ImagePanel]:
+    """Caption validation images, with the attention map of each word.
+
+    Args:
+        score: CIDEr-D in percent of a caption and its references.
+    """
     images = images.to(module.device)
     panels = []
     for example, image, (best, *_) in zip(examples, images, module.generate(images), strict=True):
-        picture = None
+        picture, text = None, module.vocabulary.text(best.tokens)
         with suppress(UserError):  # the image file may be missing: training needs only the grid
             photograph = open_image(Path(example.path))
             width, height = photograph.size
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
             words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
-            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), "")
-            picture = draw_panel(drawing)
+            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), text)
+            content = encode(heatmap_figure(drawing, dpi=PICTURE_DPI))
+            picture = Image.open(BytesIO(content)).convert("RGB")
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
-        panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
+        cider = score(module.vocabulary.decode(best.tokens), _references(example))
+        panels.append(ImagePanel(example.image, text, cider, best.confidence, references, picture))
     return panels
+
+
+def _references(example: Example) -> list[tuple[str, ...]]:
+    return [caption.words for caption in example.captions]
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ COMPARED = """bleu1 bleu2 bleu3 bleu4 bleu4_with_penalty cider nll_per_word dist
 pointing_game attention_correctness attention_entropy attention_movement"""
 """Validation metrics in TensorBoard's table of runs, which shows the last value of each."""
 
-COLUMNS = ("image", "caption", "references", "attention")
+COLUMNS = ("image", "caption", "cider", "confidence", "references", "attention")
 
 
 def logged_values(file: Path) -> set[tuple[int, str]]:
@@ -62,11 +62,13 @@ def logged_values(file: Path) -> set[tuple[int, str]]:
 
 
 class ImagePanel(NamedTuple):
-    """An image, its generated caption, its reference captions, and a picture of the attention at each word if the image
-    file is there."""
+    """An image, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its reference captions, and a
+    picture of the attention at each word if the image file is there."""
 
     image: str
     caption: str
+    cider: float
+    confidence: float
     references: tuple[str, ...]
     picture: Image.Image | None
 
@@ -221,7 +223,9 @@ class TensorBoardDashboard(Dashboard):
 
     def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
         for panel in panels:
-            text = "\n".join([f"**{panel.caption}**", "", *(f"- {reference}" for reference in panel.references)])
+            scores = f"CIDEr {panel.cider:.1f}, confidence {panel.confidence:.2f}"
+            references = (f"- {reference}" for reference in panel.references)
+            text = "\n".join([f"**{panel.caption}**", "", scores, "", *references])
             name = f"val/captions/{panel.image}"
             self.experiment.add_text(name, text, step)
             if panel.picture:
@@ -325,9 +329,9 @@ class WandbDashboard(Dashboard):
         import wandb
 
         rows = []
-        for image, caption, references, picture in panels:
+        for image, caption, cider, confidence, references, picture in panels:
             picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
-            rows.append([image, caption, "\n".join(references), picture_entry])
+            rows.append([image, caption, cider, confidence, "\n".join(references), picture_entry])
         self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
 
     def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from showattendtell.errors import UserError
 from showattendtell.extensions.download.archives import Archive, Part, check_free_space, unpack
 from showattendtell.extensions.download.transfer import fetch
-from showattendtell.runtime.files import lock_file
+from showattendtell.runtime.files import expand_home, lock_file
 from showattendtell.settings import NonNegativeInt, Text, is_url
 
 
@@ -86,7 +86,7 @@ def download(publication: Publication, parts: Sequence[Part] | None, mirror: str
     Raises:
         UserError: a step fails, or archives have to be requested from their authors.
     """
-    root = Path(publication.root).expanduser()
+    root = expand_home(publication.root)
     folder = root / "downloads"
     lock = lock_file(folder / "lock")
     if lock is None:
@@ -144,7 +144,7 @@ def _step(archive: Archive, root: Path, folder: Path, mirror: str | None) -> Ste
     if mirror and is_url(mirror):
         bases.insert(0, mirror)
     elif mirror:
-        local = Path(mirror).expanduser()
+        local = expand_home(mirror)
         if not local.exists():
             raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
         places.append(local if local.name == archive.file else local / archive.file)

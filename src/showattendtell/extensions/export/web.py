@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import sha256
+from showattendtell.runtime.files import expand_home, sha256
 from showattendtell.visualization.pages import EVEN, UNSURE
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, UNGATED, fill
 
@@ -26,7 +26,7 @@ INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7Q
 
 SCRIPT, PROGRAM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")
 MEGABYTES = 32
 MAX_BEAM_SIZE = 10
 OTHER_STEPS = {"step_argmax", "step_expectation"}
@@ -46,7 +46,7 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
     Raises:
         UserError: there is none, npm cannot fetch it, or its checksum is wrong.
     """
-    path = Path(archive).expanduser() if archive else cache / f"{RUNTIME}-{VERSION}.tgz"
+    path = expand_home(archive) if archive else cache / f"{RUNTIME}-{VERSION}.tgz"
     advice = f"run npm pack {RUNTIME}@{VERSION} where there is a network, and give the file as onnxruntime_web=FILE"
     if not path.is_file():
         if archive:

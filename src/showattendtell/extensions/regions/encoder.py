@@ -11,6 +11,7 @@ from torch import Tensor
 from showattendtell.errors import UserError
 from showattendtell.extensions.regions.files import BOX, RegionReading, open_region_file
 from showattendtell.models.encoder import EncoderWithoutNetwork
+from showattendtell.runtime.files import expand_home
 from showattendtell.settings import NonNegativeFloat, PositiveInt, Text
 from showattendtell.types import Box, RegionBoxes
 
@@ -58,7 +59,7 @@ class RegionFeatures(EncoderWithoutNetwork):
 
     @property
     def stored_files(self) -> Sequence[Path]:  # type: ignore[override]  # an attribute of the base class
-        file = Path(self.features).expanduser()
+        file = expand_home(self.features)
         return [file] if file.is_file() else []
 
     def region_reader(self, paths: Mapping[str, str], skip_unreadable: bool) -> RegionReading:

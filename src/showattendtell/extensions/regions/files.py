@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from showattendtell.data.images import image_size
 from showattendtell.errors import UserError, first_line, printable
 from showattendtell.features.writer import EncodedBatch
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import check_regular, expand_home
 
 BOX = 4
 """Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
@@ -276,7 +276,7 @@ def open_region_file(path: Path, boxes: Path | None = None) -> RegionFile:
     Raises:
         UserError: it is missing, damaged or of an unknown layout.
     """
-    path, boxes = path.expanduser(), boxes and boxes.expanduser()
+    path, boxes = expand_home(path), boxes and expand_home(boxes)
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
     with report_read_errors(path):

@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from showattendtell.config.validation import format_value
 from showattendtell.errors import UserError, first_line, listed
-from showattendtell.runtime.files import LAST, LOCK, file_lock, lock_file
+from showattendtell.runtime.files import LAST, LOCK, expand_home, file_lock, lock_file
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -80,7 +80,7 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     """
     if url and "://" not in url:
         try:
-            return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
+            return JournalStorage(JournalFileBackend(str(expand_home(url))))
         except Exception as error:  # it replays entries, which may be anything
             raise UserError(f"the storage {url} cannot be opened: {first_line(error)}; restore a copy of it") from None
     address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, get_args
@@ -15,10 +14,10 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
+from showattendtell.extensions.serving.forms import FORMATS, MEGA, PHOTOGRAPH, count_pixels, read_form
 from showattendtell.extensions.serving.models import ModelRegistry
 from showattendtell.extensions.serving.queue import Place, RequestQueue
 from showattendtell.extensions.serving.schemas import (
@@ -35,7 +34,7 @@ from showattendtell.extensions.serving.schemas import (
 )
 from showattendtell.extensions.serving.server import client_network
 from showattendtell.extensions.serving.traffic import TEXT, Traffic
-from showattendtell.visualization.heatmaps import draw_panel
+from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
 
@@ -44,7 +43,6 @@ Outputs = dict[str, list[ImageCaptions]]
 
 TEMPLATES = Path(__file__).parent / "templates"
 LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
-PICTURE_CELL = 300  # width of a panel of /api/picture
 ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -63,6 +61,18 @@ class Service(NamedTuple):
     traffic: Traffic
 
     async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
+        """Return the result of `_answer`, and count it."""
+        started, status = perf_counter(), 500
+        try:
+            content, status = await self._answer(request, make), 200
+            return content
+        except RequestError as error:
+            status = error.status_code
+            raise
+        finally:
+            self.traffic.count_answer(status, perf_counter() - started)
+
+    async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
@@ -75,7 +85,7 @@ class Service(NamedTuple):
                 pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
 
                 def work() -> tuple[bytes, Outputs]:
-                    outputs = self.models.describe(photographs, options)
+                    outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
                     return make(photographs, outputs), outputs
 
                 content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
@@ -161,10 +171,8 @@ def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
 def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
     if len(photographs) * len(outputs) > 1:
         raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-    content = BytesIO()
     [[output]] = outputs.values()
-    draw_panel(output.as_drawn(), cell=PICTURE_CELL).save(content, "PNG", compress_level=1)
-    return content.getvalue()
+    return encode(output.plot())
 
 
 def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -249,28 +257,17 @@ class Front:
 
     Args:
         hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
-        traffic: counts the answers.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str], traffic: Traffic):
-        self._app, self._hosts, self._traffic = app, [host.lower() for host in hosts], traffic
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app, self._hosts = app, [host.lower() for host in hosts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, headers = self._app, Headers(scope=scope)
         name = re.sub(r":\d*$", "", headers.get("host", "").lower()).strip("[]")
         if "host" in headers and not any(fnmatch(name, pattern) for pattern in self._hosts):
             app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
-        started, status = perf_counter(), 500
-
-        async def send_counted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send_counted)
-        finally:
-            self._traffic.count_answer(scope["path"], status, perf_counter() - started)
+        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
 def make_app(
@@ -291,9 +288,8 @@ def make_app(
         openapi_url=None,
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
-    traffic = Traffic()
-    app.add_middleware(Front, hosts=hosts, traffic=traffic)
-    app.state.service = Service(models, queue, limits, note, traffic)
+    app.add_middleware(Front, hosts=hosts)
+    app.state.service = Service(models, queue, limits, note, Traffic())
     app.include_router(router)
     add_pages(app)
     return app

@@ -28,7 +28,7 @@ from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.clip_score import load_clip, measure_clip_score
 from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import scoring_name
-from showattendtell.runtime.files import new_path, sha256
+from showattendtell.runtime.files import expand_home, new_path, sha256
 from showattendtell.visualization.result_files import versions, write_json
 from showattendtell.visualization.tables import METRICS, print_notes, print_titled
 
@@ -216,7 +216,7 @@ def score_metrics(config: DictConfig) -> None:
     """Print and write Kendall's tau of each metric with the judgments in the file `judgments` of `score`."""
     tokenizer = scoring_name(config.tokenizer)
     path = new_path(config.output, "scores.json")
-    source = Path(config.judgments).expanduser()
+    source = expand_home(config.judgments)
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
     files = read_all(find_caption_files(config.references))
@@ -230,7 +230,7 @@ def score_metrics(config: DictConfig) -> None:
     panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
     by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
     if clip:
-        paths = [str(Path(config.images).expanduser() / image) for image in images]
+        paths = [str(expand_home(config.images) / image) for image in images]
         by_caption["clip_score"] = measure_clip_score(candidates, paths, clip, "cpu")
     found = {name: rank_correlation(scores, ratings) for name, scores in by_caption.items()}
     num_ratings = sum(map(len, ratings))
