@@ -34,7 +34,7 @@ def main(config: DictConfig) -> None:
 def _score_captions(config: DictConfig) -> None:
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores, intervals
+    from showattendtell.metrics.bootstrap import Intervals, compare_with_first, corpus_scores, image_scores, intervals
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
@@ -52,18 +52,19 @@ def _score_captions(config: DictConfig) -> None:
 
     scores: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
+    limits: dict[str, Intervals] = {}
     systems, per_image = [], {}
     for file, words in corpus.hypotheses.items():
         panel = measure(words, corpus.references, config.metrics, config.language)
         systems.append(panel.measured)
         figures = corpus_scores(panel.measured.values()) | diversity(words, learned)
-        limits = intervals(panel.measured, len(words), config.seed, config.resamples)
-        scores[str(file)] = {**figures, "missing": panel.missing, "intervals": limits}
+        limits[str(file)] = intervals(panel.measured, len(words), config.seed, config.resamples)
+        scores[str(file)] = {**figures, "missing": panel.missing}
         per_image[str(file)] = image_scores(corpus.images, panel.measured.values())
         missing = panel.missing | missing
     print_scores(list(scores.values()), missing, corpus.title())
     if len(scores) == 1:
-        print_notes(describe_intervals(limits, len(corpus.images)))
+        print_notes(describe_intervals(limits[str(file)], len(corpus.images)))
 
     first, *others = scores
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
@@ -74,6 +75,7 @@ def _score_captions(config: DictConfig) -> None:
         {
             "scores": scores,
             "per_image": per_image,
+            "intervals": limits,
             "comparisons": [
                 {"a": first, "b": file, **comparison.describe()}
                 for file, comparison in zip(others, comparisons, strict=True)

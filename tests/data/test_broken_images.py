@@ -168,14 +168,21 @@ BROKEN: dict[str, tuple[Write, str]] = {
     "half a TIFF": (cut(encoded(noise(), "TIFF"), 0.5), "."),
     "a PNG with a wrong byte": (flipped_byte(encoded(noise(), "PNG")), "broken|checksum|truncated"),
     "an AVIF of zeros": (damaged_avif, "."),
-    "a gigantic JPEG": (gigantic_jpeg, "4225000000 pixels.* exceeds limit of 178956970 pixels"),
-    "a gigantic PNG": (gigantic_png, "10000000000 pixels.* exceeds limit of 178956970 pixels"),
-    "a gigantic PPM": (content("P6 20000 20000 255\n"), "400000000 pixels.* exceeds limit of 178956970 pixels"),
     "a folder": (Path.mkdir, "it is a folder"),
     "a pipe": (os.mkfifo, "it is a pipe or device"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or device"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "symbolic links"),
 }
+
+
+@pytest.mark.parametrize("write", [gigantic_jpeg, gigantic_png, content("P6 20000 20000 255\n")])
+def test_a_gigantic_file_is_refused_by_its_header(tmp_path: Path, write: Callable[[Path], None]):
+    write(tmp_path / "a.jpg")
+    for read in (open_image, read_pixels, lambda path: image_size(str(path))):
+        with pytest.raises(
+            UserError, match=r"a.jpg has .*more than 178.957 million pixels in all; give a smaller copy"
+        ):
+            read(tmp_path / "a.jpg")
 
 
 @pytest.mark.parametrize("kind", BROKEN)

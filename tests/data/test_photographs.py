@@ -1,6 +1,7 @@
 """Every form in which a program may have a photograph shows the same picture."""
 
 import io
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from showattendtell.data.images import as_image, decode_image, name_of
+from showattendtell.data.image_limits import FORMATS, SUFFIXES
+from showattendtell.data.images import as_image, decode_image, find_images, image_size, name_of, read_pixels
 from showattendtell.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -104,7 +106,7 @@ def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
     bomb = encoded(Image.new("1", (20_000, 8_000)))
     with (
         warnings.catch_warnings(action="ignore"),  # Pillow's, of as many pixels
-        pytest.raises(UserError, match="bomb.png cannot be read .20,000 x 8,000 pixels are more than 1,000,000 in all"),
+        pytest.raises(UserError, match="bomb.png has 20,000 x 8,000 pixels, more than 1 million pixels in all"),
     ):
         decode_image(bomb, "bomb.png", max_pixels=1_000_000)
     assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", max_pixels=35).size == (7, 5)
@@ -114,3 +116,60 @@ def test_a_photograph_is_called_by_its_file(file: Path):
     with Image.open(file) as image, file.open("rb") as content:
         assert [name_of(one) for one in (file, str(file), image, content)] == [str(file)] * 4
     assert name_of(PIXELS) == "of ndarray"
+
+
+@pytest.mark.parametrize(("most", "size"), [(70_000, (300, 200)), (50_000, (150, 100)), (4_000, (75, 50))])
+def test_a_jpeg_of_more_pixels_is_decoded_at_a_fraction_of_its_size(most: int, size: tuple[int, int]):
+    across, down = np.mgrid[:200, :300] // 2
+    picture = Image.fromarray(np.stack([across, down, across], axis=2).astype(np.uint8))
+    small = decode_image(encoded(picture, "JPEG"), "panorama.jpg", max_pixels=most)
+    assert small.size == size
+    np.testing.assert_allclose(np.asarray(small), np.asarray(picture.resize(size, Image.Resampling.BOX)), atol=6)
+
+
+def test_a_panorama_of_more_pixels_than_pillow_allows_is_read(tmp_path: Path):
+    path, picture = tmp_path / "panorama.jpg", Image.new("L", (30_000, 6_000), 200)
+    picture.paste(50, (15_000, 0, 30_000, 6_000))
+    picture.save(path, quality=20)
+    pixels = read_pixels(path)
+    assert image_size(str(path)) == (15_000, 3_000)
+    assert pixels.shape == (3, 3_000, 15_000)
+    assert [round(int(pixels[0, 1_500, place]), -1) for place in (3_000, 12_000)] == [200, 50]
+
+
+@pytest.mark.parametrize("settings", [{"format": "PNG"}, {"format": "JPEG", "progressive": True}])
+def test_a_photograph_that_would_be_held_in_memory_as_a_whole_is_refused(settings: dict[str, Any]):
+    content = io.BytesIO()
+    Image.new("1" if settings["format"] == "PNG" else "L", (30_000, 6_000)).save(content, **settings)
+    with pytest.raises(
+        UserError, match=r"panorama (has more than 178.957 million|is a progressive JPEG of 180,000,000)"
+    ):
+        decode_image(content.getvalue(), "panorama")
+
+
+@pytest.mark.parametrize("form", ["WEBP", "AVIF", "JPEG2000", "HEIF"])
+def test_a_photograph_is_the_same_in_every_format(tmp_path: Path, form: str):
+    if form == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    across, down = np.mgrid[:60, :80] * 3
+    pixels = np.stack([across, down, across], axis=2).astype(np.uint8)
+    for suffix in FORMATS[form].split():
+        (tmp_path / f"photograph{suffix}").write_bytes(encoded(Image.fromarray(pixels), form))
+    found = find_images(str(tmp_path))
+    assert len(found.names) == len(FORMATS[form].split())
+    for path in found.sources:
+        np.testing.assert_allclose(read_pixels(path).permute(1, 2, 0), pixels, atol=20)
+
+
+def test_heic_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr("showattendtell.data.image_limits.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"a.heic is a HEIC photograph, .*; run pip install 'showattendtell\[heic\]'"):
+        decode_image(b"\0\0\0\x18ftypheic" + bytes(99), "a.heic")
+
+
+def test_the_suffixes_are_those_of_pillow():
+    Image.init()
+    registered = Image.registered_extensions()
+    known = {suffix for suffix, name in registered.items() if name in {*FORMATS, "MPO"} - {"HEIF"}}
+    assert known == SUFFIXES - set(FORMATS["HEIF"].split())

@@ -50,7 +50,7 @@ def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
 
 def test_an_image_of_too_many_pixels_is_reported(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(urls, "MEGAPIXELS", 0.001)
-    with pytest.raises(UserError, match=r"40 x 30 pixels are more than 1,000 in all"):
+    with pytest.raises(UserError, match=r"40 x 30 pixels, more than 0.001 million pixels in all"):
         fetch_image(f"{server.address}/photo.png")
 
 

@@ -17,8 +17,13 @@ from unittest.mock import patch
 import pytorch_lightning as lightning
 from PIL import Image, ImageOps
 from step_losses import STOP_AFTER, StepLosses, read_losses
+from torch.optim import AdamW
 
 from showattendtell import CaptioningModule, CaptioningPipeline, ShapesDataModule, load
+from showattendtell.losses.caption import SoftLoss
+from showattendtell.losses.reinforce import HardLoss
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.training.optimizers import Constant
 
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 20
@@ -43,12 +48,14 @@ def flickr8k() -> Path:
 
 # Training from Python
 
+LSTM = partial(LSTMDecoder, hidden_dim=64, embedding_dim=32)
 MODULES: dict[str, dict[str, Any]] = {
-    "soft": {"attention": "soft"},
-    "hard": {"attention": "hard"},
-    "transformer": {"decoder": "transformer"},
-    "marginal": {"attention": "marginal"},
+    "soft": {"attention": "soft", "decoder": LSTM, "loss": SoftLoss()},
+    "hard": {"attention": "hard", "decoder": LSTM, "loss": HardLoss()},
+    "transformer": {"decoder": "transformer", "hidden_dim": 64, "embedding_dim": 32, "loss": SoftLoss()},
+    "marginal": {"attention": "marginal", "decoder": LSTM, "loss": SoftLoss()},
 }
+OPTIMIZER = partial(AdamW, lr=2e-3, weight_decay=0.0, fused=True)
 
 
 def train_module(folder: Path, name: str) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def train_module(folder: Path, name: str) -> dict[str, Any]:
     lightning.seed_everything(1, verbose=False)
     sizes = {"num_train": 64, "num_val": 8, "num_test": 8}
     data = ShapesDataModule(**sizes, batch_size=8, cache=folder / "cache")
-    module = CaptioningModule(**MODULES[name], hidden_dim=64, embedding_dim=32, lr=2e-3)
+    module = CaptioningModule(**MODULES[name], optimizer=OPTIMIZER, schedule=Constant())
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_steps=NUM_STEPS,

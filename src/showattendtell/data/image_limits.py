@@ -7,21 +7,50 @@ time, so that every machine accepts the same files.
 import io
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-"""Supported image formats; MPO files are opened as JPEG. Others are not: Pillow starts Ghostscript for EPS, and decodes
-some rare formats in Python."""
+FORMATS = {
+    "JPEG": ".jpg .jpeg .jpe .jfif .mpo",
+    "PNG": ".png .apng",
+    "WEBP": ".webp",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "TIFF": ".tif .tiff",
+    "AVIF": ".avif .avifs",
+    "JPEG2000": ".jp2 .j2k .jpc .jpf .jpx .j2c",
+    "HEIF": ".heic .heics .heif .heifs .hif",
+    "PPM": ".ppm .pgm .pbm .pnm .pfm",
+}
+"""Supported image formats by Pillow's names, and the suffixes of their files. MPO files are opened as JPEG; HEIF needs
+the package pillow-heif. Others are not supported: Pillow starts Ghostscript for EPS, and decodes some in Python."""
+
+SUFFIXES = frozenset(" ".join(FORMATS.values()).split())
+"""Suffixes of the files that are found in folders."""
+
+HEIF = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1|heif)", re.DOTALL)
+"""The beginning of a HEIC file."""
+
+HEIC = "pip install 'showattendtell[heic]'"
 
 FILE_MEGABYTES = 16.0
 """Default maximum size of a photograph from outside this machine: an upload, or the content of a URL."""
 
 MEGAPIXELS = 64.0
-"""Default maximum number of pixels of these photographs, in millions."""
+"""Default maximum number of pixels of these photographs, in millions. A larger JPEG is decoded at a fraction of its
+size."""
+
+MAX_PIXELS = 178_956_970
+"""Maximum number of pixels of a photograph on this machine, which is Pillow's limit. A larger JPEG is decoded at a
+half, a quarter or an eighth of its size."""
+
+REDUCED_PIXELS = 1_000_000_000
+"""Maximum number of pixels of such a JPEG."""
 
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
@@ -52,6 +81,7 @@ MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
 
 START, END, SCAN, EXIF = 0xD8, 0xD9, 0xDA, 0xE1
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+SEQUENTIAL = (0xC0, 0xC1)
 ARITHMETIC = range(0xC9, 0xD0)
 
 BYTE_TYPES = (1, 2, 6, 7)
@@ -60,6 +90,13 @@ BYTE_TYPES = (1, 2, 6, 7)
 
 class CostlyImageError(ValueError):
     """An image takes too long to decode. The message completes the sentence 'image NAME ...'."""
+
+
+class LargeImageError(CostlyImageError):
+    """An image has too many pixels."""
+
+
+SMALLER = "pixels in all; give a smaller copy, or a baseline JPEG, which is decoded at a fraction of its size"
 
 
 class CountingReader(io.BufferedReader):
@@ -77,14 +114,16 @@ class CountingReader(io.BufferedReader):
 
 
 @contextmanager
-def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
+def bounded_open(raw: Any, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
-    The scans of a JPEG are not checked: call `check_jpeg` before the image is decoded.
+    The scans of a JPEG are not checked: call `check_jpeg` before the image is decoded. A JPEG of more than `max_pixels`
+    has the size at which it will be decoded, of at most as many and at most `MEGAPIXELS`.
 
     Args:
         raw: the file, unbuffered or in memory.
         formats: Pillow's format names; those that the installed Pillow lacks are ignored.
+        max_pixels: maximum number of pixels.
 
     Raises:
         CostlyImageError: the image exceeds a limit.
@@ -94,18 +133,51 @@ def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.I
         if kind not in BYTE_TYPES and values > TAG_VALUES:
             raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
     with _open(reader, formats) as image:
+        if image.width * image.height > max_pixels:
+            _reduce(image, max_pixels)
         _check_decoder(image, reader)
         yield image
 
 
-def _open(reader: CountingReader, formats: Sequence[str]) -> Image.Image:
+def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
     """Open an image with the plugins of Pillow that are loaded, and if none accepts the file, with all of them."""
-    for load_plugins in (Image.preinit, Image.init):  # JPEG, PNG, GIF, BMP and PPM; all, which takes much longer
+    for load_plugins in (Image.preinit, Image.init, _load_heif):  # JPEG, PNG, GIF, BMP and PPM; all; HEIC
         load_plugins()
         reader.seek(0)
-        with suppress(UnidentifiedImageError):
+        try:
             return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
+        except Image.DecompressionBombError:
+            reader.seek(0)
+            if reader.read(2) != b"\xff\xd8":
+                raise LargeImageError(f"has more than {MAX_PIXELS / 1e6:g} million {SMALLER}") from None
+            reader.seek(0)
+            return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
+        except UnidentifiedImageError:
+            reader.seek(0)
+    if HEIF.match(reader.read(12)) and "HEIF" in formats and find_spec("pillow_heif") is None:
+        raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}")
     raise UnidentifiedImageError(f"cannot identify image file {reader!r}")
+
+
+def _load_heif() -> None:
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+
+
+def _reduce(image: Image.Image, max_pixels: float) -> None:
+    """Have a large JPEG decoded at a fraction of its size.
+
+    Raises:
+        LargeImageError: it has more than `REDUCED_PIXELS` pixels, or another format.
+    """
+    pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
+    factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
+    if not isinstance(image, JpegImageFile) or pixels > REDUCED_PIXELS or factor is None:
+        size = f"{image.width:,} x {image.height:,} pixels"
+        raise LargeImageError(f"has {size}, more than {max_pixels / 1e6:g} million {SMALLER}")
+    image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
 
 
 def _check_decoder(image: Any, reader: CountingReader) -> None:
@@ -153,7 +225,8 @@ def check_jpeg(content: bytes | bytearray) -> None:
     """
     if not content.startswith(b"\xff\xd8\xff"):
         return
-    scans = pixels = exif = 0
+    scans = pixels = exif = components = 0
+    streamed = True
     for i, (marker, start, end) in enumerate(_segments(content)):
         if i >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
@@ -161,12 +234,17 @@ def check_jpeg(content: bytes | bytearray) -> None:
             # a frame header: length (2 bytes), precision (1), height (2), width (2)
             height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
             pixels = max(pixels, width * height)
+            components = content[start + 7] if start + 7 < len(content) else 0
+            streamed &= marker in SEQUENTIAL
             if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients
                 raise CostlyImageError("is a JPEG with arithmetic coding; save it again in an image editor")
         scans += marker == SCAN
+        streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     if exif > EXIF_BYTES:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
+    if pixels > MAX_PIXELS and not streamed:  # a progressive one is held in memory as a whole
+        raise CostlyImageError(f"is a progressive JPEG of {pixels:,} pixels; save it as a baseline JPEG, or smaller")
     max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
@@ -20,7 +20,7 @@ from torchvision import io
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
+from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, SUFFIXES, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular
 from showattendtell.settings import ImageLength, is_url
@@ -42,38 +42,37 @@ def open_image(path: str | Path) -> Image.Image:
     Of an animation this is the first frame; transparent parts become white.
 
     Raises:
-        UserError: the file is missing, truncated, in none of `FORMATS`, above Pillow's pixel limit, or too costly to
-            decode.
+        UserError: the file is missing, truncated, in none of `FORMATS`, or too large or costly to decode.
     """
     with _opened(path, decoded=True) as image:
         return upright_rgb(image)
 
 
-def decode_image(content: bytes, name: str, max_pixels: int | None = None) -> Image.Image:
+def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> Image.Image:
     """Decode the content of a file as `open_image` does.
 
     Args:
         name: its name in error messages.
-        max_pixels: maximum number of pixels, checked before decoding.
+        max_pixels: maximum number of pixels, checked before decoding; a larger JPEG is decoded at a smaller size.
 
     Raises:
-        UserError: as `open_image`, or the image has more pixels.
+        UserError: as `open_image`.
     """
-    with _reported(name, content), open_content(content) as image:
-        if max_pixels and image.width * image.height > max_pixels:
-            raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {max_pixels:,} in all")
+    with _reported(name, content), open_content(content, max_pixels=max_pixels) as image:
         return upright_rgb(image)
 
 
 @contextmanager
-def open_content(content: bytes, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
+def open_content(
+    content: bytes, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS
+) -> Iterator[Image.Image]:
     """Open the content of a file with Pillow, after a check that it can be decoded in seconds.
 
     Raises:
         CostlyImageError: decoding would take too long.
     """
     check_jpeg(content)
-    with bounded_open(BytesIO(content), formats) as image:
+    with bounded_open(BytesIO(content), formats, max_pixels) as image:
         yield image
 
 
@@ -85,7 +84,8 @@ def read_pixels(path: str | Path) -> Tensor:
     """
     # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some color spaces
     with _opened(path, decoded=True) as image:
-        if image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1:
+        is_whole = not getattr(image, "decoderconfig", ())  # see `bounded_open`
+        if image.format == "JPEG" and is_whole and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
             # torchvision announced a release without decoders. Pillow decides whether a file is broken.
             with suppress(AttributeError, RuntimeError):
@@ -224,7 +224,6 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
     Raises:
         UserError: a folder has no image files, or cannot be read.
     """
-    extensions = Image.registered_extensions()
     paths, names, others = list[str](), list[str](), 0
     for path in [sources] if isinstance(sources, str) else sources:
         if is_url(path) or not os.path.isdir(path):
@@ -232,7 +231,7 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
             names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")
             continue
         files = list(_walk(path))
-        images = [file for file in files if extensions.get(file.suffix.lower()) in (*FORMATS, "MPO")]
+        images = [file for file in files if file.suffix.lower() in SUFFIXES]
         if not images:
             raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
         paths += map(str, images)

@@ -37,7 +37,7 @@ def fetch_image(url: str) -> Image.Image:
         content = _fetch(url)
     except (requests.RequestException, HTTPError) as error:
         raise UserError(f"image {url} cannot be fetched ({_reason(error)}); check the URL and the network") from None
-    return decode_image(content, url, max_pixels=round(1e6 * MEGAPIXELS))
+    return decode_image(content, url, max_pixels=1e6 * MEGAPIXELS)
 
 
 def _fetch(url: str) -> bytes:

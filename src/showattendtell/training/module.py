@@ -32,8 +32,8 @@ from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, che
 from showattendtell.training.extras import LossTerm
 from showattendtell.training.graphs import LossGraphs
 from showattendtell.training.lightning_internals import let_lightning_unscale
-from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
-from showattendtell.training.recipe import Recipe, restore
+from showattendtell.training.optimizers import Schedule, parameter_groups
+from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_means"
@@ -48,7 +48,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     """Trains a captioner; captions the validation images after every epoch and scores the captions.
 
     Encoder and vocabulary come from the data module unless they are given. `hidden_dim`, `embedding_dim` and `dropout`
-    configure a decoder that is given by name.
+    configure a decoder that is given by name. The defaults are those of `conf/experiment/flickr8k.yaml`.
 
     Args:
         attention: an option of `conf/attention`, a function of D and n such as an attention class, or an `Attention`;
@@ -56,15 +56,16 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         decoder: an option of `conf/decoder`, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
         hidden_dim: n, width of the decoder's state.
         embedding_dim: m, width of the word embeddings.
-        dropout: dropout rate of the decoder, 0 to 1; by default that of its class.
+        dropout: dropout rate of the decoder, 0 to 1; by default 0.3 for `lstm`, with which more places have dropout
+            than in its class, and that of its class for others.
         lr: learning rate of AdamW, the default optimizer.
         encoder: computes regions if the data module gives pixels; its weights are stored in the checkpoint.
         vocabulary: the model's vocabulary.
         captioner: attention and decoder; replaces `attention` to `dropout`.
-        loss: the training loss; by default that of the attention.
+        loss: the training loss; by default that of the attention, with label smoothing.
         decoding: decoding method for validation images; by default greedy search.
         optimizer: function from parameter groups to an optimizer.
-        schedule: factor on the learning rate at each step.
+        schedule: factor on the learning rate at each step; by default a cosine after a tenth of warm-up.
         metadata: additional entries of a checkpoint: plain numbers, strings, lists and dicts.
         self_critical: loss that rewards sampled captions, if any.
     """
@@ -77,9 +78,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         attention: str | Attention | Callable[[int, int], Attention] | None = None,
         decoder: str | Decoder | Callable[..., Decoder] = "lstm",
         hidden_dim: PositiveInt = 512,
-        embedding_dim: PositiveInt = 512,
+        embedding_dim: PositiveInt = 256,
         dropout: Fraction | None = None,
-        lr: NonNegativeFloat = 4e-4,
+        lr: NonNegativeFloat = 1.1e-3,
         *,
         encoder: Encoder | None = None,
         vocabulary: Vocabulary | None = None,
@@ -95,8 +96,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.self_critical, self.metadata = self_critical, dict(metadata or {})
         self.terms: list[LossTerm] = []  # change the loss on captions, one after the other; set by extensions
         self.loss = loss  # type: ignore[assignment]  # see setup
-        self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
-        self.schedule = schedule or Constant()
+        self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.01, fused=True)
+        self.schedule = schedule or cosine_of_recipe
         self.step_terms: Mapping[str, Tensor] = {}
         """The weighted loss terms of a training step until its backward pass, for callbacks."""
         self.step_nll: Tensor | None = None
@@ -109,7 +110,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
             if dropout is not None:
                 widths["dropout"] = dropout
-            self._recipe = Recipe(attention, decoder, **widths)
+            places = DROPOUT if decoder == "lstm" else {}
+            self._recipe = Recipe(attention, decoder, **{**places, **widths})
             self.save_hyperparameters({**self._recipe.names, **widths, "lr": lr}, logger=False)
         if encoder is not None and vocabulary is not None:
             self._build()
@@ -119,7 +121,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self._recipe is not None:
             self.captioner = self._recipe.build(self.encoder, self.vocabulary)
         if self.loss is None:
-            self.loss = resolve_name(self.captioner.attention.loss)()
+            self.loss = loss_of_recipe(resolve_name(self.captioner.attention.loss))
         self.loss.check(self.captioner)
         self.loss.offset = self.vocabulary.offset
         self._word_classes = WordClasses(self.vocabulary)

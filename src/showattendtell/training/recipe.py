@@ -5,6 +5,7 @@ A name is an option of the configuration: `conf/attention/dot.yaml` has the clas
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from omegaconf import DictConfig
@@ -18,11 +19,30 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
+from showattendtell.losses.caption import SoftLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.settings import describe_call
+from showattendtell.training.optimizers import Cosine
 from showattendtell.types import Dataset
+
+DROPOUT = {"dropout": 0.3, "dropout_places": ["regions", "words", "mean", "start", "output"]}
+"""Settings of the LSTM in `experiment=flickr8k`, of which the defaults in Python are."""
+
+
+def loss_of_recipe(cls: type[SoftLoss]) -> SoftLoss:
+    """Return a loss of this class with the settings of `experiment=flickr8k` that it has."""
+    settings: dict[str, Any] = {"label_smoothing": 0.14}
+    if cls is SoftLoss:
+        settings["doubly_stochastic_weight"] = 0.1
+    accepted = signature(cls).parameters
+    return cls(**{name: value for name, value in settings.items() if name in accepted})
+
+
+def cosine_of_recipe(step: int, total: int) -> float:
+    """Return the factor of `experiment=flickr8k`; a training of few steps has a shorter warm-up."""
+    return Cosine(min(300, total // 10))(step, total)
 
 
 class Recipe:

@@ -146,6 +146,7 @@ def test_what_is_no_request_gets_a_4xx_in_the_form_of_all_errors(served: Served,
         answer = http.client.HTTPResponse(connection)
         answer.begin()
         assert answer.status in range(400, 500)
+        assert (answer.status == 431) == (kind == "headers without end")
         assert json.load(answer)["error"]
 
 

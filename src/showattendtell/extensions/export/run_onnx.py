@@ -13,6 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ class CaptionedPhotograph(NamedTuple):
     gates: ndarray
 
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "HEIF", "PPM")  # HEIF with pillow-heif
 MEGAPIXELS = 64
 
 
@@ -58,10 +59,19 @@ def read(path: str | Path) -> Image.Image:
     """Read a photograph.
 
     Raises:
-        ValueError: it is not a photograph, is damaged, or has more than `MEGAPIXELS` million pixels.
+        ValueError: it is not a photograph, is damaged, or has more than `MEGAPIXELS` million pixels; a JPEG of up to
+            179 million is decoded at a fraction of its size.
     """
+    Image.init()
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    formats = [name for name in FORMATS if name in Image.OPEN]
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as photograph:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=formats) as photograph:
+            if photograph.width * photograph.height > MEGAPIXELS * 1_000_000:
+                photograph.draft(None, (max(1, photograph.width // 2), max(1, photograph.height // 2)))
             most = MEGAPIXELS // 4 if photograph.mode.startswith(("I", "F")) else MEGAPIXELS  # of 32 bits or more
             if photograph.width * photograph.height > most * 1_000_000:
                 pixels = f"{photograph.width} x {photograph.height} pixels"
@@ -71,7 +81,7 @@ def read(path: str | Path) -> Image.Image:
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has too many pixels; give a copy of at most {MEGAPIXELS} million pixels") from None
     except (OSError, SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
-        raise ValueError(f"{path} cannot be read ({error}); give a {', '.join(FORMATS)} file") from None
+        raise ValueError(f"{path} cannot be read ({error}); give a {', '.join(formats)} file") from None
 
 
 @cache
@@ -218,13 +228,14 @@ def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption)
 
 
 def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
-    """Return log p (V,) of a calibrated model: divided by exp(t_0 + t_1 H), H the entropy, and normalized."""
+    """Return log p (V,) of a calibrated model: see `Calibration` of the package."""
     if "calibration" not in card:
         return log_probs
-    offset, slope = card["calibration"]["temperature"]
+    offset, slope, epsilon = card["calibration"]["scaling"]
     entropy = -(np.exp(log_probs) * log_probs).sum()
     scaled = log_probs / np.exp(offset + slope * entropy)
-    return scaled - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+    exponentials = np.exp(scaled - scaled.max())
+    return np.log((1 - epsilon) * exponentials / exponentials.sum() + epsilon / len(log_probs))
 
 
 def _continue(

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.forms import FORMATS, PHOTOGRAPH, count_pixels, read_form
+from showattendtell.extensions.serving.forms import FORMATS, MEGA, PHOTOGRAPH, count_pixels, read_form
 from showattendtell.extensions.serving.models import ModelRegistry
 from showattendtell.extensions.serving.queue import Place, RequestQueue
 from showattendtell.extensions.serving.schemas import (
@@ -85,7 +85,7 @@ class Service(NamedTuple):
                 pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
 
                 def work() -> tuple[bytes, Outputs]:
-                    outputs = self.models.describe(photographs, options)
+                    outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
                     return make(photographs, outputs), outputs
 
                 content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)

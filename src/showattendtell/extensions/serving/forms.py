@@ -3,20 +3,21 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from PIL import Image
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from showattendtell.data.image_limits import CostlyImageError
+from showattendtell.data import image_limits
+from showattendtell.data.image_limits import CostlyImageError, LargeImageError
 from showattendtell.data.images import open_content
 from showattendtell.extensions.serving.schemas import CaptionRequest, Limits, RequestError, Upload, clean
 
 PHOTOGRAPH = "photograph"  # the field of the form that holds a file
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = tuple(name for name in image_limits.FORMATS if name != "PPM" and (name != "HEIF" or find_spec("pillow_heif")))
 FIELDS = 32
 FIELD_BYTES = 2000
 MEGA = 1_000_000
@@ -84,7 +85,7 @@ def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
     for name, content in photographs:
         if len(content) > limits.file_megabytes * MEGA:
             raise RequestError(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
-    pixels = sum(map(_pixels, photographs))
+    pixels = sum(_pixels(photograph, limits.megapixels * MEGA) for photograph in photographs)
     if pixels > limits.megapixels * MEGA:
         sent = photographs[0].name if len(photographs) == 1 else "the photographs together"
         raise RequestError(
@@ -93,14 +94,15 @@ def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
     return pixels
 
 
-def _pixels(photograph: Upload) -> float:
+def _pixels(photograph: Upload, most: float) -> float:
+    """Return the number of pixels of a photograph, as it will be decoded if it may have at most this many."""
     try:
-        with open_content(photograph.content, FORMATS) as image:
+        with open_content(photograph.content, FORMATS, most) as image:
             return image.width * image.height
+    except LargeImageError:
+        return math.inf
     except CostlyImageError as error:
         raise RequestError(422, f"image {photograph.name} {error}") from None
-    except Image.DecompressionBombError:
-        return math.inf
     except Exception as error:  # Pillow raises many types for a damaged file
         format_names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise RequestError(415, f"{photograph.name} is not a {format_names} file that can be read") from error

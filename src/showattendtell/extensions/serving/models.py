@@ -8,6 +8,7 @@ from threading import Lock
 from PIL import Image
 from torch import Tensor
 
+from showattendtell.data.image_limits import MAX_PIXELS
 from showattendtell.data.images import decode_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
@@ -90,8 +91,10 @@ class ModelRegistry:
         decoding = self.by_name[self.names[0]].decoding
         return decoding.beam_size if isinstance(decoding, BeamSearch) else None
 
-    def describe(self, photographs: Sequence[Upload], options: CaptionRequest) -> dict[str, list[ImageCaptions]]:
-        """Return the captions of each photograph by the name of the requested model.
+    def describe(
+        self, photographs: Sequence[Upload], options: CaptionRequest, max_pixels: float = MAX_PIXELS
+    ) -> dict[str, list[ImageCaptions]]:
+        """Return the captions of each photograph, of at most `max_pixels`, by the name of the requested model.
 
         Raises `RequestError` for a damaged photograph.
         """
@@ -101,7 +104,7 @@ class ModelRegistry:
                 raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
             models.append(self.by_name[name])
         try:
-            images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
+            images = [decode_image(photograph.content, photograph.name, max_pixels) for photograph in photographs]
         except UserError as error:
             raise RequestError(422, str(error)) from None
         # before the lock, since large photographs take a second

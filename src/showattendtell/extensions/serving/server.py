@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
@@ -113,7 +114,11 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, "the request is not valid HTTP; send it again with another program")
+        too_long = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        if getattr(sys.exception(), "error_status_hint", None) == too_long:  # of h11's error, which uvicorn handles
+            self.refuse(too_long, "the header is too long; send fewer or shorter fields")
+        else:
+            self.refuse(400, "the request is not valid HTTP; send it again with another program")
 
     def refuse(self, status: int, sentence: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -20,6 +20,7 @@ export function imageSize(bytes) {
     if (text(0, 2) === "BM") return [view.getInt32(18, true), Math.abs(view.getInt32(22, true))];
     if (text(0, 4) === "RIFF" && text(8, 4) === "WEBP") return webpSize(view, text(12, 4));
     if (view.getUint16(0) === 0xffd8) return jpegSize(view);
+    if (text(4, 4) === "ftyp") return largestExtent(view);
   } catch (fault) {
     if (!(fault instanceof RangeError)) throw fault;  // the file ends within its header
   }
@@ -32,6 +33,17 @@ function webpSize(view, kind) {
   if (kind === "VP8 ") return [view.getUint16(26, true) & 0x3fff, view.getUint16(28, true) & 0x3fff];
   const packed = view.getUint32(21, true);  // VP8L: 14 bits of width - 1, then 14 bits of height - 1
   return [(packed & 0x3fff) + 1, ((packed >> 14) & 0x3fff) + 1];
+}
+
+/** The size of an AVIF or HEIC file: its largest box `ispe`, because images may be composed of tiles. */
+function largestExtent(view) {
+  let size = null;
+  for (let place = 0; place + 16 <= Math.min(view.byteLength, 2 ** 20); place++) {
+    if (view.getUint32(place) !== 0x69737065) continue;
+    const [width, height] = [view.getUint32(place + 8), view.getUint32(place + 12)];
+    if (!size || width * height > size[0] * size[1]) size = [width, height];
+  }
+  return size;
 }
 
 function jpegSize(view) {
@@ -154,12 +166,13 @@ function join(words, {separator, replacements}) {
 /** log p of a word of a row of log p (V,), calibrated as `run_onnx.py` does; as it is without a calibration. */
 function calibrated(logProbs, word, calibration) {
   if (!calibration) return logProbs[word];
-  const [offset, slope] = calibration.temperature;
+  const [offset, slope, epsilon] = calibration.scaling;
   const entropy = -logProbs.reduce((sum, each) => each > -Infinity ? sum + Math.exp(each) * each : sum, 0);
   const temperature = Math.exp(offset + slope * entropy);
   const peak = logProbs.reduce((a, b) => Math.max(a, b), -Infinity) / temperature;
   const sum = logProbs.reduce((total, each) => total + Math.exp(each / temperature - peak), 0);
-  return logProbs[word] / temperature - peak - Math.log(sum);
+  const scaled = Math.exp(logProbs[word] / temperature - peak) / sum;
+  return Math.log((1 - epsilon) * scaled + epsilon / logProbs.length);
 }
 
 /**

@@ -38,7 +38,7 @@ async function open({name, folder, files}, gpu, report) {
 /** Decode a photograph of at most `MEGAPIXELS`, upright and without the color profile, as Pillow does. */
 async function decode(file) {
   const size = imageSize(new Uint8Array(await file.arrayBuffer()));
-  const formats = "a JPEG, PNG, WebP, GIF or BMP file";
+  const formats = "a JPEG, PNG, WebP, GIF, BMP or AVIF file";
   if (!file.size) throw new Error(`is empty; choose ${formats}`);
   if (!size) throw new Error(`is not ${formats}, or is damaged; save it as JPEG or PNG`);
   const [width, height] = size;
@@ -46,7 +46,7 @@ async function decode(file) {
     throw new Error(`has ${width} x ${height} pixels; choose a copy of at most ${MEGAPIXELS} million pixels`);
   const settings = {imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "none"};
   return createImageBitmap(file, settings).catch(() => {
-    throw new Error("is damaged and cannot be decoded; save it again in an image editor");
+    throw new Error("is damaged, or in a format that this browser cannot decode, such as HEIC; save it as JPEG");
   });
 }
 
