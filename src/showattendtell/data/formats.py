@@ -9,6 +9,7 @@ from glob import glob
 from pathlib import Path, PurePath
 from typing import Any
 
+from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.json_formats import (
     read_coco_captions,
     read_coco_results,
@@ -31,7 +32,6 @@ from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular, expand_home
 
 PLAIN = "plain lines"
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
 def read_plain_lines(path: Path) -> CaptionFile:
