@@ -2,31 +2,32 @@
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
+from scipy.special import softmax
 
-from showattendtell.models.calibration import Calibration, scale_by_entropy
+from showattendtell.models.calibration import Calibration, scale
 
 GENERATOR = torch.Generator().manual_seed(0)
 REGIONS = torch.rand(5, 4, 6, generator=GENERATOR)
 
 
-def calibration(temperature: tuple[float, float] = (0.3, -0.1)) -> Calibration:
+def calibration(scaling: tuple[float, float, float] = (0.3, -0.1, 0.2)) -> Calibration:
     directions, _ = torch.linalg.qr(torch.randn(6, 2, generator=GENERATOR))
-    return Calibration(torch.tensor(temperature), torch.rand(6, generator=GENERATOR), directions, torch.tensor(0.5))
+    return Calibration(torch.tensor(scaling), torch.rand(6, generator=GENERATOR), directions, torch.tensor(0.5))
 
 
-def test_the_temperature_of_each_step_follows_its_entropy():
+def test_the_scaling_of_each_step_follows_its_entropy():
     logits = torch.randn(3, 7, generator=GENERATOR).double()
     log_p = logits.log_softmax(dim=1)
-    for row, found in zip(log_p.numpy(), scale_by_entropy(log_p, torch.tensor([0.3, -0.1]).double()), strict=True):
+    for row, found in zip(log_p.numpy(), scale(log_p, torch.tensor([0.3, -0.1, 0.2]).double()), strict=True):
         entropy = -(np.exp(row) * row).sum()
-        np.testing.assert_allclose(found.numpy(), log_softmax(row / np.exp(0.3 - 0.1 * entropy)), atol=1e-7)
+        expected = 0.8 * softmax(row / np.exp(0.3 - 0.1 * entropy)) + 0.2 / 7
+        np.testing.assert_allclose(found.numpy(), np.log(expected), atol=1e-7)
 
 
-def test_temperatures_of_zero_change_nothing_and_no_temperature_changes_the_order():
+def test_zeros_change_nothing_and_no_scaling_changes_the_order():
     log_p = torch.randn(3, 7, generator=GENERATOR).log_softmax(dim=1)
-    torch.testing.assert_close(calibration((0, 0)).calibrate(log_p), log_p)
-    changed = calibration((0.7, -0.2)).calibrate(log_p)
+    torch.testing.assert_close(calibration((0, 0, 0)).calibrate(log_p), log_p)
+    changed = calibration((0.7, -0.2, 0.3)).calibrate(log_p)
     assert torch.equal(changed.argsort(dim=1), log_p.argsort(dim=1))
     torch.testing.assert_close(changed.exp().sum(dim=1), torch.ones(3))
 

@@ -198,9 +198,9 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     if not stored:
         return None
     tensors = [stored.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
-    temperature, mean, directions, threshold = tensors
-    shapes = (temperature.shape, directions.shape[:1], directions.ndim, threshold.ndim)
-    if len(stored) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
+    scaling, mean, directions, threshold = tensors
+    shapes = (scaling.shape, directions.shape[:1], directions.ndim, threshold.ndim)
+    if len(stored) != len(NAMES) or shapes != ((3,), mean.shape, 2, 0):
         raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
     return Calibration(*tensors)
 
@@ -310,15 +310,12 @@ def bundled_models() -> dict[str, Path]:
 
 def note_about(names: Iterable[str]) -> str:
     """Return what users should know about the models of these names: the notes of their model cards."""
-    notes = {name: _read_note(find_model(name) / CARD) for name in names}
-    return "; ".join(f"{name} {note}" for name, note in notes.items() if note)
-
-
-def _read_note(card: Path) -> str:
-    """Return the `note` in the metadata of a model card; empty without a card or a note."""
-    with suppress(OSError, ValueError, YAMLError):
-        return printable(str(ModelCard.load(card).data.to_dict().get("note", "")), 300)
-    return ""
+    notes = []
+    for name in names:
+        with suppress(OSError, ValueError, YAMLError):  # without a card, or with one of another kind
+            note = ModelCard.load(find_model(name) / CARD).data.to_dict().get("note")
+            notes += [f"{name} {printable(str(note), 300)}"] if note else []
+    return "; ".join(notes)
 
 
 def find_model(name: str) -> Path:

@@ -1,6 +1,7 @@
 """Calibrations: fitted, stored, and what they say of captions."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
-    fit_temperature,
+    fit_scaling,
     principal_directions,
     score_calibration,
     write_calibration,
@@ -26,7 +27,7 @@ from showattendtell.extensions.trust.reliability import reliability, risk_covera
 from showattendtell.inference.checkpoints import CALIBRATION
 from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
+from showattendtell.models.calibration import Calibration, scale, unit_mean
 
 
 def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,18 +38,18 @@ def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tenso
     return (1.6 * logits).log_softmax(dim=1), targets
 
 
-def made_up(width: int, temperature: tuple[float, float] = (0.4, -0.1), threshold: float = 0.3) -> Calibration:
+def made_up(width: int, scaling: Sequence[float] = (0.4, -0.1, 0.2), threshold: float = 0.3) -> Calibration:
     generator = torch.Generator().manual_seed(0)
     mean, directions = principal_directions(unit_mean(torch.rand(40, 3, width, generator=generator)))
-    return Calibration(torch.tensor(temperature), mean, directions, torch.tensor(threshold))
+    return Calibration(torch.tensor(scaling), mean, directions, torch.tensor(threshold))
 
 
 def test_a_planted_temperature_is_found():
     log_p, targets = words_of_a_sure_model()
-    temperature = fit_temperature(log_p, targets)
-    found, right = scale_by_entropy(log_p, temperature), (log_p / 1.6).log_softmax(dim=1)
+    scaling = fit_scaling(log_p, targets)
+    found, right = scale(log_p, scaling), (log_p / 1.6).log_softmax(dim=1)
     assert (found.exp() - right.exp()).abs().max() < 0.1
-    own = made_up(6, tuple(temperature.tolist()))  # type: ignore[arg-type]
+    own = made_up(6, scaling.tolist())
     scores = score_calibration([(log_p[:2000], targets[:2000]), (log_p[2000:], targets[2000:])], own)
     assert scores.before.error > 0.1
     assert scores.after.error < 0.03
@@ -80,7 +81,7 @@ def test_confidence_is_the_mean_of_calibrated_probabilities_and_doubt_is_a_dista
         for found, before in zip(of_image, captions[image], strict=True):
             tokens = torch.tensor([found.tokens])
             logits = model.captioner(regions[image : image + 1], torch.tensor([0]), tokens).logits
-            scaled = scale_by_entropy(logits.log_softmax(dim=1), calibration.temperature)
+            scaled = scale(logits.log_softmax(dim=1), calibration.scaling)
             expected = scaled.gather(1, tokens.T).squeeze(1)
             torch.testing.assert_close(found.calibrated_log_probs, expected, atol=1e-5, rtol=1e-4)
             assert found.confidence == pytest.approx(math.exp(expected.mean()), rel=1e-4)
@@ -120,7 +121,7 @@ def alter(path: str, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"temperature": torch.zeros(3)}, r"the calibration in .* was altered; calibrate it again"),
+        ({"scaling": torch.zeros(2)}, r"the calibration in .* was altered; calibrate it again"),
         ({"directions": torch.zeros(7, 2)}, r"the calibration in .* was altered"),
         ({"more": torch.zeros(1)}, r"the calibration in .* was altered"),
         (

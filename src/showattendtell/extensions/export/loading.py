@@ -158,8 +158,8 @@ def metadata_of(
         },
     }
     if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
-        temperature = calibration.temperature.tolist()
-        card["calibration"] = {"temperature": temperature, "threshold": calibration.threshold.item()}
+        scaling = calibration.scaling.tolist()
+        card["calibration"] = {"scaling": scaling, "threshold": calibration.threshold.item()}
     return card
 
 

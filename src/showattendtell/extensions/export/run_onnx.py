@@ -228,13 +228,14 @@ def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption)
 
 
 def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
-    """Return log p (V,) of a calibrated model: divided by exp(t_0 + t_1 H), H the entropy, and normalized."""
+    """Return log p (V,) of a calibrated model: see `Calibration` of the package."""
     if "calibration" not in card:
         return log_probs
-    offset, slope = card["calibration"]["temperature"]
+    offset, slope, epsilon = card["calibration"]["scaling"]
     entropy = -(np.exp(log_probs) * log_probs).sum()
     scaled = log_probs / np.exp(offset + slope * entropy)
-    return scaled - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+    exponentials = np.exp(scaled - scaled.max())
+    return np.log((1 - epsilon) * exponentials / exponentials.sum() + epsilon / len(log_probs))
 
 
 def _continue(

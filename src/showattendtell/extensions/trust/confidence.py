@@ -36,7 +36,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
-from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
+from showattendtell.models.calibration import Calibration, scale, unit_mean
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
@@ -80,7 +80,7 @@ class CalibrationScores(NamedTuple):
 
 
 def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, CalibrationScores]:
-    """Fit a calibration on the data set that a model was trained on: the temperatures on the validation captions, the
+    """Fit a calibration on the data set that a model was trained on: the scaling on the validation captions, the
     principal directions on the training images, and the threshold on the validation images. Also return how well it
     fits the validation captions.
 
@@ -104,8 +104,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     predictor = Predictor(model.module, source(val))
     words = list(word_log_probs(predictor, val, WORDS))
     log_probs, targets = zip(*words, strict=True)
-    temperature = fit_temperature(torch.cat(log_probs), torch.cat(targets))
-    calibration = Calibration(temperature, *principal_directions(features), torch.tensor(torch.inf))
+    scaling = fit_scaling(torch.cat(log_probs), torch.cat(targets))
+    calibration = Calibration(scaling, *principal_directions(features), torch.tensor(torch.inf))
     unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictor, val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
@@ -139,9 +139,9 @@ def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
     return mean, rows[:num_directions].T.half().float()
 
 
-def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
-    """Return t_0 and t_1 of `Calibration`, (2,), that minimize the log loss of the event that the most probable word is
-    the right one.
+def fit_scaling(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return t_0, t_1 and epsilon of `Calibration`, (3,), that minimize the log loss of the event that the most
+    probable word is the right one.
 
     The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model
     never writes.
@@ -152,14 +152,15 @@ def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
     """
     correct = (log_probs.argmax(dim=1) == targets).double()
 
-    def loss(temperature: np.ndarray) -> float:
-        scaled = scale_by_entropy(log_probs, torch.tensor(temperature, dtype=log_probs.dtype))
-        p = scaled.amax(dim=1).exp().double().clamp(1e-6, 1 - 1e-6)
+    def loss(scaling: np.ndarray) -> float:
+        p = scale(log_probs, torch.tensor(scaling, dtype=log_probs.dtype)).amax(dim=1).exp().double()
+        p = p.clamp(1e-6, 1 - 1e-6)
         return float(-(correct * p.log() + (1 - correct) * (1 - p).log()).mean())
 
     from scipy.optimize import minimize  # takes a while to import
 
-    result = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-6})
+    bounds = [(-3, 3), (-1, 1), (1e-3, 0.9)]  # with epsilon above 0, log p stays finite
+    result = minimize(loss, [0.0, 0.0, 0.05], method="Powell", bounds=bounds, options={"xtol": 1e-3, "ftol": 1e-6})
     return torch.tensor(result.x, dtype=torch.float32)
 
 

@@ -166,12 +166,13 @@ function join(words, {separator, replacements}) {
 /** log p of a word of a row of log p (V,), calibrated as `run_onnx.py` does; as it is without a calibration. */
 function calibrated(logProbs, word, calibration) {
   if (!calibration) return logProbs[word];
-  const [offset, slope] = calibration.temperature;
+  const [offset, slope, epsilon] = calibration.scaling;
   const entropy = -logProbs.reduce((sum, each) => each > -Infinity ? sum + Math.exp(each) * each : sum, 0);
   const temperature = Math.exp(offset + slope * entropy);
   const peak = logProbs.reduce((a, b) => Math.max(a, b), -Infinity) / temperature;
   const sum = logProbs.reduce((total, each) => total + Math.exp(each / temperature - peak), 0);
-  return logProbs[word] / temperature - peak - Math.log(sum);
+  const scaled = Math.exp(logProbs[word] / temperature - peak) / sum;
+  return Math.log((1 - epsilon) * scaled + epsilon / logProbs.length);
 }
 
 /**
