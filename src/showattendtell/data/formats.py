@@ -167,7 +167,7 @@ def read_table(path: Path) -> CaptionFile:
     header = text.lstrip().partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
-        raise refuse_columns([header[:60]], f"{path}, line 1:")
+        raise refuse_columns([header[:60]], f"{path}, line 1")
     try:
         rows = list(parse_rows(text, delimiter))
     except ValueError as error:
