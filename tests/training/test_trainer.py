@@ -128,7 +128,9 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
     ("setting", "message"),
     [
         ("trainer.overfit_batches=2", "debug=overfit"),
-        ("trainer.log_every_n_steps=0", "is not a number of steps"),
+        ("trainer.log_every_n_steps=0", "is not an interval"),
+        ("trainer.val_check_interval=0", "is not an interval"),
+        ("trainer.check_val_every_n_epoch=0", "is not an interval"),
         ("trainer.precision=bf16-true", "set 32-true, bf16-mixed or 16-mixed"),
     ],
 )

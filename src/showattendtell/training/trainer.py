@@ -50,8 +50,9 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
     if settings.get("overfit_batches"):
         raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
-    if settings.get("log_every_n_steps") == 0:
-        raise UserError("trainer.log_every_n_steps=0 is not a number of steps; set it to 1 or more")
+    for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
+        if settings.get(name) == 0:  # Lightning divides by it
+            raise UserError(f"trainer.{name}=0 is not an interval; set it to 1 or more")
     precision = settings.get("precision")
     if precision in ("bf16-true", "16-true", "64-true"):
         raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
