@@ -1,4 +1,4 @@
-"""Make the screenshots of all pages, and the heatmap of the README; takes about 10 minutes on two cores.
+"""Make the screenshots of all pages, and the pictures of the README; takes about 10 minutes on two cores.
 
 python docs/screenshots.py [FOLDER]       FOLDER keeps the runs, and is reused; by default a temporary one
 
@@ -36,7 +36,7 @@ COMMANDS = [
     ["evaluate", "checkpoint=runs/hard/best.ckpt"],
     ["report", "runs=runs", "output=table.html"],
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
-    ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png]", "output=photograph"],
+    ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png,webp]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
     ["train", "sweep=shapes", *SEARCH],
     ["study", "folder=[studies/flickr8k_soft]"],
@@ -58,7 +58,7 @@ SERVED = {
 """Names of the screenshots of pages that need a server, and the command of the server."""
 
 STUDY = ROOT / "docs/studies/flickr8k_soft"
-HEATMAP = "photograph/skater.png"
+HEATMAP, ANIMATION = "photograph/skater.png", "photograph/skater.webp"
 
 WIDTHS = (1280, 390)
 HEIGHT = 900
@@ -132,6 +132,7 @@ def main(folder: Path) -> None:
     for command in COMMANDS:
         run(command, folder)
     Image.open(folder / HEATMAP).convert("RGB").save(FIGURES / "skater-heatmap.webp", quality=QUALITY, method=6)
+    shutil.copy(folder / ANIMATION, FIGURES / "skater-attention.webp")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program)

@@ -124,7 +124,9 @@ class Dataset(NamedTuple):
         return [example for split in self.splits.values() for example in split]
 
     def first(self, number: int) -> Dataset:
-        """Return a data set of the first images of each split."""
+        """Return a data set of the first images of each split; itself if no split has more."""
+        if all(len(split) <= number for split in self.splits.values()):
+            return self
         splits = {name: split[:number] for name, split in self.splits.items()}
         return self._replace(name=f"{self.name}-first{number}", splits=splits)
 

@@ -122,7 +122,7 @@ KINDS = {
     "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
     "a picture": Kind(raw("captions.csv", b"\xff\xd8\xff\xe0"), "is not UTF-8 text"),
     "a page that says not found": Kind(
-        text("captions.csv", "<html>\n404\n"), "line 1: has the columns <html>; name that"
+        text("captions.csv", "<html>\n404\n"), "line 1 has the columns <html>; name that"
     ),
     "two files to choose from": Kind(
         text("captions.json", "{}"), "has captions.csv and captions.json; choose one with"

@@ -249,7 +249,7 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
         (lambda root: write(root / "images.zip", "x"), "holds no images; unpack images.zip"),
         (
             lambda root: (put(root), table(root / "captions.csv", ["bild", "text"], PAIRS)),
-            "captions.csv, line 1: has the columns bild,text; name that of the images image",
+            "captions.csv, line 1 has the columns bild,text; name that of the images image",
         ),
         (
             lambda root: (put(root), table(root / "captions.csv", ["image", "caption"], [("z.jpg", "A dog .")] * 3)),
@@ -274,6 +274,16 @@ def test_pandas_reads_tables_of_other_programs(tmp_path: Path, suffix: str):
     getattr(frame, method)(tmp_path / f"sheet.{suffix}", **options)
     dataset = read_custom(str(tmp_path))
     assert sorted(caption.written for e in dataset.examples() for caption in e.captions) == sorted(c for _, c in PAIRS)
+
+
+def test_a_table_that_holds_photographs_is_for_the_data_module(tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    put(tmp_path / "images")
+    rows = [{"image": {"bytes": b"x", "path": image}, "caption": said} for image, said in PAIRS]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "train-0.parquet")
+    with pytest.raises(UserError, match=r"train-0.parquet holds photographs; give what datasets.load_dataset reads"):
+        read_custom(str(tmp_path))
 
 
 def test_without_pandas_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -213,11 +213,12 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
                 for word in SAYABLE:
                     total = log_p + next_log_p[word].item()
                     chosen_by = total - decoding.diversity_penalty * said.count(word)
-                    candidates.append((chosen_by, total, [*words, word], after))
+                    if word != EOS or [*words, word] not in [
+                        done for of_group in ended[:number] for _, done in of_group
+                    ]:
+                        candidates.append((chosen_by, total, [*words, word], after))
             candidates.sort(key=lambda candidate: candidate[0], reverse=True)
-            written = [words for of_group in ended[:number] for _, words in of_group]
-            ends = [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
-            ended[number] += [(total, words) for total, words in ends if words not in written]
+            ended[number] += [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
             groups[number] = [(t, w, s) for _, t, w, s in candidates if w[-1] != EOS][:width]
             said += [words[-1] for _, words, _ in groups[number]]
     bests = [max(done or [(t, w) for t, w, _ in rest]) for done, rest in zip(ended, groups, strict=True)]

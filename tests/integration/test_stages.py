@@ -37,7 +37,7 @@ def staged(run: Run, prepared: Any, folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_before(staged: Path, folder: Path):
-    assert {entry.name for entry in staged.iterdir()} == {"config", "stages.json", "1-likelihood", "2-cider", "3-mean"}
+    assert {entry.name for entry in staged.iterdir()} == {".hydra", "stages.json", "1-likelihood", "2-cider", "3-mean"}
     card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
     assert card["config"]["init_from"] == "runs/staged/1-likelihood/best.ckpt"
     assert card["config"]["reward"]["cider"] == 1.0

@@ -8,7 +8,7 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4, count_ngrams
-from showattendtell.metrics.diversity import judge_endings
+from showattendtell.metrics.diversity import count_endings, ending_rates
 
 WORDS = ["a", "dog", "cat", "runs", "sits", "on", "the", "grass", "red", "ball", "<eos>"]
 
@@ -86,5 +86,5 @@ def test_an_empty_caption_is_worth_nothing():
 
 def test_endings_by_hand():
     captions = [["a", "dog"], ["a", "dog", "on", "the"], [], ["dogs", "run", "with"]]
-    endings = judge_endings(captions, [True, False, True, True])
+    endings = ending_rates(*count_endings(captions, [True, False, True, True]))
     assert endings == (25.0, 50.0, 2.25)

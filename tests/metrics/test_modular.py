@@ -30,7 +30,7 @@ from showattendtell.metrics.attention import GroundedWord, compare_maps, score_a
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.metrics.clip_score import measure_clip_score
-from showattendtell.metrics.diversity import diversity, judge_endings
+from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.means import RunningMeans
 from showattendtell.metrics.modular import METRICS, measure
@@ -144,7 +144,8 @@ def test_captions_have_the_figures_that_the_commands_write(by_processes: list[di
     scores = {**found["bleu"], "rouge_l": found["rouge_l"], "cider": found["cider"]}
     assert {name: score.item() for name, score in scores.items()} == pytest.approx(figures, rel=1e-15)
     assert {name: figure.item() for name, figure in found["diversity"].items()} == diversity(HYPOTHESES, TRAINING)
-    assert {name: x.item() for name, x in found["endings"].items()} == judge_endings(HYPOTHESES, ENDED)._asdict()
+    by_name = ending_rates(*count_endings(HYPOTHESES, ENDED))._asdict()
+    assert {name: x.item() for name, x in found["endings"].items()} == by_name
 
 
 def test_attention_scores_are_those_of_the_functions(by_processes: list[dict[str, Any]]):
@@ -177,7 +178,7 @@ def test_a_string_is_its_words(make: Callable[[], Metric]):
         lambda captions: Endings().update(captions, [True]),
         lambda captions: measure_clip_score(captions, ["a.jpg"], Any, "cpu"),
         lambda captions: measure(captions, [["a"]], ["bleu"]),
-        lambda captions: judge_endings(captions, [True]),
+        lambda captions: count_endings(captions, [True]),
         lambda captions: DocumentFrequencies.of([captions]),
         Diversity,
     ],

@@ -455,6 +455,19 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
     assert light(tab) is not None
 
 
+def test_photographs_are_sorted_by_how_much_the_models_disagree(open_page: Open):
+    pairs = {"a": ("a dog", "a dog"), "b": ("a dog", "two cats"), "c": ("a dog", "a cat")}
+    entries = [
+        make_entry(f"{name}.jpg", [sentence(*re.split("(?= )", caption)) for caption in captions])
+        for name, captions in pairs.items()
+    ]
+    tab = open_page(Page("3 photographs", ["one", "two"], entries))
+    for label, expected in (("most disagreement first", "bca"), ("least disagreement first", "acb")):
+        tab.get_by_label("Sort by").select_option(label=label)
+        assert shown(tab) == expected
+    assert sorted(tab.locator(".measures").all_inner_texts())[0] == "disagreement 0.00"
+
+
 def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Open):
     tab = open_page(page_of(captioned(output(["كلب", "يجري"], made_up(0, 2, 3, 3), np.ones(2)))))
     first, second = (one.bounding_box() for one in tab.locator(".word").all())

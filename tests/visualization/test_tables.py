@@ -2,8 +2,11 @@ import pytest
 
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison, Difference
+from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import (
     attention_score_figures,
+    describe_intervals,
+    describe_small_splits,
     print_attention_scores,
     print_comparison,
     print_notes,
@@ -64,6 +67,23 @@ FIGURES = {
     **{f"bleu{n}_with_penalty": 60.0 - 10 * n for n in range(1, 5)},
     **{"brevity_penalty": 0.8, "words": 8000, "reference_words": 9786, "rouge_l": 43.56, "distinct_captions": 3015},
 }
+
+
+def test_scores_of_few_images_have_intervals_in_a_sentence():
+    limits = {"bleu1": (1.0, 2.0), "bleu4": (10.04, 30.0), "cider": (50.0, 99.96)}
+    [sentence] = describe_intervals(limits, 9)
+    assert (
+        sentence == "9 images are few; 95 % intervals over resamples of them: BLEU-4 10.0 to 30.0, CIDEr 50.0 to 100.0"
+    )
+    assert describe_intervals(limits, 500) == describe_intervals({"spice": (1.0, 2.0)}, 9) == []
+
+
+def test_a_split_of_few_images_is_said_to_tell_little():
+    examples = tuple(Example(f"{number}.jpg", "", ()) for number in range(100))
+    dataset = Dataset("own", {"train": examples[:9], "val": examples[:9], "test": examples})
+    assert describe_small_splits(dataset) == [
+        "9 val images tell little: scores are uncertain, BLEU-4 by 16 and CIDEr by 40 points (docs/own_data.md)"
+    ]
 
 
 def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):

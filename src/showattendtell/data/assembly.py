@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from showattendtell.data.formats import SUFFIXES
+from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.images import read_pixels
 from showattendtell.data.names import Names, photographs, spelling
 from showattendtell.data.parsing import CaptionFile

@@ -1,6 +1,7 @@
 """Flickr8k and Flickr30k, as distributed or in Karpathy's files, and the boxes of Flickr30k Entities."""
 
 import re
+import shlex
 import zipfile
 import zlib
 from collections import defaultdict
@@ -158,7 +159,8 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFi
         return file
     lists = {split: look_in([*([path.parent] if path else []), *folders], name) for split, name in layout.lists.items()}
     file = file._replace(captions={_with_suffix(image): sentences for image, sentences in file.captions.items()})
-    fetch = f"showattendtell download dataset={layout.name} dataset.root={folder} 'parts=[splits]'"
+    root = shlex.quote(f"dataset.root={folder}")
+    fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
     if not any(path.exists() for path in lists.values()):
         file = with_splits(file, {"val": 0.1, "test": 0.1})
         note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"

@@ -9,6 +9,7 @@ from glob import glob
 from pathlib import Path, PurePath
 from typing import Any
 
+from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.json_formats import (
     read_coco_captions,
     read_coco_results,
@@ -31,7 +32,6 @@ from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular, expand_home
 
 PLAIN = "plain lines"
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
 def read_plain_lines(path: Path) -> CaptionFile:
@@ -167,7 +167,7 @@ def read_table(path: Path) -> CaptionFile:
     header = text.lstrip().partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
-        raise refuse_columns([header[:60]], f"{path}, line 1:")
+        raise refuse_columns([header[:60]], f"{path}, line 1")
     try:
         rows = list(parse_rows(text, delimiter))
     except ValueError as error:

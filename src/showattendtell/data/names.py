@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from showattendtell.data.formats import SUFFIXES
+from showattendtell.data.image_limits import SUFFIXES
 
 DEEPEST = 6
 """Levels of folders that are searched; links to folders are followed."""

@@ -340,35 +340,25 @@ def choose(
     group_words, rank_scores = next_words, next_words.scores
     if num_groups > 1:
         counts = beams.scores.new_zeros(len(beams.images), rank_scores.shape[1])  # (J, V) captions that chose a word
+        images = next_words.positions // beams.tokens.shape[1]
+        captions = torch.cat([images.unsqueeze(1), next_words.tokens], dim=1)
+        ended_captions = captions[:0]
     for group in range(num_groups):
         if num_groups > 1:
             in_group = next_words.positions // (num_banks * num_beams) % num_groups == group
             group_words = NextWords(*(part[in_group] for part in next_words))
             penalty = search.diversity_penalty * counts
-            rank_scores = group_words.scores - penalty[group_words.positions // beams.tokens.shape[1]]
+            rank_scores = group_words.scores - penalty[images[in_group]]
+            repeated = (captions[in_group].unsqueeze(1) == ended_captions).all(dim=2).any(dim=1)
+            rank_scores[repeated, EOS] = -torch.inf
         candidates = best_candidates(beams, group, group_words, rank_scores, constraints)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
-        is_new = ~_repeated(candidates, ended, next_words.tokens) if ended else within
-        ended.append(candidates.where(ends & within & is_new).best(num_beams))
+        ended.append(candidates.where(ends & within).best(num_beams))
         stays = ~ends & within if search.shrink_beam else ~ends
         still_open.append(candidates.where(stays).best(num_beams))
         if num_groups > 1:
             chosen = still_open[-1].map(lambda part: part.flatten(1))
             counts.scatter_add_(1, chosen.words, chosen.scores.isfinite().to(counts))
+            ended_captions = torch.cat([ended_captions, captions[ended[-1].parents[ended[-1].scores.isfinite()]]])
     return join(torch.stack, ended, dim=1), join(torch.stack, still_open, dim=1)
-
-
-def _repeated(candidates: Candidates, ended: Sequence[Candidates], tokens: Tensor) -> Tensor:
-    """Return a mask of the candidates (J, C + 1, n) that continue the same words as one that an earlier group ends.
-
-    Args:
-        tokens: (B, t) the open captions.
-    """
-    parents, finite = (
-        torch.cat([part.flatten(1) for part in parts], dim=1)
-        for parts in zip(*((one.parents, one.scores.isfinite()) for one in ended), strict=True)
-    )
-    words, ended_words = tokens[candidates.parents.flatten(1)], tokens[parents]
-    same = (words.unsqueeze(2) == ended_words.unsqueeze(1)).all(dim=3) & finite.unsqueeze(1)
-    return same.any(dim=2).view_as(candidates.words)

@@ -310,15 +310,12 @@ def bundled_models() -> dict[str, Path]:
 
 def note_about(names: Iterable[str]) -> str:
     """Return what users should know about the models of these names: the notes of their model cards."""
-    notes = {name: _read_note(find_model(name) / CARD) for name in names}
-    return "; ".join(f"{name} {note}" for name, note in notes.items() if note)
-
-
-def _read_note(card: Path) -> str:
-    """Return the `note` in the metadata of a model card; empty without a card or a note."""
-    with suppress(OSError, ValueError, YAMLError):
-        return printable(str(ModelCard.load(card).data.to_dict().get("note", "")), 300)
-    return ""
+    notes = []
+    for name in names:
+        with suppress(OSError, ValueError, YAMLError):  # without a card, or with one of another kind
+            note = ModelCard.load(find_model(name) / CARD).data.to_dict().get("note")
+            notes += [f"{name} {printable(str(note), 300)}"] if note else []
+    return "; ".join(notes)
 
 
 def find_model(name: str) -> Path:

@@ -92,11 +92,6 @@ class EndingRates(NamedTuple):
     words: float
 
 
-def judge_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> EndingRates:
-    """Return the rates of captions, given without `<eos>`, and whether each had one."""
-    return ending_rates(*count_endings(captions, ended))
-
-
 def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[int, int, int, int]:
     """Return the numbers of captions, of unended and of dangling ones, and of all words."""
     split = split_captions(captions)

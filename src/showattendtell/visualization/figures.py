@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
 
 import matplotlib
 from matplotlib import font_manager
@@ -31,14 +30,14 @@ NUM_SAMPLES = 6
 """Number of images of a data set that its sheet shows, in two rows."""
 
 
-def encode(figure: Figure, suffix: str = ".png", dpi: float | Literal["figure"] = "figure") -> bytes:
+def encode(figure: Figure, suffix: str = ".png") -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     content, kind = BytesIO(), suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise UserError(f"a picture cannot be written as '{suffix}'; choose one of {', '.join(KINDS)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
-        figure.savefig(content, format=kind, dpi=dpi)
+        figure.savefig(content, format=kind)
     return content.getvalue()
 
 
@@ -55,7 +54,7 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
 
 def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
-    figure = Figure(figsize=(9, 3.2))
+    figure = Figure((9, 3.2), dpi=120)
     figure.subplots_adjust(left=0.06, right=0.98, bottom=0.16, top=0.9, wspace=0.15)
     left, right = figure.subplots(1, 2)
     for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
@@ -75,14 +74,14 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True)
     with write_errors(path, "set hydra.run.dir to another folder"), atomic_write(path) as stream:
-        stream.write(encode(figure, path.suffix, dpi=120))
+        stream.write(encode(figure, path.suffix))
 
 
 def draw_data_sheet(dataset: Dataset) -> bytes:
     """Draw a histogram of caption lengths by split above samples spread evenly over the largest split, as PNG."""
     from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
 
-    figure, columns = Figure(figsize=(11, 7), layout="constrained"), NUM_SAMPLES // 2
+    figure, columns = Figure((11, 7), dpi=100, layout="constrained"), NUM_SAMPLES // 2
     grid = figure.add_gridspec(3, columns, height_ratios=(1, 1.2, 1.2))
     axis = figure.add_subplot(grid[0, :])
     for name, split in dataset.splits.items():
@@ -109,7 +108,7 @@ def draw_data_sheet(dataset: Dataset) -> bytes:
             sentence = caption.written or " ".join(caption.words)
             title += "\n" + textwrap.shorten(sentence, 48, placeholder=" ...")
         axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
-    return encode(figure, dpi=100)
+    return encode(figure)
 
 
 FONT = "SHOWATTENDTELL_FONT"

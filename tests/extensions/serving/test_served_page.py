@@ -131,7 +131,7 @@ def test_several_photographs_keep_their_order_and_one_that_is_none_says_so(open_
     assert tab.locator("h2:visible").all_inner_texts() == ["a.png", "b<i>.svg", "c.png"]
     assert tab.locator(".panel").count() == 2
     fault = tab.locator(".card").nth(1).locator(".fault").inner_text()
-    assert fault == "b<i>.svg is not a JPEG, PNG, WEBP, GIF, BMP or TIFF file that can be read"
+    assert re.fullmatch(r"b<i>\.svg is not a JPEG, PNG, .* file that can be read", fault)
 
 
 def test_a_file_that_is_too_large_is_not_even_sent(open_site: Open, tmp_path: Path):
