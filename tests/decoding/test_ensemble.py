@@ -73,7 +73,7 @@ def test_samples_of_shallow_fusion_have_its_normalized_probabilities():
     language_model = LanguageModel(random_captioner(5, region_dim=1), 0.7)
     ensemble = Ensemble([captioner], language_models=[language_model])
     torch.manual_seed(0)
-    [samples] = Sampling(num_captions=20_000, max_length=1).generate(ensemble, [regions], VOCABULARY)
+    [samples] = Sampling(num_captions=10_000, max_length=1).generate(ensemble, [regions], VOCABULARY)
     worth = torch.stack([fused([captioner], [regions[0]], language_model, [word])[0] for word in SAYABLE])
     drawn = [sum(sample.tokens == [word] for sample in samples) / len(samples) for word in SAYABLE]
     torch.testing.assert_close(torch.tensor(drawn).double(), worth.softmax(dim=0), atol=0.015, rtol=0)

@@ -14,7 +14,7 @@ def test_captions_are_drawn_as_often_as_the_model_finds_them_likely():
     """Against the probability of every caption of at most three words, those that are still open then together."""
     captioner, regions = random_captioner(2), random_regions(2, images=1)
     torch.manual_seed(0)
-    draws = 20_000
+    draws = 10_000
     [captions] = Sampling(num_captions=draws, max_length=3).generate(Ensemble([captioner]), [regions], VOCABULARY)
     counts = Counter(tuple(caption.tokens) if caption.tokens[-1] == EOS else () for caption in captions)
     sayable = probabilities(captioner, regions, ended_captions(3))

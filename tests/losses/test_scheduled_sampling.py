@@ -1,5 +1,7 @@
 """Scheduled sampling against the captions that the model writes itself, and against the captions as they are."""
 
+from functools import partial
+
 import pytest
 import torch
 from extension_cases import cases
@@ -69,7 +71,8 @@ def test_a_model_of_several_languages_reads_them_with_every_loss(attention: str,
     torch.manual_seed(0)
     name, _, estimator = attention.partition(", ")
     vocabulary = Vocabulary([*SPECIAL, "<en>", "<de>", *"cdefghij"], languages=["en", "de"])
-    settings = {"hidden_dim": 4, "embedding_dim": 3, "loss": loss(scheduled_sampling=1.0)}
+    decoder = partial(LSTMDecoder, hidden_dim=4, embedding_dim=3)
+    settings = {"decoder": decoder, "loss": loss(scheduled_sampling=1.0)}
     module = CaptioningModule(name, encoder=Grids(), vocabulary=vocabulary, **settings)
     if estimator:
         module.captioner.attention.estimator = estimator

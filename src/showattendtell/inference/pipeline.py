@@ -216,7 +216,7 @@ def load(
         >>> output.maps.shape == (len(output.words), output.photograph.height, output.photograph.width)
         True
         >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p < -0.1]
-        ['is', 'ramp']
+        ['skateboarder', 'ramp']
         >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
         ('a', 'skateboarder', 'is')
 
