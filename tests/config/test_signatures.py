@@ -205,14 +205,14 @@ def test_a_type_that_another_module_of_the_package_names_is_known():
         ("from .nowhere import Loop", "Loop"),
         ("from . import definitions", "definitions.Kind"),
         ("from decimal import Decimal", "Decimal"),
-        ("from .wrong import Count", "Count"),
+        ("from .wrong import Unread", "Unread"),
     ],
 )
 def test_types_that_cannot_be_reported_without_importing_are_unknown(
     package: str, tmp_path: Path, imports: str, annotation: str
 ):
     folder = tmp_path / package
-    (folder / "wrong.py").write_text('Count = int("many")\n')
+    (folder / "wrong.py").write_text('Unread = int("many")\n')
     (folder / "turning.py").write_text("from .asking import Loop\n")
     (folder / "asking.py").write_text(f"{imports}\ndef ask(what: {annotation}): ...\n")
     assert read_signature(f"{package}.asking.ask").parameters["what"].annotation is None
