@@ -38,5 +38,5 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path):
     pages = (output.get("data", {}).get("text/html", "") for output in shown)
     table = next(page for page in pages if "<table" in page)
     soft, hard = map(float, re.search(r"bleu4.*?([\d.]+)</td>.*?([\d.]+)</td>", table).groups())
-    assert soft > 80
+    assert soft > 60
     assert hard > 20
