@@ -121,7 +121,7 @@ def _caption_photographs(
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         found = found.select({*found.sources} - finished)
     write_rows = row_writer(folder, formats)
-    entries, drawn = list[Any](), list[Path]()
+    entries, has_drawn = list[Any](), False
     try:
         for i, outputs in caption_all(captioners, found.sources, errors):
             source, pictures = found.sources[i], list[Path]()
@@ -136,24 +136,28 @@ def _caption_photographs(
                     pictures.append(folder / f"{name}.{suffix}")
                     draw(output.as_drawn(), pictures[-1], config.width, config.dpi)
             _print_captions(source, list(zip(models, outputs, strict=True)), pictures, is_single)
-            drawn += pictures
+            has_drawn |= bool(pictures)
             if PAGE in formats:
                 entries.append(make_entry(found.names[i], outputs))
     finally:  # also after Ctrl-C
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
-        files = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
-        paths = [path for path in (*files, folder / INDEX) if path.is_file()]
-        if drawn:
-            paths += [(folder / "*" if len(models) > 1 else folder) / f"*.{suffix}" for suffix in suffixes]
-        if paths:
-            print(printable(f"written: {', '.join(map(str, paths))}"), file=sys.stderr)
+        pictures = [(folder / "*" if len(models) > 1 else folder) / f"*.{suffix}" for suffix in suffixes]
+        tables = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
+        _print_written(tables, folder / INDEX, pictures if has_drawn else [])
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
     errors += describe.unsupported() if describe else []
     if errors:
         raise UserError("; ".join(errors))
+
+
+def _print_written(rows: Sequence[Path], page: Path, pictures: Sequence[Path]) -> None:
+    """Print the files that exist, and the patterns of the pictures."""
+    paths = [*(path for path in (*rows, page) if path.is_file()), *pictures]
+    if paths:
+        print(printable(f"written: {', '.join(map(str, paths))}"), file=sys.stderr)
 
 
 def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], is_single: bool) -> None:

@@ -1,6 +1,6 @@
 """Score a checkpoint, or an ensemble of several, on a split of their data set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -91,37 +91,28 @@ def _score_captions(
 
     references = reference_sentences(run.examples)
     scores = score(run, written, references, config, clip)
-    figures, labels, missing = dict[str, Any](), dict[str, Any](), dict(scores.missing)
-    own_tables = []  # they take longer
-    for metric in metrics:
-        labels |= metric.labels
-        if metric.labels:
-            measured = metric.measure(run, written, config.seed)
-            figures |= measured.figures
-            missing |= measured.missing
-        else:
-            own_tables.append(metric)
+    figures, missing = _measure([metric for metric in metrics if metric.labels], run, written, config.seed)
     baselines, title = {}, run.title()
     if config.baselines:
         score_baselines = build(read_option("measure", "baselines"))
         baselines = score_baselines(run, written, list(references.values()), config)
         names = ["the model", *(BASELINES[name] for name in baselines)]
         title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
-    print_scores([scores.figures | figures, *baselines.values()], missing, title, labels)
+    labels = {name: label for metric in metrics for name, label in metric.labels.items()}
+    print_scores([scores.figures | figures, *baselines.values()], {**scores.missing, **missing}, title, labels)
     print_notes(describe_intervals(scores.intervals, len(written)))
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(run, with_kinds="attention" in config.metrics)
-    for metric in own_tables:
-        measured = metric.measure(run, written, config.seed)
-        attention |= measured.figures
-        missing |= measured.missing
+    # those that print tables of their own take longer
+    others, missing_others = _measure([metric for metric in metrics if not metric.labels], run, written, config.seed)
     path = write_json(
         {
             **scores.figures,
             **attention,
+            **others,
             **figures,
-            "missing": missing,
+            "missing": {**scores.missing, **missing, **missing_others},
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **run.origin(),
@@ -136,6 +127,18 @@ def _score_captions(
     )
     print(f"written to {path}")
     return main_score(config.metrics, scores.figures)
+
+
+def _measure(
+    metrics: Iterable["RunMetric"], run: "EvaluationRun", written: "Captions", seed: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the figures of metrics, and why some are missing."""
+    figures, missing = dict[str, Any](), dict[str, str]()
+    for metric in metrics:
+        measured = metric.measure(run, written, seed)
+        figures |= measured.figures
+        missing |= measured.missing
+    return figures, missing
 
 
 def main_score(metrics: Sequence[str], scores: Mapping[str, float]) -> float:

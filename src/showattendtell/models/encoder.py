@@ -115,13 +115,7 @@ class Encoder(nn.Module):
         gradient_checkpointing: bool = False,
     ):
         super().__init__()
-        names = timm.list_models(pretrained=True) if "." in network else timm.list_models()
-        if network not in names:
-            hint = did_you_mean(network, names)
-            listing = "; python -c 'import timm; print(timm.list_models())' lists them"
-            raise UserError(
-                f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
-            )
+        _check_network(network)
         for name, value in (("gradient_checkpointing", gradient_checkpointing), ("frozen_stride", frozen_stride)):
             if value and not trainable:
                 raise UserError(
@@ -395,6 +389,17 @@ class EncoderWithoutNetwork(Encoder):
             "grid": list(self.grid),
             "dim": self.dim,
         }
+
+
+def _check_network(network: str) -> None:
+    """Raise `UserError` if timm has no such network."""
+    names = timm.list_models(pretrained=True) if "." in network else timm.list_models()
+    if network not in names:
+        hint = did_you_mean(network, names)
+        listing = "; python -c 'import timm; print(timm.list_models())' lists them"
+        raise UserError(
+            f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
+        )
 
 
 def _size_error(size: int, network: str, error: Exception) -> UserError:
