@@ -24,7 +24,8 @@ WHITE = (255, 255, 255)
 
 def encoded(image: Image.Image, form: str, **settings: object) -> bytes:
     content = io.BytesIO()
-    image.save(content, form, **settings)
+    # Pillow leaves the settings of an encoder on the image that it saved, and uses them for the next file.
+    image.copy().save(content, form, **settings)
     return content.getvalue()
 
 
