@@ -51,10 +51,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "features": {"SIZES": (40, 80), "REGION_DIM": 8, "BATCH_SIZE": 4, "BATCHES": 2, "CACHED": 16, "REPEATS": 1},
     "loader": {"IMAGES": 40, "ROWS": 2, "COLUMNS": 2, "REGION_DIM": 8, "VOCABULARY_SIZE": 40, "WIDTH": 8, "STEPS": 2},
-    "data_sets": {"SIZES": (50, 100), "VOCABULARY_SIZE": 40},
     "sampler": {"SIZES": (200, 400)},
-    "scoring": {"IMAGES": 10, "RESAMPLES": 2, "METRICS": ["bleu", "cider"]},
-    "checkpoints": {"ROUNDS": 1, "VOCABULARY_SIZE": 40, "ENCODERS": ["efficientnet_lite0"]},
     "recompute": {"NETWORKS": ["tf_efficientnet_lite0"], "SIDE": 64},
     "gpu_step": {"WORKLOAD": TINY, "STEPS": 2},
     "gpu_training": {
