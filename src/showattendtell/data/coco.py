@@ -5,15 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import (
-    assemble,
-    check_images,
-    find,
-    look_in,
-    open_folder,
-)
-from showattendtell.data.json_formats import read_coco_captions, read_karpathy
-from showattendtell.data.parsing import CaptionFile, read_json
+from showattendtell.data.assembly import assemble, check_images, find, look_in, open_folder
+from showattendtell.data.discovery import read_references
+from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -45,7 +39,9 @@ def read_coco(
             that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
-    file = read_karpathy(_find_text(folder, captions))
+    file = read_references(_find_text(folder, captions))
+    if not file.splits:
+        raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
     if train_on_restval:
         file = join_restval(file)
     dataset = check_images(assemble("coco", file, folder, captions_per_image), skip_unreadable)
@@ -73,7 +69,7 @@ def read_coco2017(
             that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
-    train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
+    train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     if train.splits or val.splits:
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
@@ -211,7 +207,7 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     Raises:
         UserError: the file has another layout, or is for other images.
     """
-    content = read_json(path, CocoInstances, "COCO's")
+    content = check_layout(parse_json(read_text(path), str(path)), CocoInstances, f"{path} is not in COCO's layout")
     images = {image.id: image for image in content.images}
     categories = {category.id: category for category in content.categories}
     names = {name: category for category in content.categories for name in names_of(category.name)}

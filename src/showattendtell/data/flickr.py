@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
 from showattendtell.data.discovery import hint_above, read_found, read_references
-from showattendtell.data.formats import read_token_file
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import CaptionFile, read_list
 from showattendtell.data.splits import with_splits
@@ -148,7 +147,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFi
     path = look_in(folders, captions) if captions else _find_texts(layout, folders)
     file = None if path else read_found(folder)
     if path and path.exists():
-        file = read_token_file(path) if ".token" in path.name else read_references(path)
+        file = read_references(path)
     if file is None:
         name = captions or layout.tokens
         raise UserError(
