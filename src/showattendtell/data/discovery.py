@@ -9,7 +9,14 @@ from pathlib import Path, PurePath
 
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
 from showattendtell.data.names import Names, photographs
-from showattendtell.data.parsing import CAPTION_FIELDS, SPLIT_OF_SPELLING, CaptionFile, read_text, words_of
+from showattendtell.data.parsing import (
+    CAPTION_FIELDS,
+    SPLIT_OF_SPELLING,
+    CaptionFile,
+    Sentences,
+    read_text,
+    words_of,
+)
 from showattendtell.errors import UserError, listed
 
 TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
@@ -50,11 +57,9 @@ def caption_files(root: Path) -> dict[str, Path]:
     if not ranked:
         return {}
     likeliest = sorted(ranked[min(ranked)])
-    if len(likeliest) == 1:
-        split = _split_of(likeliest[0], root)
-        others = {_split_of(path, root): path for paths in ranked.values() for path in paths}
-        return others if split and "" not in others and len(others) > 1 else {"": likeliest[0]}
     by_split = {_split_of(path, root): path for path in likeliest}
+    if len(likeliest) == 1:
+        return {"": likeliest[0]}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]
         raise UserError(f"{root} has {' and '.join(names)}; choose one with dataset.captions=NAME")
@@ -98,22 +103,21 @@ def read_found(root: Path) -> CaptionFile | None:
     Image names are relative to the folder of their caption file, where there is such a photograph.
     """
     files = caption_files(root)
-    joined = CaptionFile("", {})
+    if not files:
+        return None
+    captions, splits, folders, notes = Sentences(), defaultdict[str, list[str]](list), dict[str, str](), list[str]()
+    names = [str(path.relative_to(root)) for path in files.values()]
+    if not names[0].startswith("captions."):
+        notes.append(f"captions: {', '.join(names)}")
     for split, path in files.items():
         file = _relative(read_references(path), path.parent, root)
-        splits = dict(joined.splits)
         for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
-            splits[name] = [*splits.get(name, ()), *images]
-        for image, captions in file.captions.items():
-            joined.captions.setdefault(image, []).extend(captions)
-        notes = (*joined.notes, *file.notes)
-        joined = file._replace(
-            captions=joined.captions, splits=splits, folders={**joined.folders, **file.folders}, notes=notes
-        )
-    names = [str(path.relative_to(root)) for path in files.values()]
-    if names and not names[0].startswith("captions."):
-        joined = joined._replace(notes=(f"captions: {', '.join(names)}", *joined.notes))
-    return joined if files else None
+            splits[name] += images
+        for image, said in file.captions.items():
+            captions.setdefault(image, []).extend(said)
+        folders |= file.folders
+        notes += file.notes
+    return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
 
 
 def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:

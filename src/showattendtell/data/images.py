@@ -20,7 +20,8 @@ from torchvision import io
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, SUFFIXES, CostlyImageError, bounded_open, check_jpeg
+from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, CostlyImageError, bounded_open, check_jpeg
+from showattendtell.data.names import files_below, is_photograph
 from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular
 from showattendtell.settings import ImageLength, is_url
@@ -230,33 +231,18 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
             paths.append(path)
             names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")
             continue
-        files = list(_walk(path))
-        images = [file for file in files if file.suffix.lower() in SUFFIXES]
+        files = list(files_below(path, _refuse_folder))
+        images = list(filter(is_photograph, files))
         if not images:
             raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
-        paths += map(str, images)
-        names += (str(file.relative_to(path)) for file in images)
+        paths += images
+        names += (os.path.relpath(image, path) for image in images)
         others += len(files) - len(images)
     return FoundImages(paths, names, others)
 
 
-def _walk(folder: str) -> Iterator[Path]:
-    """Yield the files in and below a folder."""
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); change its permissions")
-
-    # a link to a folder above this one would lead to everything next to it
-    searched = {(status.st_dev, status.st_ino) for status in map(os.stat, Path(folder).resolve().parents)}
-    for path, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
-        status = os.stat(path)
-        if (status.st_dev, status.st_ino) in searched:
-            folders.clear()
-            continue
-        searched.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(path, name) for name in sorted(files) if not name.startswith("."))
-        yield from filter(Path.is_file, visible)
+def _refuse_folder(error: OSError) -> None:
+    raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); change its permissions")
 
 
 class Frame(NamedTuple):

@@ -136,7 +136,9 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     rejected -= {image for _, image, _, _ in said}
     # images without captions have an entry too
     listed = zip(names.items(), images, strict=True)
-    entries = [(f"{path}, image {id}", name, [], fields) for (id, name), fields in listed if name not in rejected]
+    entries: list[CaptionEntry] = [
+        (f"{path}, image {id}", name, [], fields) for (id, name), fields in listed if name not in rejected
+    ]
     left_out = len(annotations) - len(said)
     notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
     return collect("COCO captions", entries + said, path)._replace(aliases=_aliases(names), notes=notes)
