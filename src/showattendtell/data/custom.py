@@ -21,7 +21,7 @@ from showattendtell.data.formats import PLAIN
 from showattendtell.data.json_formats import read_record
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import inside, photographs
-from showattendtell.data.parsing import CaptionFile, Sentences, is_split_field, read_list
+from showattendtell.data.parsing import is_split_field, read_list
 from showattendtell.data.splits import find_lists, join_restval, with_lists, with_splits, with_validation
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
@@ -81,7 +81,7 @@ def read_custom(
         file = found or read_sidecars(image_folder, folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
-        file = _within(file)
+        file = file.renamed(inside)
         if lists is None and found and not file.splits:
             lists = next(filter(find_lists, (folder, folder / "splits")), None)
         file = with_lists(file, lists, skip_missing) if lists else with_splits(file, {"val": val, "test": test})
@@ -130,25 +130,13 @@ def read_text(
     return read_languages(captions, read)
 
 
-def _within(file: CaptionFile) -> CaptionFile:
-    """Return the file with the names of images as paths in the folder of the images."""
-    captions: Sentences = {}
-    for image, sentences in file.captions.items():
-        captions.setdefault(inside(image), []).extend(sentences)
-    return file._replace(
-        captions=captions, splits={split: list(map(inside, images)) for split, images in file.splits.items()}
-    )
-
-
 def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
     """Return the data set with a note about the images in a folder that it does not name."""
     used = {unicodedata.normalize("NFC", example.path) for example in dataset.examples()}
     unused = [path for path in photographs(folder) if unicodedata.normalize("NFC", path) not in used]
-    if not unused:
-        return dataset
-    names = sorted(str(Path(path).relative_to(folder)) for path in unused)
-    note = f"images without captions, which are not used: {len(unused):,} ({listed(names)})"
-    return dataset._replace(notes=(*dataset.notes, note))
+    names = listed([os.path.relpath(path, folder) for path in unused])
+    notes = [f"images without captions, which are not used: {len(unused):,} ({names})"] if unused else []
+    return dataset._replace(notes=(*dataset.notes, *notes))
 
 
 def write_rows(dataset: Any, cache: Path) -> Path:

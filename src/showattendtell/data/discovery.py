@@ -17,6 +17,7 @@ from showattendtell.data.parsing import (
     read_text,
     words_of,
 )
+from showattendtell.data.splits import SKIP
 from showattendtell.errors import UserError, listed
 
 TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
@@ -124,9 +125,7 @@ def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
     first = next(iter(file.captions), "")
     if folder == root or not (folder / first).is_file() or (root / first).is_file():
         return file
-    place = folder.relative_to(root).as_posix()
-    splits = {split: [f"{place}/{image}" for image in images] for split, images in file.splits.items()}
-    return file._replace(captions={f"{place}/{image}": said for image, said in file.captions.items()}, splits=splits)
+    return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
 
 
 def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
@@ -176,12 +175,12 @@ def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
 
 def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], texts: Set[str]) -> None:
     if not images:
-        packed = sorted(path.name for suffix in ("zip", "tar", "gz", "7z", "rar") for path in root.rglob(f"*.{suffix}"))
+        packed = sorted(path.name for path in root.rglob("*") if path.suffix in (".zip", ".tar", ".gz", ".7z", ".rar"))
         advice = f"unpack {listed(packed)}" if packed else "set dataset.images to the folder of the images"
         raise UserError(f"{folder} holds no images; {advice}")
-    twice = next((names for names in images.values() if len(names) > 1), None)
-    if twice:
-        raise UserError(f"{' and '.join(twice)} in {folder} share the captions of one text; rename one of them")
+    for names in images.values():
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
     without_text = [name for base, [name] in images.items() if base not in texts]
     if len(without_text) == len(images):
         raise UserError(
@@ -193,11 +192,11 @@ def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], text
         raise UserError(
             f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "
             f"{without_text[0]}, which needs a .txt file of its name with one caption per line; give a caption file as "
-            "dataset.captions=..., or skip them with dataset.skip_missing=true"
+            f"dataset.captions=..., or {SKIP}"
         )
     without_image = sorted(texts - images.keys())
     if without_image:
         raise UserError(
             f"texts without an image next to them in {folder}: {len(without_image):,}, first {without_image[0]}; "
-            "add the images, or skip them with dataset.skip_missing=true"
+            f"add the images, or {SKIP}"
         )

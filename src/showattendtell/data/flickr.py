@@ -159,7 +159,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFi
     if file.splits:
         return file
     lists = {split: look_in([path.parent, *folders], name) for split, name in layout.lists.items()}
-    file = file._replace(captions={_with_suffix(image): sentences for image, sentences in file.captions.items()})
+    file = file.renamed(_with_suffix)
     root = shlex.quote(f"dataset.root={folder}")
     fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
     if not any(list_file.exists() for list_file in lists.values()):

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -59,7 +58,7 @@ def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> I
     Raises:
         UserError: as `open_image`.
     """
-    with _reported(name, content), open_content(content, max_pixels=max_pixels) as image:
+    with _reported(name), open_content(content, max_pixels=max_pixels) as image:
         return upright_rgb(image)
 
 
@@ -122,11 +121,8 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
-    """Convert any failure of reading an image to a `UserError`.
-
-    The message describes a file that is not an image, by its content or the file `name`.
-    """
+def _reported(name: str | Path) -> Iterator[None]:
+    """Convert any failure of reading the image `name` to a `UserError`."""
     try:
         yield
     except FileNotFoundError:
@@ -134,20 +130,10 @@ def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
     except CostlyImageError as error:
         raise UserError(f"image {name} {error}") from None
     except Exception as error:  # Pillow's readers have no common error for damaged files
-        reason = getattr(error, "strerror", None) or first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error).removesuffix(".")
         if isinstance(error, UnidentifiedImageError):
-            with BytesIO(content) if content is not None else open(name, "rb") as file:
-                head = file.read(512)
-            if not head.strip(b"\0"):
-                reason = "it begins with zeros, as a broken copy does" if head else "it is empty"
-            elif re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
-                reason = "it is a web page, as a failed download leaves it"
-            else:
-                is_binary = re.search(rb"[\0-\x08\x0e-\x1f]", head)
-                reason = "it is not a known image format" if is_binary else "it is text"
-        raise UserError(
-            f"image {name} cannot be read ({reason.removesuffix('.')}); repair or replace the file"
-        ) from None
+            reason = "it is empty or of no known image format"
+        raise UserError(f"image {name} cannot be read ({reason}); repair or replace the file") from None
 
 
 def _orientation(image: Image.Image) -> int:

@@ -3,7 +3,7 @@
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -94,6 +94,14 @@ class CaptionFile(NamedTuple):
     references: Mapping[str, list[str]] = {}
     folders: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
+
+    def renamed(self, rename: Callable[[str], str]) -> "CaptionFile":
+        """Return the file with other names of its images; those that get the same name become one."""
+        captions: Sentences = {}
+        for image, sentences in self.captions.items():
+            captions.setdefault(rename(image), []).extend(sentences)
+        splits = {split: list(map(rename, images)) for split, images in self.splits.items()}
+        return self._replace(captions=captions, splits=splits)
 
 
 CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
