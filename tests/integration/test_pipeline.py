@@ -134,7 +134,10 @@ def test_one_that_cannot_be_read_stops_a_list_and_may_be_passed_over_in_a_stream
 ):
     (tmp_path / "broken.jpg").write_text("no image")
     photographs = [scenes[0], tmp_path / "broken.jpg", scenes[1]]
-    with pytest.raises(UserError, match="broken.jpg cannot be read .it is text"):
+    with pytest.raises(
+        UserError,
+        match="broken.jpg cannot be read .it is empty or of no known image format",
+    ):
         captioner(photographs)
     faults: list[str] = []
     assert [output.name for output in captioner.stream(photographs, errors=faults)] == [str(scenes[0]), str(scenes[1])]
