@@ -98,17 +98,6 @@ def printed_evaluation(training: Any) -> list[str]:
     return shlex.split(line)[3:]
 
 
-def test_a_picture_of_the_data_replaces_none_and_is_written_once(run: Run, prepared: Any, folder: Path):
-    [picture] = (folder / "cache/data_sets").glob("*.png")
-    drawn, other = picture.read_bytes(), picture.with_stem(f"{picture.stem}-2")
-    picture.write_bytes(b"mine")
-    for _ in range(2):
-        assert f"a picture of the data is {other}\n" in assert_done(run("prepare", *TINY)).out
-    assert (picture.read_bytes(), other.read_bytes()) == (b"mine", drawn)
-    assert {*picture.parent.glob("*.png")} == {picture, other}
-    other.replace(picture)
-
-
 @pytest.mark.slow
 def test_the_printed_command_survives_a_folder_with_spaces_and_equals_signs(run: Run, prepared: Any):
     done = assert_done(run("train", *TINY, "trainer.limit_train_batches=1", "hydra.run.dir='runs/lr=1, a b'"))

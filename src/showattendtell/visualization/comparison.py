@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -84,35 +85,34 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     Raises:
         UserError: all are left out.
     """
-    blocks, notes = [], []
-    by_dataset: dict[str, list[Result]] = {}
-    for result in results:
-        if is_current(result):
-            by_dataset.setdefault(result.dataset, []).append(result)
-        else:
-            notes.append(f"{result.path} is left out: its checkpoint has changed since; evaluate it again")
-    if not by_dataset:
+    current = [result for result in results if is_current(result)]
+    notes = [
+        f"{result.path} is left out: its checkpoint has changed since; evaluate it again"
+        for result in results
+        if result not in current
+    ]
+    if not current:
         raise UserError(notes[0])
-    names = [name for name in DATASETS if name in by_dataset] + sorted(by_dataset.keys() - DATASETS.keys())
-    for name in names:
-        rows = _rows(by_dataset[name], columns)
+    blocks, datasets = [], {result.dataset for result in current}
+    for name in [*filter(datasets.__contains__, DATASETS), *sorted(datasets - DATASETS.keys())]:
+        rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
         published = paper_rows(name).values() if with_paper else ()
         baselines = _baseline_rows([result for row in rows for result in row.results], columns)
         blocks.append(TableBlock(title, (*published, *baselines, *rows)))
-    if with_paper and by_dataset.keys() & TABLE_1.keys():
+    if with_paper and datasets & TABLE_1.keys():
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
 def _describe(result: Result) -> ResultEntry:
     """Return a result with the label of its row and the settings that may distinguish rows of that label."""
-    choices = _common([_flat(model.choices) for model in result.models])
+    choices = _common(model.choices for model in result.models)
     for group in ("attention", "decoder", "decoding", "dataset", "logger"):
         choices.pop(group, None)
     training = {}
-    for key, value in _common([_flat(model.config) for model in result.models]).items():
+    for key, value in _common(model.config for model in result.models).items():
         if key not in NOT_COMPARED and not may_differ(key):
             training[f"validation.{key}" if key.startswith("decoding.") else key] = value
     if training.get("init_from"):  # each seed of a second stage has a folder of its own
@@ -127,8 +127,11 @@ def _describe(result: Result) -> ResultEntry:
 
 def _label(models: Sequence[ModelRecord]) -> str:
     """Return the attention, the decoder if it is not the paper's, and the size of an ensemble."""
-    label = "+".join(dict.fromkeys(str(model.choices.get("attention", "unknown")) for model in models))
-    decoders = "+".join(dict.fromkeys(str(model.choices.get("decoder", "lstm")) for model in models))
+
+    def options(group: str, default: str) -> str:
+        return "+".join(dict.fromkeys(str(model.choices.get(group, default)) for model in models))
+
+    label, decoders = options("attention", "unknown"), options("decoder", "lstm")
     if decoders != "lstm":
         label += f", decoder={decoders}"
     return f"{label}, ensemble of {len(models)}" if len(models) > 1 else label
@@ -145,11 +148,11 @@ def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
     return settings
 
 
-def _common(settings: Sequence[Settings]) -> Settings:
-    """Merge the settings of several models; values that differ are joined by `+`."""
-    merged: Settings = {}
-    for key in dict.fromkeys(key for run_settings in settings for key in run_settings):
-        values = [run_settings.get(key, "-") for run_settings in settings]
+def _common(nodes: Iterable[Mapping[str, Any]]) -> Settings:
+    """Flatten and merge the settings of several models; values that differ are joined by `+`."""
+    settings, merged = list(map(_flat, nodes)), dict[str, str]()
+    for key in chain.from_iterable(settings):
+        values = [own.get(key, "-") for own in settings]
         merged[key] = "+".join(values) if len(set(values)) > 1 else values[0]
     return merged
 
@@ -224,14 +227,11 @@ def _baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Ta
     for name in (CONSTANT, NEAREST, HUMAN):
         different: dict[str, TableRow] = {}
         for result in results:
-            figures = mean_scores([result.baselines.get(name, {})], columns)
-            row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
-            if figures:
+            if figures := mean_scores([result.baselines.get(name, {})], columns):
+                row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
                 different.setdefault(" ".join(map(str, figures.values())), row)
-        if len(different) == 1:
-            rows += [row._replace(label=BASELINES[name]) for row in different.values()]
-        else:
-            rows += different.values()
+        labels = {"label": BASELINES[name]} if len(different) == 1 else {}
+        rows += [row._replace(**labels) for row in different.values()]
     return rows
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home, sha256
 from showattendtell.visualization.pages import EVEN, UNSURE
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, UNGATED, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, UNGATED, fill
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNTIME = "onnxruntime-web"
@@ -77,7 +77,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     folder.mkdir()
     _extract(archive, folder / "onnxruntime", webgpu)
     described = [_write_model(folder, i, model) for i, model in enumerate(models)]
-    shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
+    shutil.copytree(EXAMPLES, folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
     about = [
@@ -89,7 +89,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
         for model in models
     ]
     overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
-    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
+    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False]}
     texts = {
         "index.html": fill(TEMPLATES / "web.html", bytes=total, **page),
         "style.css": fill("style.css"),

@@ -36,7 +36,7 @@ from showattendtell.extensions.serving.server import client_network
 from showattendtell.extensions.serving.traffic import TEXT, Traffic
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
@@ -190,7 +190,6 @@ def add_pages(app: FastAPI) -> None:
         note=service.note,
         beams=MAX_BEAM_SIZE,
         gated=[True, False],
-        examples=EXAMPLES,
     )
     reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS, spell=spell_schema)
     pages = {
@@ -202,7 +201,7 @@ def add_pages(app: FastAPI) -> None:
         "/health": ("application/json", b'{"status":"ok"}'),
         "/favicon.ico": ("image/x-icon", b""),
     }
-    pages |= {f"/examples/{one.file}": ("image/jpeg", (EXAMPLE_FOLDER / one.file).read_bytes()) for one in EXAMPLES}
+    pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
 
     async def page(request: Request) -> Response:
         kind, content = pages[request.scope["path"]]
