@@ -29,7 +29,6 @@ GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.a
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")
 MEGABYTES = 32
 MAX_BEAM_SIZE = 10
-OTHER_STEPS = {"step_argmax", "step_expectation"}
 
 
 class WebModel(NamedTuple):
@@ -83,7 +82,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     about = [
         {
             "name": model.name,
-            "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
+            "hard_attention": False,  # the mode is that of the export
             "languages": list(model.metadata["languages"]),
         }
         for model in models
@@ -104,7 +103,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
         ),
         "worker.js": fill(TEMPLATES / "worker.js", webgpu=webgpu),
         **{name: fill(TEMPLATES / name) for name in ("captioner.js", "icon.svg")},
-        "manifest.webmanifest": json.dumps(_manifest(models[0].name), indent=1),
+        "manifest.webmanifest": fill(TEMPLATES / "manifest.webmanifest", name=models[0].name),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -155,16 +154,3 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
                 (folder / name).write_bytes(content)
     for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
-
-
-def _manifest(name: str) -> dict[str, Any]:
-    return {
-        "name": "Describe a photograph",
-        "short_name": "Describe",
-        "description": f"Captions photographs with {name}, on this device.",
-        "start_url": "./",
-        "display": "standalone",
-        "background_color": "#f4f3f0",
-        "theme_color": "#f4f3f0",
-        "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}],
-    }
