@@ -230,8 +230,8 @@ def _baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Ta
             if figures := mean_scores([result.baselines.get(name, {})], columns):
                 row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
                 different.setdefault(" ".join(map(str, figures.values())), row)
-        labels = {"label": BASELINES[name]} if len(different) == 1 else {}
-        rows += [row._replace(**labels) for row in different.values()]
+        for row in different.values():
+            rows.append(row if len(different) > 1 else row._replace(label=BASELINES[name]))
     return rows
 
 

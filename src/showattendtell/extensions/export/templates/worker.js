@@ -19,13 +19,13 @@ async function read(address, report) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function open({name, folder, files}, gpu, report) {
+async function open({name, folder, graphs: names}, gpu, report) {
   const card = JSON.parse(new TextDecoder().decode(await read(`${folder}/captioner.json`, report)));
   const graphs = {};
-  for (const [graph, file] of Object.entries(files)) {
+  for (const graph of names) {
     // each step of the decoder is small: on a GPU it would wait for the transfers
     const executionProviders = gpu && graph === "encode" ? ["webgpu", "wasm"] : ["wasm"];
-    const session = await ort.InferenceSession.create(await read(`${folder}/${file}`, report), {executionProviders});
+    const session = await ort.InferenceSession.create(await read(`${folder}/${graph}.onnx.gz`, report), {executionProviders});
     graphs[graph] = async (...arrays) => {
       const tensors = arrays.map(({data, dims}) => new ort.Tensor(TYPES[data.constructor.name], data, dims));
       const given = await session.run(Object.fromEntries(session.inputNames.map((input, n) => [input, tensors[n]])));
