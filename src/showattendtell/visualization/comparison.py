@@ -1,5 +1,6 @@
 """Compare results: rows of tables, the paper's Table 1, baselines, and notes on what cannot be compared."""
 
+import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,31 +15,8 @@ from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, 
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
 
-TABLE_1 = {
-    "flickr8k": {
-        "Google NIC": "63 41 27 - - (other split, ensemble)",
-        "Log Bilinear": "65.6 42.4 27.7 17.7 17.31",
-        "Soft-Attention": "67 44.8 29.9 19.5 18.93",
-        "Hard-Attention": "67 45.7 31.4 21.3 20.30",
-    },
-    "flickr30k": {
-        "Google NIC": "66.3 42.3 27.7 18.3 - (ensemble)",
-        "Log Bilinear": "60.0 38 25.4 17.1 16.88",
-        "Soft-Attention": "66.7 43.4 28.8 19.1 18.49",
-        "Hard-Attention": "66.9 43.9 29.6 19.9 18.46",
-    },
-    "coco": {
-        "CMU/MS Research": "- - - - 20.41 (AlexNet)",
-        "MS Research": "- - - - 20.71 (AlexNet, other split)",
-        "BRNN": "64.2 45.1 30.4 20.3 -",
-        "Google NIC": "66.6 46.1 32.9 24.6 - (ensemble)",
-        "Log Bilinear": "70.8 48.9 34.4 24.3 20.03",
-        "Soft-Attention": "70.7 49.2 34.4 24.3 23.90",
-        "Hard-Attention": "71.8 50.4 35.7 25.0 23.04",
-    },
-}
-"""The paper's Table 1: the figures of each model in the order of `COLUMNS` as printed (x 100, BLEU without brevity
-penalty, `-` where the paper has none), and the content of its footnotes."""
+PAPER = Path(__file__).with_name("paper.csv")
+"""The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
 """The data sets of the paper in its order, and their names there."""
@@ -101,7 +79,7 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
         published = paper_rows(name).values() if with_paper else ()
         baselines = _baseline_rows([result for row in rows for result in row.results], columns)
         blocks.append(TableBlock(title, (*published, *baselines, *rows)))
-    if with_paper and datasets & TABLE_1.keys():
+    if with_paper and datasets & DATASETS.keys():
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
@@ -211,13 +189,12 @@ def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) 
 def paper_rows(dataset: str) -> dict[str, TableRow]:
     """Return the rows of the paper's Table 1 for a data set, by model."""
     rows = {}
-    for model, row in TABLE_1.get(dataset, {}).items():
-        figures, bracket, remark = row.partition(" (")
-        scores = {}
-        for column, text in zip(COLUMNS, figures.split(), strict=True):
-            if text != "-":
-                scores[column] = TableValue(float(text), digits=len(text.partition(".")[2]))
-        rows[model] = TableRow(f"paper: {model}{bracket}{remark}", scores)
+    for row in csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines()):
+        if row["dataset"] == dataset:
+            remark = f" ({row['remark']})" if row["remark"] else ""
+            figures = {column: row[column] for column in COLUMNS if row[column]}
+            scores = {name: TableValue(float(x), digits=len(x.partition(".")[2])) for name, x in figures.items()}
+            rows[row["model"]] = TableRow(f"paper: {row['model']}{remark}", scores)
     return rows
 
 

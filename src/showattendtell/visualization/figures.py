@@ -87,19 +87,16 @@ class FontFinder:
         Prints a note when it first meets a character that no font has.
         """
         needed = set(filter(str.isprintable, text)) - self._missing - {" "}
-        for file in self.files:
-            needed -= characters(file, needed)
+        needed = needed.difference(*map(characters, self.files))
         if needed:
-            self._search(needed)
-        return self.files
-
-    def _search(self, needed: set[str]) -> None:
-        """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
-        coverage = {file: characters(file, needed) for file in map(Path, font_manager.findSystemFonts())}
-        for file in sorted(coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)):
-            if coverage[file] & needed:
-                self.files.append(file)
-                needed = needed - coverage[file]
+            coverage = {file: characters(file) & needed for file in map(Path, font_manager.findSystemFonts())}
+            # those that have the most come first; of a family rather the regular one
+            for file in sorted(
+                coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)
+            ):
+                if coverage[file] & needed:
+                    self.files.append(file)
+                    needed -= coverage[file]
         if needed and not self._missing:
             note = (
                 f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
@@ -107,6 +104,7 @@ class FontFinder:
             )
             Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
         self._missing |= needed
+        return self.files
 
 
 finder = cache(FontFinder)
@@ -122,13 +120,14 @@ def find_font(name: str) -> Path:
         raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
 
 
-def characters(file: Path, needed: set[str]) -> set[str]:
-    """Return the wanted characters that a font has; none for a bitmap font and a file that cannot be read."""
+@cache
+def characters(file: Path) -> set[str]:
+    """Return the characters that a font has; none for a bitmap font and a file that cannot be read."""
     try:
         font = FT2Font(str(file))
     except (OSError, RuntimeError):
         return set()
-    return {character for character in needed if font.get_char_index(ord(character))} if font.scalable else set()
+    return set(map(chr, font.get_charmap())) if font.scalable else set()
 
 
 def families(text: str) -> list[str]:
@@ -145,6 +144,5 @@ def _family(file: Path) -> str:
 
 def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
     """Return the font that has the most characters of the text."""
-    needed = set(text)
-    file = max(finder().covering(text), key=lambda file: len(characters(file, needed)))
+    file = max(finder().covering(text), key=lambda file: len(characters(file) & set(text)))
     return ImageFont.truetype(str(file), size)
