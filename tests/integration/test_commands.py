@@ -79,21 +79,6 @@ def printed_evaluation(training: Any) -> list[str]:
     return shlex.split(line)[3:]
 
 
-def test_prepare_a_second_time_computes_nothing_and_replaces_no_picture(run: Run, prepared: Any, folder: Path):
-    [store] = store_of(prepared).rglob("store.json")
-    before = store.stat().st_mtime_ns
-    [picture] = (folder / "cache/data_sets").glob("*.png")
-    drawn, other = picture.read_bytes(), picture.with_stem(f"{picture.stem}-2")
-    picture.write_bytes(b"mine")
-    done = assert_done(run("prepare", *TINY))
-    assert f"a picture of the data is {other}\n" in done.out
-    assert store.stat().st_mtime_ns == before
-    assert "images/s" not in done.err
-    assert (picture.read_bytes(), other.read_bytes()) == (b"mine", drawn)
-    assert {*picture.parent.glob("*.png")} == {picture, other}
-    other.replace(picture)
-
-
 @pytest.mark.slow
 def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folder: Path):
     assert_done(run("train", *TINY, "hydra.run.dir=runs/again"))

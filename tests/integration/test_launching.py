@@ -151,7 +151,7 @@ def test_prepare_on_two_machines_writes_the_store_of_one_process(
     assert_all_done(first, second)
     [store] = (tmp_path / "cache/features").glob("*/*")
     assert content(store) == content(folder / "cache" / store.relative_to(tmp_path / "cache"))
-    assert [done.out.count("a picture of the data is") for done in (first, second)] == [1, 0]
+    assert [done.out.count("vocabulary: ") for done in (first, second)] == [1, 0]
 
 
 @pytest.mark.slow
