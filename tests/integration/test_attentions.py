@@ -79,7 +79,6 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
             ["attention=hard", "loss.supervision_weight=0.5"],
             ["attention=multihead"],
             ["attention=adaptive", "attention/score=cosine"],
-            ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
             ["attention=hard", "variant=arctic", "attention.score.width=8"],
             ["decoder=nic"],
             ["decoder=log_bilinear", "decoder.window=3"],
@@ -110,7 +109,6 @@ FAULTS = [
     (["attention=adaptive", "attention/score=multihead"], ["needs a score with one head"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
     (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
-    (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
     (["attention=soft", "attention.num_samples=3"], ["there is no setting attention.num_samples"]),
     *cases("FAULTS").values(),
 ]
