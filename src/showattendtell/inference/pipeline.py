@@ -18,7 +18,7 @@ from showattendtell.data.images import Photograph, as_image, find_images, name_o
 from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
+from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import (
     BUNDLED,
@@ -26,7 +26,6 @@ from showattendtell.inference.loading import (
     load_models,
     save_model_folder,
 )
-from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
