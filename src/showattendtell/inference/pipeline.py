@@ -241,7 +241,10 @@ def load(
     for name in search:
         if name not in known:
             raise UserError(f"load has no argument {name}{did_you_mean(name, known)}")
-    chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
+    try:
+        chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
+    except ValueError as error:
+        raise UserError(str(error)) from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
     with paused_collection():
         models = load_models(paths, str(device), chosen, attention)
