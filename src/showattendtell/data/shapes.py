@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -96,11 +97,10 @@ def read_shapes(
     for split, size in sizes.items():
         examples = []
         for number in range(size):
-            rng = _rng(seed, split, number)
+            rng, file = _rng(seed, split, number), _file_name(split, number)
             scene = compose_scene(rng)
             [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
             captions = describe_scene(scene, np.random.default_rng(of_captions))
-            file = _file_name(split, number)
             examples.append(Example(file, f"{folder}/{file}", captions))
         splits[split] = tuple(examples)
     return Dataset(name, splits)
@@ -111,10 +111,10 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    numbers = [(split, number) for split, size in sizes.items() for number in range(size)]
-    for split, number in track(numbers, description="drawing shapes"):
-        rng = _rng(seed, split, number)
-        draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
+    for split, size in sizes.items():
+        for number in track(range(size), description=f"drawing shapes ({split})"):
+            rng = _rng(seed, split, number)
+            draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
     unfinished.rename(folder)
 
 
@@ -221,19 +221,14 @@ def _background(kind: str, rng: np.random.Generator) -> Image.Image:
     image = Image.new("RGB", (side, side), tuple(map(int, tone)))
     pen, ink = ImageDraw.Draw(image), tuple(map(int, other))
     step = int(rng.integers(10, 20)) * FINENESS
-    cells = [(x, y) for x in range(0, side, step) for y in range(0, side, step)]
-    if kind == "striped":
-        for x in range(0, side, 2 * step):
-            pen.rectangle((x, 0, x + step - 1, side), fill=ink)
-    elif kind == "checkered":
-        for x, y in cells:
-            if (x + y) // step % 2:
-                pen.rectangle((x, y, x + step - 1, y + step - 1), fill=ink)
-    elif kind == "spotted":
-        for x, y in cells:
-            pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
-    elif kind == "cloudy":
+    if kind == "cloudy":
         noise = Image.fromarray(rng.integers(0, 256, size=(6, 6), dtype=np.uint8))
         coarse = noise.resize((side, side), Image.Resampling.BICUBIC)
         image.paste(Image.new("RGB", (side, side), ink), mask=coarse.filter(ImageFilter.GaussianBlur(4 * FINENESS)))
+    for x, y in itertools.product(range(0, side, step), repeat=2):
+        column, row = x // step, y // step
+        if kind == "spotted":
+            pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
+        elif (kind == "striped" and column % 2 == 0) or (kind == "checkered" and (column + row) % 2):
+            pen.rectangle((x, y, x + step - 1, y + step - 1), fill=ink)
     return image

@@ -292,17 +292,15 @@ class TargetMaker(NamedTuple):
         """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
         rows, columns = self.grid
         frames = self.frames(positions, draw)
-        indices, grid_boxes, mirrored = list[int](), list[NDArray](), list[int]()
+        indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
         for row, caption in enumerate(captions):
-            seen, mirror = frames[image_index[row]]
+            seen, is_mirrored = frames[image_index[row]]
             for word, boxes in self.boxes.of_caption(caption):
-                mirrored += [len(indices)] * mirror
                 indices.append(row * steps + word)
-                grid_boxes.append(boxes_on_grid(boxes, seen, rows, columns))
-        padded = np.zeros((len(indices), max(map(len, grid_boxes), default=0), 4))  # empty boxes cover nothing
-        for i, boxes in enumerate(grid_boxes):
-            padded[i, : len(boxes)] = boxes
-        areas = covered_areas(padded, rows, columns)
+                grid_boxes.append(torch.from_numpy(boxes_on_grid(boxes, seen, rows, columns)))
+                mirrored.append(is_mirrored)
+        padded = pad_sequence(grid_boxes, batch_first=True).numpy() if indices else np.zeros((0, 0, 4))
+        areas = covered_areas(padded, rows, columns)  # empty boxes cover nothing
         areas[mirrored] = areas[mirrored][:, :, ::-1]
         areas = areas.reshape(len(indices), rows * columns)
         totals = areas.sum(axis=1)

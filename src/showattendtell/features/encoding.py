@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -65,29 +65,25 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
         raise UserError(f"features.engine={name} computes in float32; leave features.precision={precision} out")
     if missing := lacks_onnx():
         raise UserError(f"features.engine=onnxruntime needs {missing}")
-    message = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
-        session = _open_session(encoder, example)
+        graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
+        session = open_session(graph.model_proto.SerializeToString())
+
+        def run(pixels: Tensor) -> Tensor:
+            parts = [session.run(None, {"pixels": part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
+            return torch.cat([torch.from_numpy(part) for part in parts])
+
+        expected = _run_by_torch(encoder, "float32")(example)
+        difference = ((run(example) - expected).norm() / expected.norm()).item()
     except Exception as error:
-        raise UserError(message.format(reason_of(error))) from None
-    [input_name] = [input_name.name for input_name in session.get_inputs()]
-
-    def run(pixels: Tensor) -> Tensor:
-        parts = [session.run(None, {input_name: part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
-        return torch.cat([torch.from_numpy(part) for part in parts])
-
-    expected = _run_by_torch(encoder, "float32")(example)
-    difference = ((run(example) - expected).norm() / expected.norm()).item()
-    if not difference <= 1e-3:
-        raise UserError(message.format(f"its grids differ from torch's by {100 * difference:.1f} %"))
-    return run
-
-
-def _open_session(encoder: Encoder, example: Tensor) -> Any:
-    graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
-    return open_session(graph.model_proto.SerializeToString())
+        reason = reason_of(error)
+    else:
+        if difference <= 1e-3:
+            return run
+        reason = f"its grids differ from torch's by {100 * difference:.1f} %"
+    raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
 @dataclass(frozen=True)
@@ -159,4 +155,4 @@ def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, l
     """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
     errors = {i: item for i, (_, item) in enumerate(items) if isinstance(item, UserError)}
     pixels = {i: item for i, (_, item) in enumerate(items) if isinstance(item, Tensor)}
-    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0, 3, 1, 1), list(pixels), errors
+    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0), list(pixels), errors

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,14 +34,14 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    read_record,
+    read_records,
     record_file,
     shard_bytes,
     shard_file,
     shard_header,
     unpack,
 )
-from showattendtell.runtime.files import write_json
+from showattendtell.runtime.files import write_errors, write_json
 
 PLAN = "plan.json"
 
@@ -103,16 +103,9 @@ Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
 """Encodes batches of images, which are given by their names and may be requested ahead."""
 
 
-@contextmanager
-def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
+def report_write_errors(path: Path, plan: StorePlan) -> AbstractContextManager[None]:
     """Convert an error of writing, such as a full disk, to `UserError`."""
-    try:
-        yield
-    except OSError as error:
-        needed = decimal(plan.num_bytes)
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); it needs {needed}; set cache to a folder on another disk"
-        ) from None
+    return write_errors(path, f"it needs {decimal(plan.num_bytes)}; set cache to a folder on another disk")
 
 
 class ShardWriter:
@@ -236,11 +229,15 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     """
     file, described = path / PLAN, plan.describe()
     with report_write_errors(path, plan):
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
         if not is_finished(path) and not file.exists():
             write_json(described, file)
     with suppress(FileNotFoundError):  # another process has finished the store
-        if _read_plan(file) != described:
+        try:
+            is_same = json.loads(file.read_bytes()) == described
+        except ValueError:
+            is_same = False
+        if not is_same:
             raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
     if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
         raise UserError(
@@ -255,12 +252,6 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
             time.sleep(0.2)  # other processes write the remaining shards
 
 
-def _read_plan(file: Path) -> Any:
-    with suppress(ValueError):
-        return json.loads(file.read_bytes())
-    return None
-
-
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete shards of a store."""
     return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
@@ -268,7 +259,7 @@ def count_written(path: Path, plan: StorePlan) -> int:
 
 def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
-    records = [read_record(path, number) for number in range(shards)]
+    records = read_records(path, shards)
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     error = (lost / whole) ** 0.5 if whole else 0.0
     content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}
