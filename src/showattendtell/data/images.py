@@ -309,23 +309,6 @@ class Preprocessing(NamedTuple):
         return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
 
 
-class ImageFiles(torch.utils.data.Dataset):
-    """Data set of pairs (position, preprocessed pixels), with a `UserError` instead of pixels for unreadable images."""
-
-    def __init__(self, paths: Sequence[str], preprocessing: Preprocessing):
-        self.paths = list(paths)
-        self.preprocessing = preprocessing
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, position: int) -> tuple[int, Tensor | UserError]:
-        try:
-            return position, self.preprocessing(read_pixels(self.paths[position]))
-        except UserError as error:
-            return position, error
-
-
 Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor
 """A photograph: the path of a file, its content, an open file, a Pillow image, or pixels.
 

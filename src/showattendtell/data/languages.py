@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.assembly import map_captions
+from showattendtell.data.assembly import map_captions, map_examples
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.errors import UserError, did_you_mean
@@ -88,11 +88,10 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
         hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
 
-    splits = {}
-    for split, examples in dataset.splits.items():
-        chosen = [e._replace(captions=tuple(c for c in e.captions if c.language == language)) for e in examples]
-        splits[split] = tuple(example for example in chosen if example.captions)
-    return dataset._replace(splits=splits)
+    spoken = map_examples(
+        dataset, lambda e: e._replace(captions=tuple(caption for caption in e.captions if caption.language == language))
+    )
+    return spoken.without(example.image for example in spoken.examples() if not example.captions)
 
 
 def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:

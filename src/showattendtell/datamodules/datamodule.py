@@ -126,10 +126,9 @@ class CaptionDataModule(lightning.LightningDataModule):
             self._open(dataset, vocabulary, source)
 
     def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: ImageSourceFactory) -> None:
-        train, val = dataset.split("train"), dataset.split("val")
+        train = dataset.split("train")
         self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
         self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
-        self.val_captions = CaptionDataset(val, vocabulary, source(val))
         self.val_images = self._images_of("val")
 
     def add_targets(self, grid: tuple[int, int]) -> None:
@@ -174,14 +173,11 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        return self._evaluation_loaders(self.val_captions, self.val_images)
+        return self._evaluation_loaders("val", self.val_images)
 
     def test_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        assert self.dataset is not None
-        test = self.dataset.split("test")
-        captions = CaptionDataset(test, self.vocabulary, self._source(test))
-        return self._evaluation_loaders(captions, self._images_of("test"))
+        return self._evaluation_loaders("test", self._images_of("test"))
 
     def _images_of(self, split: str) -> ImageDataset:
         """Return the images of a split to caption; with several languages, those with captions in the first one, and
@@ -195,7 +191,10 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Return the loader of the images of the test split."""
         return self.test_dataloader()[1]
 
-    def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
+    def _evaluation_loaders(self, split: str, images: ImageDataset) -> list[DataLoader]:
+        assert self.dataset is not None
+        examples = self.dataset.split(split)
+        captions = CaptionDataset(examples, self.vocabulary, self._source(examples))
         size = BatchSize(self._size.captions)
         buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)

@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from showattendtell.data.images import ImageFiles
+from showattendtell.data.augmentation import view_of
+from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
 from showattendtell.features.store import FileStamp
-from showattendtell.features.views import view_of
 from showattendtell.features.writer import BATCH_SIZE, EncodedBatch
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device
@@ -110,24 +110,22 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        files = ImageFiles(list(self.paths.values()), self.encoder.preprocessing)
-        positions = {image: position for position, image in enumerate(self.paths)}
         named, requested = itertools.tee(batches)
         loader = DataLoader(
-            files,
-            batch_sampler=([positions[image] for image in images] for images in requested),
+            ImageFiles(self.encoder.preprocessing),
+            batch_sampler=([self.paths[image] for image in images] for images in requested),
             collate_fn=_collate,
-            num_workers=self.readers if len(files) > BATCH_SIZE else 0,
+            num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
         with self._on_device():
-            for images, (pixels, places, errors) in zip(named, loader, strict=True):
-                skipped = {images[place]: str(error) for place, error in errors.items()}
-                for reason in skipped.values():
-                    if not self.skip_unreadable:
-                        raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
-                readable = [images[place] for place in places]
+            for images, (pixels, errors) in zip(named, loader, strict=True):
+                skipped = {image: error for image, error in zip(images, errors, strict=True) if error}
+                if skipped and not self.skip_unreadable:
+                    reason = next(iter(skipped.values()))
+                    raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
+                readable = [image for image in images if image not in skipped]
                 views = [self._run(view_of(pixels, readable, view)) for view in range(self.views) if readable]
                 grids = torch.stack(views, dim=1) if views else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
@@ -151,8 +149,20 @@ class ImageEncoding:
         return start_engine(self.encoder, self.engine, self.precision)
 
 
-def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
-    """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
-    errors = {i: item for i, (_, item) in enumerate(items) if isinstance(item, UserError)}
-    pixels = {i: item for i, (_, item) in enumerate(items) if isinstance(item, Tensor)}
-    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0), list(pixels), errors
+class ImageFiles(Dataset):
+    """Data set of preprocessed pixels by the path of their file, with the error instead for an unreadable one."""
+
+    def __init__(self, preprocessing: Preprocessing):
+        self.preprocessing = preprocessing
+
+    def __getitem__(self, path: str) -> Tensor | str:
+        try:
+            return self.preprocessing(read_pixels(path))
+        except UserError as error:
+            return str(error)
+
+
+def _collate(items: Sequence[Tensor | str]) -> tuple[Tensor, list[str]]:
+    """Collate the items of a batch: pixels of the readable images, and the error of each image, which may be empty."""
+    pixels = [item for item in items if isinstance(item, Tensor)]
+    return torch.stack(pixels) if pixels else torch.zeros(0), [item if isinstance(item, str) else "" for item in items]

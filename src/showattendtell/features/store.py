@@ -305,14 +305,13 @@ class FeatureStore:
         size = self._grid.itemsize
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         grids = (rows.numpy() - self._firsts[shards]) * self.views + views.numpy()
-        offsets = (self._headers[shards] + grids * size).tolist()
+        places = list(zip(shards.tolist(), (self._headers[shards] + grids * size).tolist(), strict=True))
         content = np.empty((len(rows), size), np.uint8)
         try:
-            files = [self._open(shard) for shard in shards.tolist()]
-            for file, offset in zip(files, offsets, strict=True):  # the disk can then read all grids at once
-                fadvise(file, "WILLNEED", offset, size)
-            for file, offset, shard, buffer in zip(files, offsets, shards, content, strict=True):
-                if os.preadv(file, [buffer.data], offset) != size:
+            for shard, offset in places:  # the disk can then read all grids at once
+                fadvise(self._open(shard), "WILLNEED", offset, size)
+            for (shard, offset), buffer in zip(places, content, strict=True):
+                if os.preadv(self._open(shard), [buffer.data], offset) != size:
                     raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
         except OSError as error:
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None

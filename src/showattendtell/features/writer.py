@@ -113,16 +113,20 @@ class ShardWriter:
 
     Args:
         lock: the open file whose lock reserves the shard; closed with the writer.
+
+    Attributes:
+        batches: the images of each batch.
     """
 
     def __init__(self, path: Path, plan: StorePlan, number: int, lock: Any):
         self._path, self._plan, self._number, self._lock = path, plan, number, lock
-        self._images = plan.shards[number]
+        images = plan.shards[number]
+        self.batches = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
+        self._left = deque(self.batches)
         self._partial = shard_file(path, number).with_suffix(".part")
-        self._record = ShardRecord(images=list(self._images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
-        self._written = 0
+        self._record = ShardRecord(images=list(images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
         self._file = self._partial.open("wb")
-        self._append(shard_header(plan.settings, len(self._images)))
+        self._append(shard_header(plan.settings, len(images)))
 
     @classmethod
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
@@ -135,11 +139,6 @@ class ShardWriter:
         lock.close()
         return None
 
-    @property
-    def batches(self) -> list[Sequence[str]]:
-        """The images of each batch."""
-        return [self._images[start : start + BATCH_SIZE] for start in range(0, len(self._images), BATCH_SIZE)]
-
     def write(self, encoded: EncodedBatch) -> None:
         """Write the next batch; after the last one, complete the shard.
 
@@ -147,7 +146,7 @@ class ShardWriter:
             UserError: values are too large for the data type, or the disk is full.
         """
         settings, record = self._plan.settings, self._record
-        images = self.batches[self._written]
+        images = self._left.popleft()
         stored = np.zeros((len(images), settings["views"]), grid_type(settings))
         if encoded.images:
             grids = encoded.grids.flatten(0, 1)
@@ -165,8 +164,7 @@ class ShardWriter:
         self._append(stored.tobytes())
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
-        self._written += 1
-        if self._written == len(self.batches):
+        if not self._left:
             self._file.close()
             self._partial.rename(shard_file(self._path, self._number))
             write_json(record.model_dump(), record_file(self._path, self._number))
