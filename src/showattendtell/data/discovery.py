@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
 from showattendtell.data.names import Names, files_below, is_photograph, photographs
 from showattendtell.data.parsing import (
-    CAPTION_FIELDS,
+    COLUMNS,
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
@@ -33,7 +33,7 @@ DEEPEST = 3
 START = 2**16
 """Bytes at both ends of a file that are searched for captions."""
 
-_HAS_CAPTIONS = re.compile(rf'"({"|".join(CAPTION_FIELDS)})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
+_HAS_CAPTIONS = re.compile(rf'"({COLUMNS["caption"].replace(" ", "|")})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
 _BY_IMAGE = re.compile(r'\s*\{\s*"[^"]+\.(jpe?g|png|webp)"\s*:', re.IGNORECASE)
 
 

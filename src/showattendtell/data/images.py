@@ -221,7 +221,7 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
         images = list(filter(is_photograph, files))
         if not images:
             raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
-        paths += images
+        paths += (str(Path(image)) for image in images)  # without "./"
         names += (os.path.relpath(image, path) for image in images)
         others += len(files) - len(images)
     return FoundImages(paths, names, others)

@@ -62,11 +62,11 @@ def with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
     """Return the file with splits, and a note if it had none: those of folders such as `train`, or of a hash."""
     if file.splits:
         return file
-    split_of = {
-        image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in file.captions
-    }
-    if len({*split_of.values()} - {""}) > 1:
-        splits = {split: [image for image in split_of if split_of[image] == split] for split in split_of.values()}
+    splits = dict[str, list[str]]()
+    for image in file.captions:
+        named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
+        splits.setdefault(next(named, ""), []).append(image)
+    if len(splits.keys() - {""}) > 1:
         if "" in splits:
             raise UserError(
                 f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"

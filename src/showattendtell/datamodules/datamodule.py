@@ -294,20 +294,19 @@ class ReaderDataModule(CaptionDataModule):
         **options: Any,
     ):
         super().__init__(None, None, None, batch_size, seed, **options)
-        self._read, self._skip_unreadable = read, skip_unreadable
-        self._given_vocabulary, self._tokenizer, self._vocabulary_size = vocabulary, tokenizer, vocabulary_size
-        self._cache, self._augmentation = cache_folder(cache), augmentation
+        self._read, self._given_vocabulary, self._tokenizer = read, vocabulary, tokenizer
+        self._vocabulary_size, self._cache = vocabulary_size, cache_folder(cache)
         self._extraction = extraction or Extraction()
         if self.cache_on_device and self._extraction.views > 1:
             raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
         name = encoder or DEFAULT_NETWORK
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
+        self._settings = (self._extraction, augmentation, seed, skip_unreadable)
 
     @cached_property
     def _images(self) -> tuple[ImageSourceFactory, Dataset]:
         """The image source and the readable part of the data set; missing grids are computed and stored."""
-        settings = (self._extraction, self._augmentation, self._seed, self._skip_unreadable)
-        return open_source(self._read(), self.encoder, self._cache / "features", *settings)
+        return open_source(self._read(), self.encoder, self._cache / "features", *self._settings)
 
     def prepare_data(self) -> None:
         """Check the data set and store the grids of its images; called by Lightning in one process."""
@@ -317,13 +316,12 @@ class ReaderDataModule(CaptionDataModule):
         """Read the data set and build the vocabulary; every stage loads all splits."""
         if self.dataset is None:
             source, dataset = self._images
-            vocabulary = self._given_vocabulary or self._build_vocabulary(dataset)
+            vocabulary = self._given_vocabulary
+            if vocabulary is None:
+                tokenizer = self._tokenizer or PlainTokenizer()
+                captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
+                vocabulary = Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
             self._open(tokenized(dataset, vocabulary.tokenizer), vocabulary, source)
-
-    def _build_vocabulary(self, dataset: Dataset) -> Vocabulary:
-        tokenizer = self._tokenizer or PlainTokenizer()
-        captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
-        return Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `evaluate` opens the same images; `dataset` is None if the reader cannot be
