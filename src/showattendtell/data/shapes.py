@@ -18,15 +18,23 @@ from showattendtell.settings import NonNegativeInt, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 COLORS = {
-    "red": (214, 40, 40),
-    "green": (46, 140, 62),
-    "blue": (38, 84, 214),
-    "yellow": (244, 204, 36),
-    "purple": (128, 52, 160),
-    "orange": (244, 130, 32),
-    "black": (24, 24, 24),
-    "white": (250, 250, 250),
+    "red": "#d62828",
+    "green": "#2e8c3e",
+    "blue": "#2654d6",
+    "yellow": "#f4cc24",
+    "purple": "#8034a0",
+    "orange": "#f48220",
+    "black": "#181818",
+    "white": "#fafafa",
 }
+OUTLINES = {
+    "square": "-0.85,-0.85 0.85,-0.85 0.85,0.85 -0.85,0.85",
+    "triangle": "0,-0.95 1,0.85 -1,0.85",
+    "diamond": "0,-1 0.75,0 0,1 -0.75,0",
+    "cross": "0.33,-1 0.33,-0.33 1,-0.33 1,0.33 0.33,0.33 0.33,1 -0.33,1 -0.33,0.33 -1,0.33 -1,-0.33 -0.33,-0.33 "
+    "-0.33,-1",
+}
+"""The corners of shapes with straight sides, as of a polygon in SVG."""
 SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
 SIDE = 128
@@ -198,16 +206,9 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
 
 def outline(shape: str) -> list[tuple[float, float]]:
     """Return the corners of a shape, x to the right and y downwards, from -1 to 1."""
-    if shape == "square":
-        return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
-    if shape == "triangle":
-        return [(0, -0.95), (1, 0.85), (-1, 0.85)]
-    if shape == "diamond":
-        return [(0, -1), (0.75, 0), (0, 1), (-0.75, 0)]
-    if shape == "cross":
-        quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
-        turns = [(1, 0), (0, 1), (-1, 0), (0, -1)]  # cosine and sine of each quarter turn
-        return [(x * cos - y * sin, x * sin + y * cos) for cos, sin in turns for x, y in quarter]
+    if shape in OUTLINES:
+        corners = [map(float, corner.split(",")) for corner in OUTLINES[shape].split()]
+        return [(x, y) for x, y in corners]
     radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72  # a circle is a polygon of 72 corners
     angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]

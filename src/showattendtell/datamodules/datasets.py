@@ -57,11 +57,9 @@ View = Literal["plain", "mirrored", "drawn"]
 """View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
 
 
-class ImageSourceFactory(Protocol):
-    """Function from examples to their image source."""
-
-    def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        """Return the image source of a split, in which an image has the position of its example."""
+ImageSourceFactory = Callable[..., ImageSource]
+"""Function of the examples of a split, and a `View` of them, that returns their image source. An image has the position
+of its example."""
 
 
 class GridSource:
@@ -242,6 +240,9 @@ class PackedRows:
 
 class PackedTokens(PackedRows):
     """Tokens of N captions, in 4 bytes per token and 8 per caption."""
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return map(self.__getitem__, range(len(self)))
 
     @property
     def lengths(self) -> NDArray[np.int64]:
