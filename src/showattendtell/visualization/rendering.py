@@ -68,9 +68,12 @@ def escape_markdown(value: Any) -> Any:
     return re.sub(r"[\\`*<|]|\](?=[(\[:])|&(?=#?\w+;)|:(?=//)|(?<=www)\.|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
+LATEX = {**str.maketrans(LATEX_ESCAPE_RULES), ord("±"): r"$\pm$"}
+
+
 def escape_latex(value: Any) -> Any:
     """Escape the characters that are markup in LaTeX."""
-    return value.translate(str.maketrans({**LATEX_ESCAPE_RULES, "±": r"$\pm$"})) if isinstance(value, str) else value
+    return value.translate(LATEX) if isinstance(value, str) else value
 
 
 ESCAPES = {".md": escape_markdown, ".tex": escape_latex}

@@ -1,6 +1,7 @@
 """Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML; and the scores of
 attention by their names in result files."""
 
+import csv
 import json
 import os
 import sys
@@ -18,58 +19,24 @@ from showattendtell.errors import UserError, printable
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
-from showattendtell.visualization.rendering import fill
+from showattendtell.visualization.rendering import FOLDER, fill
 from showattendtell.visualization.result_files import Result, run_name
 
 Labels = Mapping[str, tuple[str, str]]
 
-HEADINGS = {
-    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "pointing_game": "pointing game",
-    "attention_correctness": "correctness",
-    "attention_entropy": "entropy",
-    "attention_movement": "movement",
-    "attention_rank_correlation": "rank correlation",
-    "attention_magnitude_correlation": "rank correlation, absolute",
-    "attention_top_tenth": "top tenth",
-    "attention_magnitude_top_tenth": "top tenth, absolute",
-    "attention_deletion": "deletion",
-    "attention_insertion": "insertion",
-    "chair_i": "CHAIR-i",
-    "chair_s": "CHAIR-s",
-    "grounding_f1_all": "F1-all",
-    "grounding_f1_loc": "F1-loc",
-    "distinct_captions": "distinct captions",
-    "training_minutes": "minutes of training",
-}
+FIGURES = list(csv.DictReader((FOLDER / "labels.csv").read_text(encoding="utf-8").splitlines()))
+HEADINGS = {row["name"]: row["heading"] for row in FIGURES if row["heading"]}
 """The figures that can be columns, and their headings."""
+DIGITS = {row["name"]: int(row["digits"]) for row in FIGURES if row["digits"]}
+"""Digits after the decimal point in columns, where not 1."""
 
-METRICS = {name: (HEADINGS[name], ".1f") for name in ("meteor", "rouge_l", "cider", "spice", "clip_score")}
-BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
-"""Labels and number formats of caption scores."""
-COUNTS = {
-    "words": ("words", ",.0f"),
-    "reference_words": ("words of the closest references", ",.0f"),
-    "mean_length": ("words per caption", ".1f"),
-    "distinct_captions": ("distinct captions", ",.0f"),
-    "distinct_words": ("distinct words", ",.0f"),
-    "distinct1": ("distinct words, % of all", ".1f"),
-    "distinct2": ("distinct pairs of words, % of all", ".1f"),
-    "novelty": ("captions not in training, %", ".1f"),
-    "cider_best": ("CIDEr of the best caption of an image", ".1f"),
-    "cider_mean": ("CIDEr, mean over the captions of an image", ".1f"),
-    "distinct_per_image": ("different captions of an image", ".1f"),
-    "disagreement": ("words that the captions of an image do not share, %", ".1f"),
-}
-"""Labels and number formats of the length and diversity of captions."""
+
+def _labels(group: str) -> Labels:
+    """Return the labels and number formats of the scores of a group in the terminal."""
+    return {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
+
+
+BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = map(_labels, ("bleu", "bleu_with_penalty", "metrics", "counts"))
 
 
 class Terminal(Console):
@@ -259,12 +226,6 @@ def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
         "attention_baselines": {"uniform": describe(scores.uniform), "center": describe(scores.center)},
         "attention_by_kind": {kind: describe(score) for kind, score in scores.by_kind.items()},
     }
-
-
-DIGITS = {"distinct_captions": 0, "meteor": 2, "attention_entropy": 2, "attention_movement": 2}
-DIGITS |= {"attention_rank_correlation": 3, "attention_magnitude_correlation": 3}
-DIGITS |= {"attention_deletion": 3, "attention_insertion": 3}
-"""Digits after the decimal point, where not 1."""
 
 
 class TableValue(NamedTuple):
