@@ -19,7 +19,7 @@ from documentation import FENCED, SHELL
 from repository import ROOT
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.web import find_runtime
+from showattendtell.extensions.export.packages import find_runtime
 from showattendtell.runtime.tracing import lacks_onnx
 
 pytestmark = [
