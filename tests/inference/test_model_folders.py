@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -14,12 +13,11 @@ import pytest
 import torch
 from hub_server import OTHER_HUB, serve_hub
 from huggingface_hub import HfApi, RepoUrl
-from repository import ROOT
 
 from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
-from showattendtell.inference.loading import bundled_models, find_model, next_to, note_about
+from showattendtell.inference.loading import bundled_models, find_model, next_to
 from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = {
@@ -179,15 +177,3 @@ def test_a_published_model_captions_by_its_name_and_says_what_its_card_does(
         done = run_forked("caption", *settings, folder=tmp_path, first=OTHER_HUB, **places)
     assert done.out.strip() == load(device="cpu")(photograph).caption, done.err
     assert "note: someone/birds knows birds" in done.err
-
-
-@pytest.mark.parametrize(("name", "folder"), bundled_models().items())
-def test_the_page_of_models_says_what_the_card_does(name: str, folder: Path):
-    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    scores = dict(re.findall(r"^\| (.+?) \| ([\d.]+) \|$", card, re.MULTILINE))
-    columns = ("BLEU-4", "METEOR", "CIDEr-D", "pointing game", "attention correctness")
-    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    row = " | ".join([f"{size:.0f} MB", *(scores[column] for column in columns)])
-    assert re.search(rf"^\| `{name}` \| .* \| {re.escape(row)} \|$", page, re.MULTILINE)
-    assert f"`{name}`{note_about([name]).removeprefix(name)}." in " ".join(page.split())

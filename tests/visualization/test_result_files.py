@@ -58,8 +58,9 @@ def without(name: str) -> dict[str, Any]:
             {**result(), "seed": [1, 2]},
             r"results-test.json is not a result file of evaluate \(models: Input should be a valid string\)",
         ),
+        ({**result(), "dataset": "\x1b]0;title\x07"}, "results-test.json was altered.* control characters"),
     ],
-    ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven"],
+    ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven", "control"],
 )
 def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
     write(result(), tmp_path / "good/results-test.json")

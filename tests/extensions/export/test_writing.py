@@ -17,7 +17,7 @@ from small_models import ATTENTIONS, KINDS, VOCABULARY, D, small_captioner, smal
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.checking import check_formats, compare, generated_images
 from showattendtell.extensions.export.formats import (
@@ -30,7 +30,6 @@ from showattendtell.extensions.export.formats import (
 from showattendtell.extensions.export.graphs import Graph, Pixels, graphs_of
 from showattendtell.extensions.export.loading import metadata_of
 from showattendtell.extensions.export.run_onnx import OnnxCaption
-from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder, write_errors

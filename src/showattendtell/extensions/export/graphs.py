@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, DecoderState, ExportedStep

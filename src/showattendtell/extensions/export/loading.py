@@ -15,14 +15,13 @@ from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import Precision
 from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
 from showattendtell.inference.captioning import checkpoint_groups, model_names
 from showattendtell.inference.loading import find_model, load_model, reading_settings
 from showattendtell.inference.predictions import evenly_spaced
-from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import WEIGHTS, sha256
 from showattendtell.settings import PositiveInt, Text, Texts
 from showattendtell.types import Dataset
