@@ -272,7 +272,7 @@ class _Mixture(torch.autograd.Function):
                 added = scores[:, words].to(dtype).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
                 by_region[rows] = shifted.gather(1, words).unsqueeze(1) + added - z.log().unsqueeze(2)
                 if with_mean:
-                    u = _over_regions(log_weights[rows].exp() / z, exp_regions)  # (k, V)
+                    u = _product(log_weights[rows].exp() / z, exp_regions)  # (k, V)
                     means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
         ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalizers, targets)
         ctx.counts, ctx.with_mean = counts, with_mean
@@ -297,19 +297,19 @@ class _Mixture(torch.autograd.Function):
                 grad_added = torch.zeros(exp_regions.shape, dtype=dtype, device=z.device)
                 if ctx.with_mean:
                     c = log_weights[rows].exp() / z  # alpha / Z
-                    u = _over_regions(c, exp_regions).clamp_min_(torch.finfo(dtype).tiny)
+                    u = _product(c, exp_regions).clamp_min_(torch.finfo(dtype).tiny)
                     h = grad_means[rows].unsqueeze(1) / (num_words * u)
                     e = c * linear(h.to(exp_regions.dtype), exp_regions).to(dtype)
                     grad_log_weights[rows] = e
                     total = total + e
-                    grad_added += matmul(c.T.to(exp_regions.dtype), h.to(exp_regions.dtype)).to(dtype)
+                    grad_added += _product(c.T, h.to(exp_regions.dtype))
                 ratios = total / z  # A / Z
-                grad_added -= matmul(ratios.T.to(exp_regions.dtype), exp_words.to(exp_regions.dtype)).to(dtype)
+                grad_added -= _product(ratios.T, exp_words.to(exp_regions.dtype))
                 grad_added *= exp_regions
                 # g_kic to (L, V): words k that share a target are added up
                 grad_added.index_add_(1, words.flatten(), grad_regions[rows].movedim(1, 0).flatten(1))
                 grad_scores.append(grad_added.to(matrix.dtype))
-                grad_s = -exp_words * _over_regions(ratios, exp_regions)
+                grad_s = -exp_words * _product(ratios, exp_regions)
                 grad_s.scatter_add_(1, words, grad_regions[rows].sum(dim=1))
                 if ctx.with_mean:
                     grad_s += grad_means[rows].unsqueeze(1) / num_words
@@ -325,9 +325,9 @@ class _Mixture(torch.autograd.Function):
         return grad_values, grad_parts, grad_matrix, grad_bias, grad_log_weights, None, None, None
 
 
-def _over_regions(weights: Tensor, exp_regions: Tensor) -> Tensor:
-    """Return sum_i w_i R_iv (k, V) of weights (k, L)."""
-    return matmul(weights.to(exp_regions.dtype), exp_regions).to(weights.dtype)
+def _product(weights: Tensor, values: Tensor) -> Tensor:
+    """Return a matrix product in the type of the values, as the type of the weights."""
+    return matmul(weights.to(values.dtype), values).to(weights.dtype)
 
 
 def _log(values: Tensor) -> Tensor:
