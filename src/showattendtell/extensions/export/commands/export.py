@@ -8,6 +8,7 @@ from showattendtell.errors import UserError
 
 @entry_point("export")
 def main(config: DictConfig) -> None:
+    import shutil
     from itertools import chain
     from pathlib import Path
     from tempfile import TemporaryDirectory
@@ -17,7 +18,6 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.export.formats import (
         graph_formats,
         read_graphs,
-        remove_graphs,
         write_formats,
         write_metadata,
     )
@@ -37,7 +37,7 @@ def main(config: DictConfig) -> None:
     with plain_torch():
         model, *other_models = load_models(config)
     dataset = read_dataset(config, model)
-    photographs = quantization_images(config.precision, paths, dataset)
+    photographs = quantization_images(dataset) if config.precision == "int8" and not paths else paths
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
             metadata = write_formats(
@@ -68,7 +68,8 @@ def main(config: DictConfig) -> None:
         if package:
             packages.write_wheel(output, package, metadata)
         if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
-            remove_graphs(output, "onnx")
+            shutil.rmtree(output / "onnx")
+            (output / "run_onnx.py").unlink()
         sizes = write_metadata(output, metadata)
     checking.print_files(sizes)
     checking.print_agreement(found, len(images), "photographs" if paths else "generated pictures")
