@@ -15,7 +15,7 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.ray.actors import actor_options, require_ray
+from showattendtell.extensions.ray.extraction import actor_options, require_ray
 from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.inference.loading import note_about
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors

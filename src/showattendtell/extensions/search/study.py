@@ -17,8 +17,8 @@ from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
 
 from showattendtell.config.validation import format_value
 from showattendtell.errors import UserError, first_line, listed
@@ -88,18 +88,10 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     try:
         return RDBStorage(address.replace("{", "{{").replace("}", "}}"), engine_kwargs=options)  # Optuna formats it
     except ImportError:
-        raise UserError(f"{_shown(address)} needs a package: pip install 'showattendtell[postgresql]'") from None
+        raise UserError("the storage needs a package: pip install 'showattendtell[postgresql]'") from None
     except (SQLAlchemyError, StorageInternalError) as error:
         reason = first_line(error.__cause__ or error)
-        raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
-
-
-def _shown(url: str) -> str:
-    """Return a database URL without its password; only the scheme if it is not a valid URL."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return f"{url.partition('://')[0]}://..."
+        raise UserError(f"the storage cannot be opened: {reason}") from None
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
