@@ -98,9 +98,8 @@ class Dashboard(Logger):
     @abstractmethod
     def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None: ...
 
-    @abstractmethod
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        """Upload the best checkpoint with its files, and the metrics of its validation."""
+        """Upload the best checkpoint with its files, and the metrics of its validation, if the dashboard has files."""
 
     @abstractmethod
     def close(self, succeeded: bool) -> str:
@@ -214,9 +213,6 @@ class TensorBoardDashboard(Dashboard):
             self.experiment.add_text(name, text, step)
             if panel.picture:
                 self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
-
-    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        """TensorBoard has no files, and shows the metrics of every validation."""
 
     def close(self, succeeded: bool) -> str:
         self.experiment.close()

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from rich.console import Console
@@ -30,7 +30,7 @@ class DownloadConfig:
     """
 
     dataset: Text
-    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
+    parts: Annotated[Sequence[Part], Field(min_length=1)] | None
     mirror: Text | None
     retries: NonNegativeInt
 

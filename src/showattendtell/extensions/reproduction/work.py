@@ -74,9 +74,7 @@ def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictCo
     if all(run.is_finished for run in runs):
         console.print("nothing to train: all runs are finished")
     else:
-        unknown = f", and {left.count(None)} of unknown length" if None in left else ""
-        time = duration(sum(filter(None, left)))
-        console.print(f"training left: {time}{unknown}; storing grids and scoring come on top", soft_wrap=True)
+        console.print(f"training left: {duration(sum(filter(None, left)))}; storing grids and scoring come on top")
 
 
 class Reproduction:

@@ -105,12 +105,15 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     features = torch.cat([unit_mean(regions).cpu() for regions in train_regions])
     source, dataset = find_source(settings, dataset, model.module.encoder, "val")
     val = dataset.split("val")
-    predictor = Predictor(model.module, source(val))
-    words = list(word_log_probs(predictor, val, WORDS))
+    num_words = sum(len(caption.words) + 1 for example in val for caption in example.captions)
+    sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
+    words = list(word_log_probs(Predictor(model.module, source(sample)), sample))
     log_probs, targets = zip(*words, strict=True)
     scaling = fit_scaling(torch.cat(log_probs), torch.cat(targets))
     calibration = Calibration(scaling, *principal_directions(features), torch.tensor(torch.inf))
-    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictor, val)])
+    unlikeness = torch.cat(
+        [calibration(regions.cpu()) for regions in read_regions(Predictor(model.module, source(val)), val)]
+    )
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
 
@@ -174,22 +177,14 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
 
 
 @torch.no_grad()
-def word_log_probs(
-    predictor: Predictor, examples: Sequence[Example], max_words: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
-
-    Args:
-        max_words: read the captions of evenly spaced images, with about this many words, if there are more.
-    """
+def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     module = predictor.module
-    words = sum(len(caption.words) + 1 for example in examples for caption in example.captions)
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    selected = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (max_words or words) // words)))
-    indices = [i for i, image in enumerate(captions.image_index) if image in selected]
-    starts = range(0, len(indices), CAPTION_BATCH_SIZE)
+    starts = range(0, len(captions), CAPTION_BATCH_SIZE)
     for start in track(starts, "reading captions", console=Console(stderr=True), transient=True):
-        images, image_index, tokens, *_ = captions[indices[start : start + CAPTION_BATCH_SIZE]]
+        numbers = range(start, min(start + CAPTION_BATCH_SIZE, len(captions)))
+        images, image_index, tokens, *_ = captions[list(numbers)]
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]

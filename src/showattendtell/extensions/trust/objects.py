@@ -69,14 +69,11 @@ class GroundingScores(NamedTuple):
     classes: int
 
 
-def score_grounding(
-    images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]], iou: float = IOU
-) -> GroundingScores:
+def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]]) -> GroundingScores:
     """Score the objects of the generated caption of each image against those of its reference captions.
 
     Args:
         images: pairs of the generated objects and the reference captions.
-        iou: intersection over union above which a box is correct.
     """
     classes = set[str]()
     # by class: whether the boxes of matched objects overlap, and the number of objects without a match
@@ -89,12 +86,12 @@ def score_grounding(
             reference_objects = {item.name: item for item in reversed(reference.objects)}
             for item in generated:
                 if item.name in reference_objects:
-                    correct[item.name].append(overlaps(item, reference_objects[item.name], iou))
+                    correct[item.name].append(_overlaps(item, reference_objects[item.name]))
                 elif item.name not in reference.others:
                     num_wrong[item.name] += 1
             for item in reference.objects:
                 if item.name in generated_objects:
-                    found[item.name].append(overlaps(generated_objects[item.name], item, iou))
+                    found[item.name].append(_overlaps(generated_objects[item.name], item))
                 else:
                     num_missed[item.name] += 1
 
@@ -110,8 +107,8 @@ def score_grounding(
     return GroundingScores(f1(p_all, r_all), p_all, r_all, f1(p_loc, r_loc), p_loc, r_loc, len(classes))
 
 
-def overlaps(generated: GroundedObject, reference: GroundedObject, iou: float) -> bool:
-    return any(intersection_over_union(generated.boxes[0], box) > iou for box in reference.boxes)
+def _overlaps(generated: GroundedObject, reference: GroundedObject) -> bool:
+    return any(intersection_over_union(generated.boxes[0], box) > IOU for box in reference.boxes)
 
 
 def intersection_over_union(a: Box, b: Box) -> float:
