@@ -86,9 +86,8 @@ class TableRun:
 
     @property
     def was_scored(self) -> bool:
-        """Whether any result belongs to the present weights, which means that training was complete."""
-        files = self.folder.glob("results-test-*.json")
-        return all(map(Path.is_file, self.models)) and any(current_result(file, self.models) for file in files)
+        """Whether there is a result of the present weights, which means that training was complete."""
+        return any(self.result(decoding) for decoding in self.decodings)
 
     @property
     def seconds(self) -> list[float]:
