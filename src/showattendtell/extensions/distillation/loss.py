@@ -140,9 +140,8 @@ class DistillationLoss:
             )
         if student.captioner.attention.by_region:
             raise UserError(
-                "distillation.teacher needs one word distribution per step, and attention=marginal, "
-                "attention=variational and attention.estimator=exact compute one for each region; choose another "
-                "attention or estimator"
+                "distillation.teacher needs one word distribution per step, and attention=marginal and "
+                "attention=variational compute one for each region; choose another attention"
             )
         if student.loss.scheduled_sampling:
             raise UserError(

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from showattendtell.extensions.latent.mixture import MixtureFeatures, RegionTable, log_of
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.captioner import Captioner
+from showattendtell.models.captioner import CacheRows, Captioner, WordScorer
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.generation import CacheRows, WordScorer
 from showattendtell.models.initialization import start_small
 from showattendtell.models.interfaces import AttentionCache, Decoder, DecoderState, GivenCaptions, Steps
 from showattendtell.models.kernels.products import Linear

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.transformer.layers import TransformerLayer
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.generation import IncrementalDecoder, StepOutput, transposed
+from showattendtell.models.captioner import Captioner, IncrementalDecoder, StepOutput, transposed
 from showattendtell.models.interfaces import (
     Attention,
     AttentionCache,
