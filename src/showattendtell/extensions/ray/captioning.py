@@ -153,22 +153,11 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             )
         captioned = rows["error"].is_null()
         if rows["error"].null_count < len(rows):
-            _remove_errors(file)
+            table = parquet.read_table(file)
+            with atomic_write(file) as stream:
+                parquet.write_table(table.filter(table["error"].is_null()), stream)
         finished.update(rows["file"].filter(captioned).to_pylist())
     return finished
-
-
-def _remove_errors(file: Path) -> None:
-    """Remove the rows with an error from a Parquet file, and the file if no row is left."""
-    from pyarrow import parquet
-
-    table = parquet.read_table(file)
-    rows = table.filter(table["error"].is_null())
-    if len(rows):
-        with atomic_write(file) as stream:
-            parquet.write_table(rows, stream)
-    else:
-        file.unlink()
 
 
 def read_outcome(folder: Path) -> tuple[int, list[str]]:

@@ -88,8 +88,8 @@ class StudySummary(NamedTuple):
         """Sentences on the trials that are not completed."""
         notes = []
         if self.pruned:
-            early, whole = (duration(median(map(seconds, trials or [0]))) for trials in (self.pruned, self.best))
-            notes.append(f"pruned: {early} instead of {whole} (medians)")
+            early, whole = (median(map(seconds, trials)) for trials in (self.pruned, self.best or self.pruned))
+            notes.append(f"pruned: {duration(early)} instead of {duration(whole)} (medians)")
         for trial in self.failed:
             notes.append(f"{self.folder / str(trial.number)} failed: {trial.user_attrs['error']}")
         if self.running:
@@ -145,7 +145,7 @@ def draw_settings(summary: StudySummary) -> bytes:
     for place, name in enumerate(names, start=1):
         axes = figure.add_subplot(rows, COLUMNS, place, xlabel=name, ylabel=summary.metric)
         for label, trials in series.items():
-            points = [(trial.params[name], trial.value) for trial in trials if name in trial.params]
+            points = [(trial.params[name], trial.value or 0.0) for trial in trials if name in trial.params]
             values = [value if isinstance(value, int | float) else str(value) for value, _ in points]
             axes.plot(values, [score for _, score in points], "o", label=label)
         if getattr(summary.best[0].distributions.get(name), "log", False):

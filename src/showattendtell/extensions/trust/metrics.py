@@ -55,7 +55,10 @@ class CHAIR(GatheredMetric):
 
     def statistics(self) -> HallucinationCounts:
         """Return the counts of all captions so far, for `bootstrap.resample`."""
-        return count_mentions(find_hallucinations(*item, self._names) for item in self.items())
+        return count_mentions(
+            find_hallucinations(caption, references, objects, self._names)
+            for caption, references, objects in self.items()
+        )
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
