@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from extension_cases import cases
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, Vocabulary
@@ -44,9 +45,24 @@ runs_kernels = pytest.mark.skipif(
 @pytest.mark.skipif(
     ON_GPU or INTERPRETED or not HAS_TRITON, reason="the kernels are tested in this process, or cannot be"
 )
-def test_interpreted_kernels():
+@pytest.mark.parametrize(
+    "selected", slow_after(1, ["odd or soft or hard or cross_entropy or beam_search or samples", ""])
+)
+def test_interpreted_kernels(selected: str):
     """Triton's own functions are compiled or interpreted once and for all when it is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-k",
+        selected,
+        __file__,
+    ]
     done = subprocess.run(
         command,
         env={**os.environ, "TRITON_INTERPRET": "1"},
