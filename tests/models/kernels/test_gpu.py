@@ -37,6 +37,8 @@ from showattendtell.models.kernels.recurrence import _Recurrence
 ON_GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+FEW = "odd or soft or hard or cross_entropy or beam_search or samples"
+"""Tests that run interpreted kernels quickly, as pytest selects them."""
 runs_kernels = pytest.mark.skipif(
     not (HAS_TRITON and (ON_GPU or INTERPRETED)), reason="needs Triton, and a GPU or TRITON_INTERPRET=1"
 )
@@ -64,7 +66,7 @@ def test_interpreted_kernels(selected: str):
         __file__,
     ]
     done = subprocess.run(
-        command,
+        [*command, "-k", selected],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=Path(__file__).parents[3],
         capture_output=True,
