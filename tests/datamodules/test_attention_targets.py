@@ -8,12 +8,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from showattendtell.data.augmentation import Augmentation
+from showattendtell.data.augmentation import Augmentation, frame_of, view_of
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import (
-    AugmentedFiles,
     CaptionDataset,
     GridSource,
     ImageSource,
@@ -23,7 +22,6 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
-from showattendtell.features.views import frame_of, view_of
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import WHOLE, AttentionTargets, Box, Caption, Dataset, Example, Phrase
 
@@ -79,7 +77,7 @@ AUGMENTATIONS = {
 
 @pytest.mark.parametrize("settings", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list[Example], settings: dict[str, float]):
-    captions = captions_of(examples, AugmentedFiles(examples, PREPROCESSING, Augmentation(3, **settings)))
+    captions = captions_of(examples, PixelSource(PREPROCESSING, examples, "drawn", Augmentation(3, **settings)))
     for draw in ((0, 0), (0, 1), (2, 5)):
         batch = captions.batch([0, 1, 2], draw)
         assert batch.targets.indices.tolist() == [2, 6, 10]

@@ -49,7 +49,11 @@ def beams() -> st.SearchStrategy[dict[str, Any]]:
 
 def draws() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
-        {"temperature": st.floats(0.01, 5), "top_k": st.integers(0, 10), "top_p": st.floats(0.01, 1)}
+        {
+            "temperature": st.floats(0.01, 5, allow_subnormal=False),
+            "top_k": st.integers(0, 10),
+            "top_p": st.floats(0.01, 1, allow_subnormal=False),
+        }
     )
 
 

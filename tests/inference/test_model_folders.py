@@ -18,7 +18,7 @@ from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
 from showattendtell.inference.loading import bundled_models, find_model, next_to
-from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
+from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = {
     "format": 3,
@@ -170,7 +170,7 @@ def test_a_published_model_captions_by_its_name_and_says_what_its_card_does(
     about = {"name": "Birds", "note": "knows birds"}
     load(device="cpu").push_to_hub("someone/birds", model_card_kwargs=about)
     files = {f"/someone/birds/resolve/main/{file.name}": file for file in (tmp_path / "published").iterdir()}
-    photograph = str(EXAMPLE_FOLDER / EXAMPLES[0].file)
+    photograph = str(EXAMPLES / "skater.jpg")
     with serve_hub(files) as hub:
         places = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
         settings = ["checkpoint=someone/birds", photograph, "formats=[jsonl]"]

@@ -74,7 +74,6 @@ def test_hard_attention_draws_the_same_with_the_same_seed_and_needs_none_at_the_
             ["attention=hard", "loss.supervision_weight=0.5"],
             ["attention=multihead"],
             ["attention=adaptive", "attention/score=cosine"],
-            ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
             ["attention=hard", "variant=arctic", "attention.score.width=8"],
             ["decoder=nic"],
             ["decoder=log_bilinear", "decoder.window=3"],
@@ -105,7 +104,6 @@ FAULTS = [
     (["attention=adaptive", "attention/score=multihead"], ["needs a score with one head"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
     (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
-    (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
     (["attention=soft", "attention.num_samples=3"], ["there is no setting attention.num_samples"]),
     *cases("FAULTS").values(),
 ]

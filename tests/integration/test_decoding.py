@@ -13,7 +13,7 @@ from showattendtell import load
 from showattendtell.config.folders import read_option
 from showattendtell.config.instantiate import build
 from showattendtell.metrics.diversity import count_endings
-from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
+from showattendtell.visualization.rendering import EXAMPLES
 
 
 def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_models_of_different_vocabularies_cannot_write_together(
 def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do(decoding: str, fewest: int):
     captioner = load(decoding=build(read_option("decoding", decoding)), device="cpu")
     different = 0
-    for output in captioner([EXAMPLE_FOLDER / example.file for example in EXAMPLES]):
+    for output in captioner(sorted(EXAMPLES.iterdir())):
         captions = [caption.caption for caption in output.captions]
         assert len(captions) == 3
         different += len(set(captions))

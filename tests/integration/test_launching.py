@@ -146,7 +146,7 @@ def test_prepare_on_two_machines_writes_the_store_of_one_process(
     assert_all_done(first, second)
     [store] = (tmp_path / "cache/features").glob("*/*")
     assert content(store) == content(folder / "cache" / store.relative_to(tmp_path / "cache"))
-    assert [done.out.count("a picture of the data is") for done in (first, second)] == [1, 0]
+    assert [done.out.count("vocabulary: ") for done in (first, second)] == [1, 0]
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_continues(folder: P
     wait_for_step(process, own)
     os.kill(children(process)[victim], signal.SIGKILL)
     done = finish(process)
-    assert_error(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues from there")
+    assert_error(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues")
     done = run(folder, *command)
     assert_all_done(done)
     assert "resumes after step" in done.out
@@ -209,10 +209,7 @@ def test_under_torchrun_the_others_say_that_one_is_lost(folder: Path, prepared: 
     os.kill(int(workers[1]), signal.SIGKILL)
     done = finish(process)
     assert done.status == 1
-    assert (
-        "error: another process of this run has ended or does not answer; the checkpoints saved before are intact"
-        in done.err
-    )
+    assert "error: another process of this run has ended or does not answer; run the command again" in done.err
     assert torch.load(own / "last.ckpt", weights_only=True)["global_step"] > 0
 
 
@@ -233,7 +230,7 @@ def test_a_fault_is_reported_once(folder: Path, prepared: Any, name: str):
 def test_a_sweep_has_runs_of_several_processes(folder: Path, two: Path):
     done = run(folder, *TRAIN, "-m", *SETTINGS, *TWO, "seed=1,2", "hydra.sweep.dir=runs/pairs")
     assert_all_done(done)
-    assert len(re.findall(r"^runs/pairs/\d  seed=\d  \d", done.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^runs/pairs/\d .*seed=\d  \d", done.out, re.MULTILINE)) == 2
     assert_same_weights(two, folder / "runs/pairs/0")
 
 

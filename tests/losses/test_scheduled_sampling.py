@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.losses.caption import SoftLoss, negative_log_likelihood
+from showattendtell.losses.caption import SoftLoss, mix_words, negative_log_likelihood
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder

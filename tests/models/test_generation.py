@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import START
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import LSTMDecoder, lstm
-from showattendtell.models.generation import (
+from showattendtell.models.captioner import (
+    Captioner,
     IncrementalDecoder,
     lstm_in_place,
     transposed,
 )
+from showattendtell.models.decoder import LSTMDecoder, lstm
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore, DotScore, MultiheadScore
 

@@ -120,8 +120,3 @@ def test_straight_through_looks_at_one_region_and_lets_the_gradient_pass_to_alph
 def test_leave_one_out_needs_others():
     with pytest.raises(ValueError, match="samples must be 2 or more, got 1"):
         HardAttention(D, N, estimator="rloo")
-
-
-def test_trying_every_region_needs_a_single_map():
-    with pytest.raises(ValueError, match="needs a score with one head, got num_heads=3"):
-        HardAttention(D, N, estimator="exact", score=partial(MultiheadScore, width=6, num_heads=3))

@@ -17,7 +17,7 @@ from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.interfaces import Packing
 
 Parts = tuple[Tensor, ...]
 """A value, and its gradient by each parameter."""

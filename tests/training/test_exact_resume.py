@@ -93,14 +93,13 @@ VARIANTS = {
     "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
     **cases("RESUMED"),
-    "hard, all regions": ["attention=hard", "attention.estimator=exact"],
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],
     "validation within the epoch": ["trainer.val_check_interval=2"],
     "validation every other epoch": ["trainer.check_val_every_n_epoch=2", "trainer.max_epochs=4"],
     "ends within the epoch": ["trainer.max_steps=8"],
     "sampled captions": ["decoding=sample"],
     "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
-    "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
+    "supervised": ["loss.supervision_weight=0.5"],
     "behind its own words": ["loss.scheduled_sampling=1"],
 }
 

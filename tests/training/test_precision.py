@@ -81,7 +81,6 @@ def length(values: Tensor) -> float:
 MODELS = [
     ["attention=soft"],
     ["attention=hard", "attention.estimator=gumbel_st"],
-    ["attention=hard", "attention.estimator=exact"],
     ["attention=adaptive"],
     ["attention/score=cosine"],
     ["optimizer=rmsprop_graves", "trainer.accumulate_grad_batches=2"],

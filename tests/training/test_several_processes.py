@@ -28,7 +28,7 @@ CHOICES = {
     "hard": ["attention=hard", "attention.num_samples=2"],
     "paper": ["data.bucketing=paper"],
     **cases("IN_SEVERAL_PROCESSES"),
-    "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
+    "supervised": ["loss.supervision_weight=0.5"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],
     "padded": ["data.bucketing=padded", "loss.doubly_stochastic_weight=0.3"],
@@ -36,7 +36,6 @@ CHOICES = {
     "by tokens": ["data.tokens_per_batch=12"],
     "penalty as released": ["loss.penalty_reduction=locations"],
     "hard, rloo": ["attention=hard", "attention.num_samples=2", "attention.estimator=rloo"],
-    "hard, exact": ["attention=hard", "attention.estimator=exact"],
 }
 
 

@@ -50,8 +50,14 @@ def without(name: str) -> dict[str, Any]:
         (b"\xff\xfe", "results-test.json is not a result file of evaluate"),
         ([1, 2], r"results-test.json is not a result file of evaluate \(Input should be an object\); leave it out$"),
         ({"images": []}, r"results-test.json is not a result file of evaluate \(dataset: Field required\)"),
-        (without("config"), r"results-test.json is not a result file of evaluate \(config: Field required\)"),
-        ({**result(), "seed": [1, 2]}, "results-test.json does not say for each of its checkpoints"),
+        (
+            without("config"),
+            r"results-test.json is not a result file of evaluate \(models: Input should be a valid dictionary\)",
+        ),
+        (
+            {**result(), "seed": [1, 2]},
+            r"results-test.json is not a result file of evaluate \(models: Input should be a valid string\)",
+        ),
         ({**result(), "dataset": "\x1b]0;title\x07"}, "results-test.json was altered.* control characters"),
     ],
     ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven", "control"],

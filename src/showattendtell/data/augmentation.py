@@ -1,17 +1,25 @@
-"""Augmentation of training photographs, drawn for every batch."""
+"""Views of photographs: drawn for every batch of training, or stored with the features of the encoder."""
 
 import math
 from collections.abc import Sequence
+from random import Random
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
+from showattendtell.data.images import Frame, Preprocessing
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Box, Example
+
+Draw = tuple[int, int]
+"""Epoch and number of a training batch, which decide with the seed which views of its images are drawn."""
+
+FIRST_DRAW = (0, 0)
 
 ASPECTS = (3 / 4, 4 / 3)
 """Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
@@ -35,14 +43,19 @@ class Augmentation:
     def __bool__(self) -> bool:
         return bool(self.flip or self.crop < 1 or self.color)
 
+    def generator(self, position: int, draw: Draw) -> np.random.Generator:
+        """Return the random numbers of an image, by its position in the split, and the epoch and number of a batch."""
+        return np.random.default_rng([self.seed, *draw, position])
+
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
         """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
         part, mirrored = self.draw_part(pixels.shape[1], pixels.shape[2], rng, sided)
         if part is None:
             view_pixels = preprocessing(pixels)
         else:
+            place = [part.top, part.left, part.bottom - part.top, part.right - part.left]
             square, interpolation = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-            view_pixels = transforms.resized_crop(pixels, *part, square, interpolation, antialias=True)
+            view_pixels = transforms.resized_crop(pixels, *place, square, interpolation, antialias=True)
         if mirrored:
             view_pixels = transforms.horizontal_flip(view_pixels)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
@@ -50,13 +63,11 @@ class Augmentation:
                 view_pixels = adjust(view_pixels, rng.uniform(1 - self.color, 1 + self.color))
         return view_pixels
 
-    def draw_part(
-        self, height: int, width: int, rng: np.random.Generator, sided: bool
-    ) -> tuple[tuple[int, int, int, int] | None, bool]:
+    def draw_part(self, height: int, width: int, rng: np.random.Generator, sided: bool) -> tuple[Box | None, bool]:
         """Draw the part of a photograph that a view shows, the first step of `view`.
 
         Returns:
-            Top, left, height and width in pixels, or None for the crop of validation; and whether it is mirrored.
+            The part in pixels, or None for the crop of validation; and whether it is mirrored.
         """
         part = None
         if self.crop < 1:
@@ -66,47 +77,10 @@ class Augmentation:
             possible = np.clip(ASPECTS, area / height**2, width**2 / area)
             aspect = math.exp(rng.uniform(*np.log(possible)))
             wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
-            top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
-            part = (int(top), int(left), high, wide)
+            top = int(rng.integers(height - high, endpoint=True))
+            left = int(rng.integers(width - wide, endpoint=True))
+            part = Box(left, top, left + wide, top + high)
         return part, bool(rng.random() < self.flip) and not sided
-
-
-class AugmentedFiles:
-    """Augmented images, (I, 3, crop, crop) in uint8, by their positions in `examples`.
-
-    The second argument of its methods, epoch and batch, seeds the views: they depend neither on the process nor on
-    earlier reads. They raise `UserError` for a photograph that cannot be read.
-    """
-
-    def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
-        self.examples, self.preprocessing, self.augmentation = examples, preprocessing, augmentation
-        self._mentions_sides = [mentions_sides(example) for example in examples]
-
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        views = []
-        for position in positions:
-            pixels = read_pixels(self.examples[position].path)
-            rng = self._generator(position, draw)
-            views.append(self.augmentation.view(pixels, self.preprocessing, rng, self._mentions_sides[position]))
-        return torch.stack(views)
-
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
-        """Return the parts of the photographs that the views of the same batch show."""
-        frames = []
-        for position in positions:
-            width, height = image_size(self.examples[position].path)
-            rng = self._generator(position, draw)
-            part, mirrored = self.augmentation.draw_part(height, width, rng, self._mentions_sides[position])
-            if part is None:
-                box = self.preprocessing.frame(self.examples[position].path).seen
-            else:
-                top, left, crop_height, crop_width = part
-                box = Box(left, top, left + crop_width, top + crop_height).scaled(1 / width, 1 / height)
-            frames.append(Frame(box, mirrored))
-        return frames
-
-    def _generator(self, position: int, draw: tuple[int, int]) -> np.random.Generator:
-        return np.random.default_rng([self.augmentation.seed, *draw, position])
 
 
 SIDES = {"de": ("links", "linke", "rechts", "rechte"), "zh": ("左", "右")}
@@ -127,3 +101,59 @@ def mentions_sides(example: Example) -> bool:
         if mentions:
             return True
     return False
+
+
+MIRRORED = 1
+"""Number of the view that is the mirror image; 0 is the image itself."""
+
+SMALLEST = 0.7
+"""Minimum side of an enlarged part, as a fraction of the whole side."""
+
+
+def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
+    """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
+    parts, size = [], pixels.shape[-1]
+    for image, image_pixels in zip(images, pixels, strict=True) if view >= 2 else ():
+        top, left, side = part_of(image, view, size)
+        parts.append(transforms.resized_crop(image_pixels, top, left, side, side, [size, size]))
+    views = torch.stack(parts) if parts else pixels
+    return views.flip(-1) if is_mirrored(view) else views
+
+
+def part_of(image: str, view: int, size: int) -> tuple[int, int, int]:
+    """Return top, left and side of the square of `size` x `size` pixels that a view shows."""
+    if view < 2:
+        return 0, 0, size
+    random = Random(f"{view} {image}")
+    side = round(size * random.uniform(SMALLEST, 1))
+    return random.randint(0, size - side), random.randint(0, size - side), side
+
+
+def frame_of(example: Example, view: int, preprocessing: Preprocessing) -> Frame:
+    """Return the part of a photograph that a view shows. Raise `UserError` if the photograph cannot be read."""
+    size = preprocessing.crop
+    top, left, side = part_of(example.image, view, size)
+    part = Box(left, top, left + side, top + side).scaled(1 / size, 1 / size)
+    return preprocessing.frame(example.path).part(part, is_mirrored(view))
+
+
+def is_mirrored(view: Any) -> Any:
+    """Return whether a view, or each of an array of views, is mirrored."""
+    return view % 2 == 1
+
+
+def draw_views(num_views: int, sided: NDArray[np.bool_], seed: int, draw: Draw) -> Tensor:
+    """Draw one of `num_views` views for each of the N images of a split.
+
+    Views are drawn for all images and not only for those of the batch, so that processes with different parts of a
+    batch draw the same.
+
+    Args:
+        sided: (N,) whether the captions of an image distinguish left from right; no mirrored view is drawn then.
+        seed, draw: random seed, with the epoch and the number of the batch in it.
+
+    Returns:
+        Numbers of views (N,).
+    """
+    views = np.random.default_rng([seed, *draw]).integers(num_views, size=len(sided))
+    return torch.from_numpy(np.where(sided & is_mirrored(views), views - 1, views))

@@ -8,8 +8,16 @@ from collections.abc import Mapping, Set
 from pathlib import Path, PurePath
 
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
-from showattendtell.data.names import Names, photographs
-from showattendtell.data.parsing import CAPTION_FIELDS, SPLIT_OF_SPELLING, CaptionFile, read_text, words_of
+from showattendtell.data.names import Names, files_below, is_photograph, photographs
+from showattendtell.data.parsing import (
+    COLUMNS,
+    SPLIT_OF_SPELLING,
+    CaptionFile,
+    Sentences,
+    read_text,
+    words_of,
+)
+from showattendtell.data.splits import SKIP
 from showattendtell.errors import UserError, listed
 
 TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
@@ -19,10 +27,13 @@ SIDECARS = (".txt", ".caption")
 PREFERRED = (r"captions?", r"metadata", r".*caption.*", r"results.*", r".*annot.*", r"dataset.*", r".*")
 """Stems of caption files, the likeliest first."""
 
+DEEPEST = 3
+"""Levels of folders that are searched for caption files."""
+
 START = 2**16
 """Bytes at both ends of a file that are searched for captions."""
 
-_HAS_CAPTIONS = re.compile(rf'"({"|".join(CAPTION_FIELDS)})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
+_HAS_CAPTIONS = re.compile(rf'"({COLUMNS["caption"].replace(" ", "|")})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
 _BY_IMAGE = re.compile(r'\s*\{\s*"[^"]+\.(jpe?g|png|webp)"\s*:', re.IGNORECASE)
 
 
@@ -34,27 +45,24 @@ def caption_files(root: Path) -> dict[str, Path]:
     Raises:
         UserError: several files are equally likely.
     """
-    ranked: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
-    beside = {os.path.splitext(photograph)[0] for photograph in photographs(root)}
-    for pattern in ("*", "*/*", "*/*/*"):
-        for path in root.glob(pattern):
-            suffix, stem = path.suffix.lower(), path.stem.lower()
-            if suffix not in (*TEXTS, *FRAMES, *PICKLES) or path.name.startswith(".") or not path.is_file():
-                continue
-            if str(path.with_suffix("")) in beside:
-                continue
-            rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, stem))
-            if (rank == 0 and path.parent == root) or _holds_captions(path):
-                rank += len(PREFERRED) * (suffix in PICKLES)
-                ranked[rank, pattern.count("/")].append(path)
+    ranked = defaultdict[tuple[int, int], list[Path]](list)
+    files = list(files_below(root))
+    beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
+    for file in files:
+        base, suffix = os.path.splitext(file)
+        if suffix.lower() not in (*TEXTS, *FRAMES, *PICKLES) or base in beside:
+            continue
+        path = Path(file)
+        depth = len(path.relative_to(root).parts)
+        rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, path.stem.lower()))
+        if depth <= DEEPEST and (rank + depth == 1 or _holds_captions(path)):
+            ranked[rank + len(PREFERRED) * (suffix.lower() in PICKLES), depth].append(path)
     if not ranked:
         return {}
     likeliest = sorted(ranked[min(ranked)])
-    if len(likeliest) == 1:
-        split = _split_of(likeliest[0], root)
-        others = {_split_of(path, root): path for paths in ranked.values() for path in paths}
-        return others if split and "" not in others and len(others) > 1 else {"": likeliest[0]}
     by_split = {_split_of(path, root): path for path in likeliest}
+    if len(likeliest) == 1:
+        return {"": likeliest[0]}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]
         raise UserError(f"{root} has {' and '.join(names)}; choose one with dataset.captions=NAME")
@@ -98,31 +106,28 @@ def read_found(root: Path) -> CaptionFile | None:
     Image names are relative to the folder of their caption file, where there is such a photograph.
     """
     files = caption_files(root)
-    joined = CaptionFile("", {})
+    if not files:
+        return None
+    captions, splits, folders, notes = Sentences(), defaultdict[str, list[str]](list), dict[str, str](), list[str]()
+    names = [str(path.relative_to(root)) for path in files.values()]
+    if not names[0].startswith("captions."):
+        notes.append(f"captions: {', '.join(names)}")
     for split, path in files.items():
         file = _relative(read_references(path), path.parent, root)
-        splits = dict(joined.splits)
         for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
-            splits[name] = [*splits.get(name, ()), *images]
-        for image, captions in file.captions.items():
-            joined.captions.setdefault(image, []).extend(captions)
-        notes = (*joined.notes, *file.notes)
-        joined = file._replace(
-            captions=joined.captions, splits=splits, folders={**joined.folders, **file.folders}, notes=notes
-        )
-    names = [str(path.relative_to(root)) for path in files.values()]
-    if names and not names[0].startswith("captions."):
-        joined = joined._replace(notes=(f"captions: {', '.join(names)}", *joined.notes))
-    return joined if files else None
+            splits[name] += images
+        for image, said in file.captions.items():
+            captions.setdefault(image, []).extend(said)
+        folders |= file.folders
+        notes += file.notes
+    return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
 
 
 def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
     first = next(iter(file.captions), "")
     if folder == root or not (folder / first).is_file() or (root / first).is_file():
         return file
-    place = folder.relative_to(root).as_posix()
-    splits = {split: [f"{place}/{image}" for image in images] for split, images in file.splits.items()}
-    return file._replace(captions={f"{place}/{image}": said for image, said in file.captions.items()}, splits=splits)
+    return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
 
 
 def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
@@ -172,12 +177,12 @@ def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
 
 def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], texts: Set[str]) -> None:
     if not images:
-        packed = sorted(path.name for suffix in ("zip", "tar", "gz", "7z", "rar") for path in root.rglob(f"*.{suffix}"))
+        packed = sorted(path.name for path in root.rglob("*") if path.suffix in (".zip", ".tar", ".gz", ".7z", ".rar"))
         advice = f"unpack {listed(packed)}" if packed else "set dataset.images to the folder of the images"
         raise UserError(f"{folder} holds no images; {advice}")
-    twice = next((names for names in images.values() if len(names) > 1), None)
-    if twice:
-        raise UserError(f"{' and '.join(twice)} in {folder} share the captions of one text; rename one of them")
+    for names in images.values():
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
     without_text = [name for base, [name] in images.items() if base not in texts]
     if len(without_text) == len(images):
         raise UserError(
@@ -189,11 +194,11 @@ def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], text
         raise UserError(
             f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "
             f"{without_text[0]}, which needs a .txt file of its name with one caption per line; give a caption file as "
-            "dataset.captions=..., or skip them with dataset.skip_missing=true"
+            f"dataset.captions=..., or {SKIP}"
         )
     without_image = sorted(texts - images.keys())
     if without_image:
         raise UserError(
             f"texts without an image next to them in {folder}: {len(without_image):,}, first {without_image[0]}; "
-            "add the images, or skip them with dataset.skip_missing=true"
+            f"add the images, or {SKIP}"
         )

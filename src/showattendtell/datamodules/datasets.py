@@ -3,7 +3,6 @@
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -16,14 +15,21 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
-from showattendtell.data.images import Frame, ImageFiles, Preprocessing
+from showattendtell.data.augmentation import (
+    FIRST_DRAW,
+    MIRRORED,
+    Augmentation,
+    Draw,
+    draw_views,
+    frame_of,
+    mentions_sides,
+)
+from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
@@ -36,14 +42,14 @@ ImageReader = Callable[..., Tensor]
 class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         """Return the images.
 
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
         """
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the image of the same call shows."""
 
 
@@ -51,11 +57,9 @@ View = Literal["plain", "mirrored", "drawn"]
 """View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
 
 
-class ImageSourceFactory(Protocol):
-    """Function from examples to their image source."""
-
-    def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        """Return the image source of a split, in which an image has the position of its example."""
+ImageSourceFactory = Callable[..., ImageSource]
+"""Function of the examples of a split, and a `View` of them, that returns their image source. An image has the position
+of its example."""
 
 
 class GridSource:
@@ -80,18 +84,17 @@ class GridSource:
         self._rows = store.rows([example.image for example in examples])
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        rows, views = self._rows[list(positions)], self._views(positions, draw)
-        return self._store.read(rows, views) if views.any() else self._store[rows]
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+        return self._store.read(self._rows[list(positions)], self._views(positions, draw))
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
-        frames = []
-        for position, view in zip(positions, self._views(positions, draw).tolist(), strict=True):
-            frames.append(frame_of(self._examples[position], view, self._preprocessing))
-        return frames
+        views = self._views(positions, draw).tolist()
+        return [
+            frame_of(self._examples[i], view, self._preprocessing) for i, view in zip(positions, views, strict=True)
+        ]
 
-    def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
+    def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
         if self.draws_views:
             return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
         return torch.full((len(positions),), self._fixed_view)
@@ -103,47 +106,64 @@ class ConstantSource:
     def __init__(self, regions: Tensor):
         self._regions = regions
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         return self._regions.repeat(len(positions), 1, 1)
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         return [Frame(WHOLE)] * len(positions)
 
 
 class PixelSource:
     """Source of uint8 pixels from image files.
 
+    Args:
+        augmentation: changes the images of the view `drawn`. Epoch and number of the batch seed it: the images depend
+            neither on the process nor on earlier reads.
+
     Raises:
         UserError: from its methods, for an image file that cannot be read.
     """
 
-    def __init__(self, preprocessing: Preprocessing, examples: Sequence[Example], view: View = "plain"):
-        self._files = ImageFiles([example.path for example in examples], preprocessing)
-        self._mirrored = view == "mirrored"
+    def __init__(
+        self,
+        preprocessing: Preprocessing,
+        examples: Sequence[Example],
+        view: View = "plain",
+        augmentation: Augmentation | None = None,
+    ):
+        self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
+        self._augmentation = augmentation if view == "drawn" else None
+        self._mentions_sides = [mentions_sides(example) for example in examples if self._augmentation]
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        images = [self._files[position][1] for position in positions]
-        for image in images:
-            if isinstance(image, Exception):
-                raise image
-        pixels = torch.stack(images)  # type: ignore[arg-type]
-        return pixels.flip(-1) if self._mirrored else pixels
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+        images = []
+        for position in positions:
+            pixels = read_pixels(self._examples[position].path)
+            if self._augmentation:
+                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                images.append(self._augmentation.view(pixels, self._preprocessing, random, is_sided))
+            else:
+                images.append(self._preprocessing(pixels))
+        return torch.stack(images).flip(-1) if self._mirrored else torch.stack(images)
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
-        frames = [self._files.preprocessing.frame(self._files.paths[position]) for position in positions]
-        return [frame._replace(mirrored=self._mirrored) for frame in frames]
+        frames = []
+        for position in positions:
+            path = self._examples[position].path
+            width, height = image_size(path)
+            part, mirrored = None, self._mirrored
+            if self._augmentation:
+                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                part, mirrored = self._augmentation.draw_part(height, width, random, is_sided)
+            box = part or self._preprocessing.crop_box(width, height)
+            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored))
+        return frames
 
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
     """Return the source of the pixels that an encoder reads."""
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "drawn" and augmentation:
-            return AugmentedFiles(examples, encoder.preprocessing, augmentation)
-        return PixelSource(encoder.preprocessing, examples, view)
-
-    return source
+    return lambda examples, view="plain": PixelSource(encoder.preprocessing, examples, view, augmentation)
 
 
 def open_source(
@@ -178,17 +198,11 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
-    if augmentation and not encoder.reads_pixels:
-        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
-        raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
-        )
-    for field in fields(extraction):
-        if not encoder.reads_pixels and getattr(extraction, field.name) != field.default:
-            raise UserError(
-                f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
-            )
+        advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
+        raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")
+    if not encoder.reads_pixels and extraction != type(extraction)():
+        raise UserError("features=... is about grids that an encoder computes; leave it out with these regions")
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
@@ -209,7 +223,7 @@ class PackedRows:
         code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
     """
 
-    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
+    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"] = "i"):
         flat: Any = array(code)
         ends = [0]
         for row in rows:
@@ -226,9 +240,6 @@ class PackedRows:
 
 class PackedTokens(PackedRows):
     """Tokens of N captions, in 4 bytes per token and 8 per caption."""
-
-    def __init__(self, captions: Iterable[Sequence[int]]):
-        super().__init__(captions, "i")
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return map(self.__getitem__, range(len(self)))
@@ -253,7 +264,7 @@ class PackedBoxes:
 
     def __init__(self, captions: Iterable[Caption], offset: int = 0):
         phrases = [caption.phrases for caption in captions]
-        self._words = PackedRows(([phrase.noun + offset for phrase in row] for row in phrases), "i")
+        self._words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
         self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __len__(self) -> int:
@@ -275,26 +286,24 @@ class TargetMaker(NamedTuple):
     """
 
     boxes: PackedBoxes
-    frames: Callable[[Sequence[int], tuple[int, int]], list[Frame]]
+    frames: Callable[[Sequence[int], Draw], list[Frame]]
     grid: tuple[int, int]
 
     def __call__(
-        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: tuple[int, int], steps: int
+        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: Draw, steps: int
     ) -> AttentionTargets:
         """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
         rows, columns = self.grid
         frames = self.frames(positions, draw)
-        indices, grid_boxes, mirrored = list[int](), list[NDArray](), list[int]()
+        indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
         for row, caption in enumerate(captions):
-            seen, mirror = frames[image_index[row]]
+            seen, is_mirrored = frames[image_index[row]]
             for word, boxes in self.boxes.of_caption(caption):
-                mirrored += [len(indices)] * mirror
                 indices.append(row * steps + word)
-                grid_boxes.append(boxes_on_grid(boxes, seen, rows, columns))
-        padded = np.zeros((len(indices), max(map(len, grid_boxes), default=0), 4))  # empty boxes cover nothing
-        for i, boxes in enumerate(grid_boxes):
-            padded[i, : len(boxes)] = boxes
-        areas = covered_areas(padded, rows, columns)
+                grid_boxes.append(torch.from_numpy(boxes_on_grid(boxes, seen, rows, columns)))
+                mirrored.append(is_mirrored)
+        padded = pad_sequence(grid_boxes, batch_first=True).numpy() if indices else np.zeros((0, 0, 4))
+        areas = covered_areas(padded, rows, columns)  # empty boxes cover nothing
         areas[mirrored] = areas[mirrored][:, :, ::-1]
         areas = areas.reshape(len(indices), rows * columns)
         totals = areas.sum(axis=1)
@@ -305,7 +314,7 @@ class TargetMaker(NamedTuple):
 
 def default_workers(images: ImageReader, device: torch.device) -> int:
     """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
-    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource | AugmentedFiles) else 0
+    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource) else 0
 
 
 def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
@@ -341,9 +350,8 @@ class CaptionDataset(TorchDataset[Batch]):
         if self.is_cached:
             return
         first, num_images = self.images([0]), len(self._names)
-        size = num_images * first.nbytes
+        size, is_grid = num_images * first.nbytes, first.ndim == 3
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-        is_grid = first.ndim == 3
         if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
             return
         if not is_grid:
@@ -355,10 +363,9 @@ class CaptionDataset(TorchDataset[Batch]):
             )
         dtype = half if half and first.dtype == torch.float16 else first.dtype
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
-        for start in range(0, num_images, 256):
-            positions = range(start, min(start + 256, num_images))
-            grids[start : positions.stop] = self.images(positions)
-        self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
+        for positions in torch.arange(num_images).split(256):
+            grids[positions] = self.images(positions.tolist()).to(grids)
+        self.images = lambda positions, draw=FIRST_DRAW: grids[torch.as_tensor(positions, device=device)]
         self.is_cached = True
         if device.type == "cuda" and rank() == 0:
             stored = f"grids of {num_images:,} images in GPU memory: {grids.nbytes / 1e9:.1f} GB"
@@ -375,7 +382,7 @@ class CaptionDataset(TorchDataset[Batch]):
     def __getitem__(self, captions: list[int]) -> Batch:
         return self.batch(captions)
 
-    def batch(self, captions: list[int], draw: tuple[int, int] = (0, 0)) -> Batch:
+    def batch(self, captions: list[int], draw: Draw = FIRST_DRAW) -> Batch:
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
         # each image once, and for each caption its row among them
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
@@ -415,9 +422,7 @@ class ImageDataset(TorchDataset[ImageBatch]):
         return -(-len(self.examples) // self.batch_size)
 
     def __getitem__(self, index: int) -> ImageBatch:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        start = index * self.batch_size
+        start = range(0, len(self.examples), self.batch_size)[index]
         examples = self.examples[start : start + self.batch_size]
         references = [[caption.words for caption in example.captions] for example in examples]
         images = self.images(range(start, start + len(examples)))

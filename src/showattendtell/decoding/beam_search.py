@@ -3,7 +3,7 @@
     I  images; J of them are still searched          K  beams of a bank
     G  groups of an image (diverse beam search)      W  beams of an image, G (C + 1) K
     C  required words; a group has C + 1 banks, and  B  open captions
-       bank c has the captions with c of the words   P  prefixes, see `models.generation`
+       bank c has the captions with c of the words   P  prefixes, see `models.captioner`
 
 All beams of all images are numbered together: beam k of bank c of group g of image j has the position
 ((j G + g) (C + 1) + c) K + k. The other sizes are those of `showattendtell.types`.

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.generation import IncrementalDecoder, StepOutput
+from showattendtell.models.captioner import Captioner, IncrementalDecoder, StepOutput
 from showattendtell.models.interfaces import DecoderState
 from showattendtell.settings import Count, NonNegativeFloat, NonNegativeInt, Text, check_values
 from showattendtell.types import CaptionOutput
@@ -65,7 +64,7 @@ class EnsembleDecoder:
         """Decode one word; return the first captioner's output with the mean p, and the states of all captioners.
 
         Args:
-            prefixes: the states of P prefixes, see `models.generation`.
+            prefixes: the states of P prefixes, see `models.captioner`.
             prefix_index: (B,) the prefix that each caption continues.
             tokens: (B,) the last word of each caption.
         """

@@ -26,7 +26,7 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import NAMES, Calibration, ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.inference.checkpoints import (
     CACHE,
@@ -39,7 +39,6 @@ from showattendtell.inference.checkpoints import (
     read_vocabulary,
     write_model_folder,
 )
-from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
@@ -94,9 +93,9 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     try:
         config = _read_config(metadata, path, attention)
         module = _build_module(config, metadata, state, decoding, path)
-    except UserError:
-        raise
     except Exception as error:  # another version of a library may raise any type
+        if isinstance(error, UserError) and not error.__cause__:
+            raise
         raise UserError(
             f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"

@@ -4,15 +4,17 @@ Sizes are those of `showattendtell.types`.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import PAD
+from showattendtell.data.vocabulary import PAD, START
+from showattendtell.decoding.decoding import Ensemble
+from showattendtell.decoding.sampling import multinomial
 from showattendtell.errors import UserError
-from showattendtell.losses.scheduled_sampling import mix_words
-from showattendtell.models.captioner import Captioner
+from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, scatter_words
@@ -38,6 +40,7 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(list(terms.values())).sum()
 
 
+@dataclass(eq=False, repr=False)
 class SoftLoss(nn.Module):
     """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
 
@@ -45,42 +48,38 @@ class SoftLoss(nn.Module):
     default -sum_t sum_i m_ti log alpha_ti, in which m_ti is the fraction of the boxes' area that lies in region i (Liu
     et al. 2017, "Attention correctness in neural image captioning").
 
-    Args:
-        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
-        label_smoothing: the share of a target word's probability that is spread over all words.
-        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
-            captions, as in the released code.
-        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
-            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
-        supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
-        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
-        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
-            lies inside of the boxes.
+    doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
+    label_smoothing: the share of a target word's probability that is spread over all words.
+    penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
+        as in the released code.
+    scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from the
+        caption (Bengio et al. 2015); it increases linearly from 0 during training.
+    supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
+    supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that lies
+        inside of the boxes.
     """
+
+    doubly_stochastic_weight: NonNegativeFloat = 1.0
+    label_smoothing: Fraction = 0.0
+    penalty_reduction: Literal["captions", "locations"] = "captions"
+    scheduled_sampling: Probability = 0.0
+    supervision_weight: NonNegativeFloat = 0.0
+    supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy"
 
     kind = "showattendtell.losses.caption.SoftLoss"
     """Import path of the first loss of its kind, which attention names as its `loss`."""
 
-    def __init__(
-        self,
-        doubly_stochastic_weight: NonNegativeFloat = 1.0,
-        label_smoothing: Fraction = 0.0,
-        penalty_reduction: Literal["captions", "locations"] = "captions",
-        scheduled_sampling: Probability = 0.0,
-        supervision_weight: NonNegativeFloat = 0.0,
-        supervision_schedule: Literal["constant", "linear"] = "constant",
-        supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
-    ):
-        super().__init__()
-        self.doubly_stochastic_weight, self.label_smoothing = doubly_stochastic_weight, label_smoothing
-        self.penalty_reduction, self.scheduled_sampling = penalty_reduction, scheduled_sampling
-        self.supervision_weight, self.supervision_schedule = supervision_weight, supervision_schedule
-        is_correctness = supervision_loss == "correctness"
-        self.supervision_loss = negative_log_correctness if is_correctness else attention_cross_entropy
-        self.progress = 0.0
-        """The fraction of training that is completed."""
-        self.offset = 0
-        """The number of tokens before the words of a caption, see `Vocabulary.offset`."""
+    penalty_gradient = True
+    """Whether the doubly stochastic penalty has a gradient; false: it is only logged."""
+
+    progress = 0.0
+    """The fraction of training that is completed."""
+
+    offset = 0
+    """The number of tokens before the words of a caption, see `Vocabulary.offset`."""
+
+    def __post_init__(self) -> None:
+        super().__init__()  # of torch's module
 
     def check(self, captioner: Captioner) -> None:
         """Raise `UserError` if the captioner's attention needs another kind of loss."""
@@ -115,22 +114,30 @@ class SoftLoss(nn.Module):
         Raises:
             UserError: `supervision_weight` without targets.
         """
-        shard = shard or BatchShard(1.0, len(tokens))
-        input_tokens = self.mix_words(captioner, regions, image_index, tokens)
-        outputs = captioner(regions, image_index, tokens, input_tokens)
-        maps = self.target_maps(targets, tokens)
+        maps, num_captions = self.target_maps(targets, tokens), shard.num_captions if shard else len(tokens)
+        output, _ = self.likelihood(captioner, regions, image_index, tokens, num_captions)
+        return self.supervised(output, maps)
+
+    def likelihood(
+        self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, num_captions: int
+    ) -> tuple[LossOutput, Tensor]:
+        """Return the loss with the terms of likelihood and penalty, and -log p of each caption (B,) without a gradient.
+
+        Args:
+            num_captions: number of captions in the whole batch.
+        """
+        outputs = captioner(regions, image_index, tokens, self.mix_words(captioner, regions, image_index, tokens))
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
-        penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
-        terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * penalty}
-        output = LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs)
-        return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
+        penalty = self.over_batch(penalties, outputs.num_regions, num_captions)
+        learned = penalty if self.penalty_gradient else penalty.detach()
+        terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * learned}
+        return LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs), nll
 
     @property
     def is_capturable(self) -> bool:
         """Whether a CUDA graph can compute the loss: nothing but its arguments changes from step to step."""
-        has_schedule = self.supervision_weight and self.supervision_schedule == "linear"
-        return not (self.scheduled_sampling or has_schedule)
+        return not self.scheduled_sampling
 
     def target_maps(self, targets: AttentionTargets | Tensor | None, tokens: Tensor) -> Tensor | None:
         """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
@@ -150,12 +157,14 @@ class SoftLoss(nn.Module):
             return targets
         return scatter_words(targets.masses, targets.indices, (tokens.shape[0], tokens.shape[1]))
 
-    def supervised(self, output: LossOutput, losses: Tensor) -> LossOutput:
-        """Return a loss with the term of supervision from the losses (B,) of the captions' attention."""
-        mean = losses.mean()
-        weight = self.supervision_weight * (1 - self.progress if self.supervision_schedule == "linear" else 1)
-        terms, metrics = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
-        return output._replace(terms=terms, metrics={**output.metrics, **metrics})
+    def supervised(self, output: LossOutput, maps: Tensor | None) -> LossOutput:
+        """Return the loss with the term of supervision by the maps (B, T, L), if any."""
+        if maps is None or output.outputs is None:
+            return output
+        compare = attention_cross_entropy if self.supervision_loss == "cross_entropy" else negative_log_correctness
+        mean = compare(output.outputs.weights, maps).mean()
+        terms = {**output.terms, "supervision": self.supervision_weight * mean}
+        return output._replace(terms=terms, metrics={**output.metrics, "attention_supervision": mean.detach()})
 
     def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
         """Return the input tokens (B, T) of scheduled sampling; None if no word is sampled."""
@@ -234,3 +243,36 @@ def negative_log_correctness(weights: Tensor, maps: Tensor) -> Tensor:
     largest = maps.to(weights.dtype).amax(dim=2, keepdim=True)
     correctness = (weights * maps / largest.clamp(min=smallest)).sum(dim=2)
     return -(correctness.clamp(min=smallest).log() * (largest.squeeze(2) > 0)).sum(dim=1)
+
+
+@torch.no_grad()
+def mix_words(
+    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float, offset: int = 0
+) -> Tensor | None:
+    """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if the probability is 0.
+
+    They are `<start>`, then the caption's words, each replaced with `probability` by a word that is sampled from the
+    model given the inputs so far. The model is in evaluation mode.
+
+    Args:
+        offset: the number of tokens before the words of a caption, which are never replaced.
+    """
+    if not probability:
+        return None
+    order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
+    with eval_mode(captioner):
+        decoder = Ensemble([captioner]).make_decoder([regions])
+        states = decoder.init_state().index_select(image_index[order])
+        rows = torch.arange(len(image_index), device=image_index.device)
+        inputs = [torch.full_like(image_index, START)]
+        suppressed = torch.tensor([PAD, START], device=image_index.device)
+        for step, words in enumerate(tokens[order].T[:-1]):
+            output, states = decoder.step(states, rows, inputs[-1])
+            if step < offset:
+                inputs.append(words)
+                continue
+            scores = output.scores.index_fill(1, suppressed, -torch.inf)
+            sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
+            inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
+    mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
+    return mixed.masked_fill(tokens == PAD, PAD)

@@ -1,11 +1,5 @@
 """METEOR 1.5 (Denkowski and Lavie 2014) and SPICE (Anderson et al. 2016) of captions, by the jars in pycocoevalcap.
-The files that SPICE needs are not installed.
-
-The jar of METEOR is a server that reads lines. It answers
-
-    SCORE ||| reference ||| ... ||| caption     with 23 statistics of the best reference, separated by spaces
-    EVAL ||| statistics ||| statistics ...      with one line per statistics, their score, and one for their sum
-"""
+The files that SPICE needs are not installed."""
 
 import json
 import os
@@ -17,34 +11,23 @@ from pathlib import Path
 import numpy as np
 import pycocoevalcap.spice
 from pycocoevalcap.meteor import meteor as package
-from rich.console import Console
-from rich.progress import track
 
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
-from showattendtell.metrics.java import LineServer, MetricError, java_command, run_java
+from showattendtell.metrics.java import MetricError, run_java
 from showattendtell.metrics.tokenizers import CaptionPair
 
 METEOR_JAR = Path(package.__file__).with_name(package.METEOR_JAR)
-METEOR_TIME_LIMIT = 120.0
-"""Seconds between two answers; before the first one the jar reads its paraphrase tables, which takes about 10."""
+METEOR_TIME_LIMIT = 3600.0
+"""Seconds; the jar reads its paraphrase tables in about 10, and then scores about 1,000 captions a second."""
 
-BATCH_SIZE, MIN_BATCHES_SHOWN = 500, 5
-"""Captions per request, and the number of requests from which on a progress bar is shown."""
+NUM_STATISTICS, CHUNKS = 23, 20
+"""Statistics of a caption, and the position of the number of chunks. Those before alternate between caption and
+reference: 0 and 1 are the lengths, 2 and 3 the numbers of function words, 4 to 19 the matching words by matcher (exact,
+stem, synonym, paraphrase), content and function words apart. 21 and 22 are the numbers of matching words in all."""
 
-NUM_STATISTICS = 23
-MATCHES = slice(4, 20)
-CHUNKS = 20
-"""Positions of statistics. Those before `CHUNKS` alternate between caption and reference: 0 and 1 are the lengths, 2
-and 3 the numbers of function words, 4 to 19 the matching words by matcher (exact, stem, synonym, paraphrase), content
-and function words apart. 20 is the number of chunks, 21 and 22 are the numbers of matching words in all."""
-
-
-def meteor_command() -> list[str]:
-    """Return the command line of the server, with the options of pycocoevalcap."""
-    return java_command("-Xmx2G", "-jar", str(METEOR_JAR), "-", "-", "-stdio", "-l", "en", "-norm")
-
-
-SERVER = LineServer("METEOR", meteor_command, METEOR_TIME_LIMIT)
+ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
+MATCHERS = (1.0, 0.6, 0.8, 0.6)
+"""METEOR's parameters for English, and its weights of the matchers (Denkowski and Lavie 2014, Table 1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,65 +40,68 @@ class MeteorCounts(SufficientStatistics):
     by_image: Array
 
     def scores(self, copies: Array) -> dict[str, Array]:
-        """Return METEOR in percent, which the jar computes from the sums of the statistics.
+        """Return METEOR in percent, from the sums of the statistics.
 
-        Raises:
-            MetricError: the jar fails.
+        The fragmentation penalty grows with the chunks, runs of adjacent matching words. Like the jar, count 0 chunks
+        instead of 1 for a caption that matches its reference completely, so that a perfect caption has no penalty.
         """
-        *scores, _ = evaluate(copies @ summable(self.by_image))
-        return {"meteor": 100 * np.array(scores)}
+        added = self.by_image.copy()
+        added[_is_perfect(added), CHUNKS] = 0
+        return {"meteor": 100 * evaluate(copies @ added)}
 
     def per_image(self) -> dict[str, Array]:
-        """Return METEOR of each caption in percent.
-
-        Raises:
-            MetricError: the jar fails.
-        """
-        *scores, _ = evaluate(self.by_image)
-        return {"meteor": 100 * np.array(scores)}
+        """Return METEOR of each caption in percent."""
+        return {"meteor": 100 * evaluate(self.by_image)}
 
 
 def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
     """Return the statistics of every image.
 
+    The jar answers each line "SCORE ||| reference ||| ... ||| caption" with those of the best reference.
+
     Raises:
         MetricError: the jar cannot be run.
     """
-    requests = []
+    requests = ""
     for pair in pairs:
         # a separator or a line break in a caption would shift all later answers
         sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
-        requests.append(" ||| ".join(["SCORE", *sentences]))
-    parts = [requests[first : first + BATCH_SIZE] for first in range(0, len(requests), BATCH_SIZE)]
-    statistics = []
-    for part in track(
-        parts, "METEOR", console=Console(stderr=True), transient=True, disable=len(parts) < MIN_BATCHES_SHOWN
-    ):
-        for answer in SERVER.ask(part, len(part)):
-            try:
-                statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))
-            except ValueError:
-                raise MetricError(f"METEOR returned {answer!r} instead of {NUM_STATISTICS} statistics") from None
-    return MeteorCounts(np.array(statistics))
+        requests += " ||| ".join(["SCORE", *sentences]) + "\n"
+    program = ["-Xmx2G", "-jar", str(METEOR_JAR), "-", "-", "-stdio", "-l", "en", "-norm"]
+    answers = run_java("METEOR", program, METEOR_TIME_LIMIT, requests).splitlines()
+    try:
+        statistics = np.array([answer.split() for answer in answers], dtype=np.float64)
+        return MeteorCounts(statistics.reshape(len(pairs), NUM_STATISTICS))
+    except ValueError:
+        raise MetricError(f"METEOR returned {answers[-1:]} instead of {NUM_STATISTICS} statistics a line") from None
 
 
-def summable(statistics: Array) -> Array:
-    """Return statistics (N, 23) as the jar sums them over images.
+def _is_perfect(statistics: Array) -> Array:
+    """Return where (N, 23) a caption matches its reference completely: all words, in one chunk."""
+    return (statistics[:, -2:] == statistics[:, :2]).all(axis=1) & (statistics[:, CHUNKS] == 1)
 
-    The fragmentation penalty grows with the chunks, runs of adjacent matching words. The jar counts 0 chunks instead of
-    1 for a caption that matches its reference completely, so that a perfect caption has no penalty.
+
+def evaluate(statistics: Array) -> Array:
+    """Return the score of each row of statistics (R, 23), 0 to 1, equal to the jar's bit by bit:
+
+    precision, recall = matches / length     content words count DELTA, function words 1 - DELTA
+    F (1 - GAMMA fragmentation^BETA)         1 / F = (1 - ALPHA) / precision + ALPHA / recall
     """
-    matches = statistics[:, MATCHES].reshape(len(statistics), -1, 2).sum(axis=1)
-    perfect = (matches == statistics[:, :2]).all(axis=1) & (statistics[:, CHUNKS] == 1)
-    added = statistics.copy()
-    added[perfect, CHUNKS] = 0
-    return added
-
-
-def evaluate(statistics: Array) -> list[float]:
-    """Return the score of each row of statistics (R, 23), 0 to 1, and as the last that of their sum."""
-    rows = [" ".join(map(str, row)) for row in statistics.tolist()]
-    return [float(answer) for answer in SERVER.ask([" ||| ".join(["EVAL", *rows])], len(rows) + 1)]
+    columns = statistics.T
+    lengths, function_words = columns[:2], columns[2:4]
+    matches = columns[4:CHUNKS].reshape(len(MATCHERS), 2, 2, -1)
+    weighted: Array | float = 0.0
+    for kind, share in enumerate((DELTA, 1 - DELTA)):  # the order of the jar's sum
+        for weight, matched in zip(MATCHERS, matches[:, kind], strict=True):
+            weighted = weighted + weight * matched * share
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision, recall = weighted / (DELTA * (lengths - function_words) + (1 - DELTA) * function_words)
+        mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
+        fragmentation = columns[CHUNKS] / (columns[-2:].sum(axis=0) / 2)
+    fragmentation[_is_perfect(statistics)] = 0
+    # in higher precision, so that the power is rounded correctly, as Java's
+    power = (fragmentation.astype(np.longdouble) ** BETA).astype(np.float64)
+    return np.nan_to_num(mean * (1 - GAMMA * power))  # 0 without matches
 
 
 PACKAGE = Path(pycocoevalcap.spice.__file__).parent

@@ -6,11 +6,10 @@ Sizes are those of `showattendtell.types`.
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import lstm
+from showattendtell.models.decoder import RecurrentDecoder, lstm
 from showattendtell.models.initialization import orthogonal_blocks, start_small
 from showattendtell.models.interfaces import DecoderState
 from showattendtell.models.kernels.products import Linear
-from showattendtell.models.recurrent import RecurrentDecoder
 from showattendtell.settings import Fraction, PositiveInt
 
 

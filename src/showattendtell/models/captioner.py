@@ -1,17 +1,33 @@
-"""The captioner: attention and decoder combined, over all steps of given captions (teacher forcing).
+"""The captioner: attention and decoder combined, over all steps of given captions (teacher forcing), and word by word.
 
-Sizes are those of `showattendtell.types`.
+Word by word, attention of recurrent decoders reads the state before the last word. Captions of an image that differ
+only in their last word, as beams often do, therefore share one *prefix* and one attention step. B captions continue P
+prefixes. The other sizes are those of `showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
-from showattendtell.models.interfaces import Attention, AttentionCache, Decoder, DecoderState, GivenCaptions
-from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.interfaces import (
+    Attention,
+    AttentionCache,
+    CaptionGrid,
+    Decoder,
+    DecoderState,
+    GivenCaptions,
+    Packing,
+    Steps,
+)
+from showattendtell.models.kernels import runs_triton, to_multiply, without_autocast
+from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
+from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
+from showattendtell.models.kernels.parallel import CaptionGroups
+from showattendtell.models.kernels.products import matmul
 from showattendtell.types import CaptionerOutput, SampledLocations
 
 
@@ -91,3 +107,219 @@ def eval_mode(captioner: Captioner) -> Iterator[None]:
 def shift_right(tokens: Tensor) -> Tensor:
     """Return the inputs for the targets (B, T): `<start>`, then all tokens but the last."""
     return torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], dim=1)
+
+
+class StepOutput(NamedTuple):
+    """One step of incremental decoding: B captions that continue P prefixes.
+
+    scores       (B, V) unnormalized log p of the next word: log p = scores - normalizers
+    normalizers  (B,) the log-sum-exp of the scores
+    state        of the captions, after their last words
+    weights      (B, L) alpha
+    gate         (B,) beta
+    locations    (B, H) the regions that hard attention sampled; None without sampling
+    """
+
+    scores: Tensor
+    normalizers: Tensor
+    state: DecoderState
+    weights: Tensor
+    gate: Tensor
+    locations: Tensor | None = None
+
+
+class WordScorer:
+    """Scores of the next word (B, V) and their normalizers (B,), from the output layer.
+
+    Args:
+        words: the output layer's matrix (w, V), from `transposed`.
+    """
+
+    reads_context = True
+    """Whether `features` have the term of the context vector."""
+
+    def __init__(self, decoder: Decoder, words: Tensor):
+        self.decoder, self._words = decoder, words
+
+    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores after the steps of B captions of these images (B,), ascending."""
+        features = self.decoder.output_features(steps.embedded, steps.hidden, steps.context)
+        return self.score(features, steps.weights, images)
+
+    def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
+        scores = self.multiply(features)
+        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
+
+    def multiply(self, features: Tensor) -> Tensor:
+        """Return the scores without their bias, (B, V)."""
+        dtype = self.decoder.word_scores.weight.dtype
+        return matmul(features.to(self._words.dtype), self._words).to(dtype)
+
+
+class IncrementalDecoder:
+    """Decode images with a captioner, one word at a time, without gradients.
+
+    Args:
+        words: the output layer's matrix (w, V), from `transposed`.
+        regions: (I, L, D).
+    """
+
+    def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
+        self.attention: Any = captioner.attention
+        self.decoder: Any = captioner.decoder
+        self.cache, initial_state = captioner.init_state(regions)
+        self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
+        self._rows = CacheRows(regions)
+        scorer = self.attention.word_scorer(self.decoder, self.cache, words)
+        self.scorer: WordScorer = scorer or WordScorer(self.decoder, words)
+
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
+        """Decode one word.
+
+        Args:
+            state: the states of the prefixes, with P rows.
+            images: (P,) the image of each prefix, ascending.
+            prefix_index: (B,) the prefix that each caption continues.
+            tokens: (B,) the last word of each caption.
+        """
+        grid = self.grid(images)  # attention takes equally many captions per row of its cache
+        output = self.attention(self.cache, state.select(grid.rows))
+        positions = grid.positions[prefix_index]
+        context = output.context[positions]  # (B, D)
+        embedded, word_gates = self.decoder.embed_words(tokens)
+        previous, weights = state.select(prefix_index), output.weights[positions]
+        state = self.decoder.step(word_gates, context, previous)
+        steps = Steps(state.hidden, weights, output.gate[positions], context, None, embedded, word_gates, previous)
+        scores = self.scorer(steps, images[prefix_index])
+        locations = None if output.sample is None else output.sample.locations[positions]
+        return StepOutput(*scores, state, weights, steps.gates, locations)
+
+    def grid(self, images: Tensor) -> CaptionGrid:
+        """Lay out captions or prefixes as a grid with a row per image in the attention cache.
+
+        Args:
+            images: the image of each, ascending.
+        """
+        grid, rows = self._rows.grid(images)
+        if rows is not None:
+            self.cache = self.cache.select(rows)
+        return grid
+
+
+class CacheRows:
+    """The images that have a row in a cache, at first all of the regions (I, L, D)."""
+
+    def __init__(self, regions: Tensor):
+        self._images = torch.arange(len(regions), device=regions.device)
+
+    def grid(self, images: Tensor) -> tuple[CaptionGrid, Tensor | None]:
+        """Lay out captions as a grid with a row per row of the cache.
+
+        Args:
+            images: the image of each caption, ascending.
+
+        Returns:
+            The grid, and the rows that the cache has to keep, None for all.
+        """
+        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
+        unique_images, counts = images.unique_consecutive(return_counts=True)
+        kept_rows = None
+        # copying the cache pays off once half of its images are finished
+        if 2 * len(unique_images) <= len(self._images):
+            kept_rows = torch.searchsorted(self._images, unique_images)
+            self._images = unique_images
+        cache_rows = torch.searchsorted(self._images, unique_images)
+        columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
+        rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
+        rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
+        column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
+        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept_rows
+
+
+class TransposedWeights(NamedTuple):
+    """Weights of soft attention and the LSTM; matrices that read the same vector are side by side.
+
+    state       (n, 4n + A + G) from h to the gates i, f, o, g, to the query and to beta, before their activations
+    state_bias  (4n + A + G,)
+    context     (D, 4n + m) from z to the gates and the deep output; (D, 4n) if the deep output does not read z
+    word        (m, 4n) from E y to the gates
+    word_bias   (4n,)
+    score       u, (A,)
+    """
+
+    state: Tensor
+    state_bias: Tensor
+    context: Tensor
+    word: Tensor
+    word_bias: Tensor
+    score: Tensor
+
+
+class SoftIncrementalDecoder(IncrementalDecoder):
+    """Soft attention with the additive score, and the LSTM: one product of h and one of z per prefix, and the
+    compiled loops, which take any number of prefixes per image."""
+
+    def __init__(self, captioner: Captioner, matrices: TransposedWeights, words: Tensor, regions: Tensor):
+        super().__init__(captioner, words, regions)
+        self._matrices = matrices
+
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
+        (regions, keys, _, present), matrices, decoder = self.cache, self._matrices, self.decoder
+        present = None if present is None else present[images]
+        width = matrices.word.shape[1]
+        with without_autocast(tokens.device):
+            # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
+            from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
+            gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
+            if runs_triton(regions):
+                from showattendtell.models.kernels.gpu_recurrence import score_and_read
+
+                weights, context = score_and_read(keys.values, regions, images, query, matrices.score, present)
+            else:
+                groups = CaptionGroups(images, len(regions))
+                region_scores = RegionPairs(groups, keys, matrices.score).scores(query)
+                weights = mask_padding(region_scores, present).softmax(dim=1)
+                context = weighted_sum(groups, regions, weights)
+            gate = weights.new_ones(len(weights))
+            if beta.shape[1]:
+                context *= beta.sigmoid_()
+                gate = beta.mean(dim=1)
+            from_context = _product(context, matrices.context)
+            gates.add_(from_context[:, :width])
+            # of the B captions: the LSTM, with each distinct word multiplied once; `unique` would synchronize a GPU
+            words, inverse = tokens, None
+            if tokens.device.type == "cpu":
+                words, inverse = tokens.unique(return_inverse=True)
+            embedded = decoder.embed(words)
+            word_gates = _product(embedded, matrices.word).add_(matrices.word_bias)
+            if inverse is not None:
+                embedded, word_gates = embedded.index_select(0, inverse), word_gates.index_select(0, inverse)
+            gates = gates.index_select(0, prefix_index).add_(word_gates)
+            state = lstm_in_place(gates, state.cell.index_select(0, prefix_index))
+            parts = decoder.output_parts(embedded, state.hidden)
+            if decoder.context_output is not None and self.scorer.reads_context:
+                parts.insert(decoder.word_output, from_context[:, width:].index_select(0, prefix_index))
+            features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
+            weights, gate = weights.index_select(0, prefix_index), gate.index_select(0, prefix_index)
+            scores = self.scorer.score(features, weights, images[prefix_index])
+            return StepOutput(*scores, state, weights, gate)
+
+
+def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
+    """Apply the LSTM cell as `decoder.lstm` does, but overwrite the pre-activations (B, 4n)."""
+    width = cell.shape[1]
+    i, f, o = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
+    cell = gates[:, 3 * width :].tanh_().mul_(i).addcmul_(f, cell)  # i g + f c
+    return DecoderState(torch.tanh(cell).mul_(o), cell)
+
+
+def transposed(matrix: Tensor) -> Tensor:
+    """Return the transposed matrix in the autocast's precision, contiguous for fast products with few rows."""
+    [multiplied] = to_multiply(matrix.T)
+    return multiplied.contiguous()
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return rows @ matrix, multiplied in the precision of the matrix."""
+    return matmul(rows.to(matrix.dtype), matrix).to(rows.dtype)

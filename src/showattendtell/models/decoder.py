@@ -1,8 +1,10 @@
-"""The LSTM decoder, with its initial state (Xu et al. 2015, Sec. 3.1.2).
+"""Recurrent decoders, with the plain loop over the steps of given captions, and the LSTM decoder with its initial state
+(Xu et al. 2015, Sec. 3.1.2).
 
-Sizes are those of `showattendtell.types`.
+Sizes are those of `showattendtell.types`; N is the number of words of all captions.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -12,15 +14,115 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.generation import IncrementalDecoder, SoftIncrementalDecoder, TransposedWeights, transposed
+from showattendtell.models.captioner import (
+    Captioner,
+    IncrementalDecoder,
+    SoftIncrementalDecoder,
+    TransposedWeights,
+    transposed,
+)
 from showattendtell.models.initialization import orthogonal_blocks, start_small
-from showattendtell.models.interfaces import DecoderState, GivenCaptions, Steps, is_fused
+from showattendtell.models.interfaces import (
+    AttentionCache,
+    Decoder,
+    DecoderState,
+    ExportedStep,
+    GivenCaptions,
+    StepAttention,
+    Steps,
+    is_fused,
+)
 from showattendtell.models.kernels import runs_triton, to_multiply
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.kernels.recurrence import RecurrenceWeights, unroll_fused
-from showattendtell.models.recurrent import RecurrentDecoder
 from showattendtell.settings import Fraction, PositiveInt
+from showattendtell.types import SampledLocations
+
+
+class RecurrentDecoder(Decoder):
+    """Base class of recurrent decoders. `step` is the recurrence; everything else is computed for all steps at once.
+
+    A step t reads the word y_{t-1} and the context z_t, which attention computes from h_{t-1}. The arguments are those
+    of `Decoder`.
+    """
+
+    reads_context = True
+    """Whether every step reads its context vector; false if the image is read only once, by `start`."""
+
+    has_cell = False
+    """Whether `DecoderState.cell` is the memory cell (B, n) of an LSTM."""
+
+    def attach(self, captioner: Captioner) -> None:
+        attention = captioner.attention
+        if attention.selective and not self.reads_context:
+            raise ValueError(
+                f"{type(self).__name__} sees the image once and has no use for {type(attention).__name__}; use "
+                "attention=none with it"
+            )
+
+    def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embeddings E y (N, m) of tokens (N,) and their `word_gates` (N, ...)."""
+        embedded = self.embed(tokens)
+        return embedded, self.word_gates(embedded)
+
+    @abstractmethod
+    def word_gates(self, embedded: Tensor) -> Tensor:
+        """Return the part of a step that depends on the word alone, from E y (..., m) to any last dimension."""
+
+    @abstractmethod
+    def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
+        """Return the next state from `word_gates` (B, ...), the context z (B, D) and the previous state."""
+
+    def region_features(self, regions: Tensor) -> Tensor | None:
+        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is the sum of
+        this and `features_without_region`; None if it is not such a sum, as of a decoder with layers after the sum."""
+        return None
+
+    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the other term of the sum, see `region_features`; the arguments are those of `output_features`."""
+        raise NotImplementedError(f"{type(self).__name__} has no sum to take the region out of")
+
+    def unroll(self, attention: StepAttention, captions: GivenCaptions) -> Steps:
+        """Compute all steps of captions padded to T steps, one after the other: the definition of the model."""
+        packing = captions.packing
+        embedded, word_gates = self.embed_words(packing.pack(captions.inputs))
+        cache = captions.cache.select(captions.image_index)  # one row per caption
+        state = captions.state.select(captions.image_index)
+        attended, states = [], [state]
+        for t, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
+            given = {} if captions.locations is None else {"locations": captions.locations[:, t]}
+            attended.append(attention(cache, state, **given))
+            state = self.step(gates, attended[-1].context, state)
+            states.append(state)
+
+        def pack(values: tuple[Tensor, ...]) -> Tensor:
+            return packing.pack(torch.stack(values, dim=1))
+
+        hidden, _ = zip(*states[1:], strict=True)
+        contexts, weights, betas, samples = zip(*attended, strict=True)
+        sample = None if samples[0] is None else SampledLocations(*map(pack, zip(*samples, strict=True)))
+        previous = None
+        if attention.reads_states:
+            previous = DecoderState(*map(pack, zip(*states[:-1], strict=True)))
+        return Steps(pack(hidden), pack(weights), pack(betas), pack(contexts), sample, embedded, word_gates, previous)
+
+    def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
+        return partial(IncrementalDecoder, captioner, transposed(self.word_scores.weight))
+
+    def export_step(
+        self,
+        attention: StepAttention,
+        cache: AttentionCache,
+        state: DecoderState,
+        words: Tensor,
+        region_scores: Tensor | None,
+    ) -> ExportedStep:
+        context, weights, gate, _ = attention(cache, state)
+        embedded = self.embed(words)
+        word_gates = self.word_gates(embedded)
+        after = self.step(word_gates, context, state)
+        steps = Steps(after.hidden, weights, gate, context, None, embedded, word_gates, state)
+        return ExportedStep(attention.log_probs(self, cache, steps, region_scores), weights, gate, *after)
 
 
 class FirstState(nn.Module):
@@ -59,17 +161,6 @@ class FirstState(nn.Module):
         return DecoderState(self.hidden(shared), self.cell(shared))
 
 
-class LearnedStart(nn.Module):
-    """h_0 and c_0 are parameters (n,), the same for all images: the decoder sees an image by attention alone."""
-
-    def __init__(self, hidden_dim: int):
-        super().__init__()
-        self.hidden, self.cell = (nn.Parameter(torch.zeros(hidden_dim)) for _ in range(2))
-
-    def forward(self, mean: Tensor) -> DecoderState:
-        return DecoderState(*(torch.tanh(part).expand(len(mean), -1) for part in (self.hidden, self.cell)))
-
-
 OutputPart = Literal["word", "hidden", "context"]
 DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 
@@ -101,8 +192,7 @@ class LSTMDecoder(RecurrentDecoder):
         output_tanh: p(y) = softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
-        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code; or learned, the same
-            state for all images, so that the decoder sees them by attention alone.
+        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
         start_depth: the number of layers from the mean region to h_0.
 
     Raises:
@@ -124,7 +214,7 @@ class LSTMDecoder(RecurrentDecoder):
         output_tanh: bool = False,
         tie_embeddings: bool = False,
         first_input: Literal["learned", "zero"] = "learned",
-        start: Literal["separate", "shared", "learned"] = "separate",
+        start: Literal["separate", "shared"] = "separate",
         start_depth: PositiveInt = 2,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
@@ -132,11 +222,7 @@ class LSTMDecoder(RecurrentDecoder):
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
         self.zero_first = first_input == "zero"
         start_dropout = dropout * ("start" in dropout_places)
-        self.first_state: nn.Module = (
-            LearnedStart(hidden_dim)
-            if start == "learned"
-            else FirstState(region_dim, hidden_dim, start_depth, start_dropout, start == "shared")
-        )
+        self.first_state = FirstState(region_dim, hidden_dim, start_depth, start_dropout, start == "shared")
         self.read_word = Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.context_gates = start_small(Linear(region_dim, 4 * hidden_dim, bias=False))
@@ -221,12 +307,12 @@ class LSTMDecoder(RecurrentDecoder):
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
 
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        parts = self._output_parts(embedded, hidden)
+        parts = self.output_parts(embedded, hidden)
         if self.context_output is not None:
             parts.append(self.context_output(context))
         return self.output_dropout(self.activation(torch.stack(torch.broadcast_tensors(*parts)).sum(dim=0)))
 
-    def _output_parts(self, embedded: Tensor, hidden: Tensor) -> list[Tensor]:
+    def output_parts(self, embedded: Tensor, hidden: Tensor) -> list[Tensor]:
         """Return the terms of the deep output's sum, without that of the context."""
         parts = [embedded] if self.word_output else []
         if self.hidden_output is not None:
@@ -242,5 +328,5 @@ class LSTMDecoder(RecurrentDecoder):
         return parts * self.output_dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        parts = self._output_parts(embedded, hidden)
+        parts = self.output_parts(embedded, hidden)
         return self.output_dropout(torch.stack(parts).sum(dim=0)) if parts else torch.zeros_like(embedded)

@@ -17,7 +17,7 @@ from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt, Probability
 from showattendtell.types import SampledLocations
 
-Estimator = Literal["reinforce", "reinforce_arctic", "gumbel_st", "rloo", "exact"]
+Estimator = Literal["reinforce", "reinforce_arctic", "gumbel_st", "rloo"]
 
 
 class HardAttention(ScoredAttention):
@@ -27,8 +27,8 @@ class HardAttention(ScoredAttention):
         score: the score function of a region and the state.
         gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel); none: beta = 1.
         estimator: the gradient estimator of the sampled locations. reinforce: the paper's; reinforce_arctic: with the
-            scaling of the released code; rloo: each sample's baseline is the mean of the other samples; exact: all
-            locations of one step, the other steps sampled; gumbel_st: straight-through, lower variance but biased.
+            scaling of the released code; rloo: each sample's baseline is the mean of the other samples; gumbel_st:
+            straight-through, lower variance but biased.
         num_samples: N, the number of sampled paths per caption of a batch.
         expectation_prob: the probability that training uses sum_i alpha_i a_i instead of samples for a caption.
         expectation_scope: make that choice per image or once per batch.
@@ -37,7 +37,7 @@ class HardAttention(ScoredAttention):
         gumbel_tau: the softmax temperature of gumbel_st; smaller means less bias and more variance.
 
     Raises:
-        ValueError: estimator=rloo with one sample, or estimator=exact with several heads.
+        ValueError: estimator=rloo with one sample.
     """
 
     samples = True
@@ -62,8 +62,6 @@ class HardAttention(ScoredAttention):
             raise ValueError(
                 f"estimator=rloo compares a caption's samples; num_samples must be 2 or more, got {num_samples}"
             )
-        if estimator == "exact" and self.score.num_heads > 1:
-            raise ValueError(f"estimator=exact needs a score with one head, got num_heads={self.score.num_heads}")
         self.estimator, self.num_samples = estimator, num_samples
         self.expectation_prob, self.expectation_scope = expectation_prob, expectation_scope
         self.inference_mode, self.inverse_temperature, self.gumbel_tau = inference_mode, inverse_temperature, gumbel_tau
@@ -71,10 +69,6 @@ class HardAttention(ScoredAttention):
     @property
     def fused(self) -> bool:
         return not (self.training and self.estimator == "gumbel_st")
-
-    @property
-    def by_region(self) -> bool:  # type: ignore[override]
-        return self.estimator == "exact"
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Also choose the images whose captions use the expectation at all steps."""

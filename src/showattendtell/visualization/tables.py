@@ -1,10 +1,11 @@
 """Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML; and the scores of
 attention by their names in result files."""
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,65 +13,30 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
-from showattendtell.visualization.rendering import escape_markdown, fill
+from showattendtell.visualization.rendering import FOLDER, fill
 from showattendtell.visualization.result_files import Result, run_name
 
 Labels = Mapping[str, tuple[str, str]]
 
-HEADINGS = {
-    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "pointing_game": "pointing game",
-    "attention_correctness": "correctness",
-    "attention_entropy": "entropy",
-    "attention_movement": "movement",
-    "attention_rank_correlation": "rank correlation",
-    "attention_magnitude_correlation": "rank correlation, absolute",
-    "attention_top_tenth": "top tenth",
-    "attention_magnitude_top_tenth": "top tenth, absolute",
-    "attention_deletion": "deletion",
-    "attention_insertion": "insertion",
-    "chair_i": "CHAIR-i",
-    "chair_s": "CHAIR-s",
-    "grounding_f1_all": "F1-all",
-    "grounding_f1_loc": "F1-loc",
-    "distinct_captions": "distinct captions",
-    "training_minutes": "minutes of training",
-}
+FIGURES = list(csv.DictReader((FOLDER / "labels.csv").read_text(encoding="utf-8").splitlines()))
+HEADINGS = {row["name"]: row["heading"] for row in FIGURES if row["heading"]}
 """The figures that can be columns, and their headings."""
+DIGITS = {row["name"]: int(row["digits"]) for row in FIGURES if row["digits"]}
+"""Digits after the decimal point in columns, where not 1."""
 
-METRICS = {name: (HEADINGS[name], ".1f") for name in ("meteor", "rouge_l", "cider", "spice", "clip_score")}
-BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
-"""Labels and number formats of caption scores."""
-COUNTS = {
-    "words": ("words", ",.0f"),
-    "reference_words": ("words of the closest references", ",.0f"),
-    "mean_length": ("words per caption", ".1f"),
-    "distinct_captions": ("distinct captions", ",.0f"),
-    "distinct_words": ("distinct words", ",.0f"),
-    "distinct1": ("distinct words, % of all", ".1f"),
-    "distinct2": ("distinct pairs of words, % of all", ".1f"),
-    "novelty": ("captions not in training, %", ".1f"),
-    "cider_best": ("CIDEr of the best caption of an image", ".1f"),
-    "cider_mean": ("CIDEr, mean over the captions of an image", ".1f"),
-    "distinct_per_image": ("different captions of an image", ".1f"),
-    "disagreement": ("words that the captions of an image do not share, %", ".1f"),
-}
-"""Labels and number formats of the length and diversity of captions."""
+
+def _labels(group: str) -> Labels:
+    """Return the labels and number formats of the scores of a group in the terminal."""
+    return {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
+
+
+BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = map(_labels, ("bleu", "bleu_with_penalty", "metrics", "counts"))
 
 
 class Terminal(Console):
@@ -86,11 +52,18 @@ class Terminal(Console):
         super().print(*lines, **options)
 
 
+def numeric_table(first: str, columns: Iterable[str], **options: Any) -> Table:
+    """Return an empty table, whose columns after the first are aligned to the right."""
+    table = Table(first, title_justify="left", **options)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
-    table = Table("split", title=Text(printable(dataset.name)), title_justify="left")
-    for column in ("images", "captions", "words per caption", "known words"):
-        table.add_column(column, justify="right")
+    columns = ("images", "captions", "words per caption", "known words")
+    table = numeric_table("split", columns, title=Text(printable(dataset.name)))
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)
@@ -102,7 +75,7 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
 
 
 SMALL = 100
-"""Number of images below which a split is said to tell little."""
+"""Number of images below which the scores of a split are said to be uncertain."""
 
 SPREADS = {"BLEU-4": 47, "CIDEr": 120}
 """Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
@@ -115,10 +88,7 @@ def describe_small_splits(dataset: Dataset) -> list[str]:
         number = len(dataset.splits.get(name, ()))
         if 0 < number < SMALL:
             limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
-            images = "image tells" if number == 1 else "images tell"
-            sentences.append(
-                f"{number} {name} {images} little: scores are uncertain, {limits} points (docs/own_data.md)"
-            )
+            sentences.append(f"{name} has {number} images: scores are uncertain, {limits} points (docs/own_data.md)")
     return sentences
 
 
@@ -140,9 +110,8 @@ def print_scores(
     Args:
         others: labels and number formats of scores that this module does not know.
     """
-    table = Table("", show_header=len(columns) > 1)
-    for i in range(1, len(columns) + 1):
-        table.add_column(f"({i})", justify="right")
+    headings = [f"({i})" for i in range(1, len(columns) + 1)]
+    table = numeric_table("", headings, show_header=len(columns) > 1)
     numbers = [name for figures in columns for name, score in figures.items() if isinstance(score, float)]
     for group in _groups(numbers, others):
         for name, (label, form) in group.items():
@@ -182,9 +151,7 @@ def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images:
 
 def print_comparison(comparison: Comparison, title: str) -> None:
     """Print the differences in score between the second and the first of two sets of captions."""
-    table = Table("")
-    for column in ("difference", "95 % interval", "higher in"):
-        table.add_column(column, justify="right")
+    table = numeric_table("", ("difference", "95 % interval", "higher in"))
     *groups, _ = _groups(comparison.differences, {})
     for group in groups:
         for name, (label, form) in group.items():
@@ -209,17 +176,16 @@ def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
 def print_statistics(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, and the accuracy on their
     relation words, if they have some."""
-    lines = [
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(
         f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
-    ]
+    )
     if num_words := figures["relation_words"]:
-        lines.append(
+        console.print(
             f"relation words (left, above, ...): {figures['relation_accuracy']:.1f} % of {num_words:,} correct; "
             f"always the most frequent: {figures['relation_majority']:.1f} %\n"
         )
-    for line in lines:
-        Terminal(highlight=False).print(line, soft_wrap=True)
 
 
 def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
@@ -228,17 +194,14 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     Args:
         figures: see `attention_score_figures`.
     """
-    table = Table("attention", title=title, title_justify="left")
-    for column in ("nouns", "pointing game", "correctness"):
-        table.add_column(column, justify="right")
+    table = numeric_table("attention", ("nouns", "pointing game", "correctness"), title=title)
     baselines = figures["attention_baselines"]
     rows = {"model": figures, "uniform": baselines["uniform"], "center prior": baselines["center"]}
     if with_kinds:
         rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
     for name, scores in rows.items():
-        num_words = scores.get("pointing_game_words", figures["pointing_game_words"])
-        rates = [f"{scores[rate]:.1f}" for rate in ("pointing_game", "attention_correctness")]
-        table.add_row(name, f"{num_words:,}", *rates, end_section=name == "center prior")
+        num_words, *rates = (scores[key] for key in ("pointing_game_words", "pointing_game", "attention_correctness"))
+        table.add_row(name, f"{num_words:,}", *(f"{rate:.1f}" for rate in rates), end_section=name == "center prior")
     Terminal(highlight=False).print(table)
 
 
@@ -253,26 +216,16 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
 
 def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     """Return the scores of attention maps by their names in result files; rates in percent."""
+
+    def describe(score: MapScore) -> dict[str, Any]:
+        rates = {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
+        return {**rates, "pointing_game_words": score.num_words}
+
     return {
-        **_with_words(scores.model),
-        "attention_baselines": {"uniform": _rates(scores.uniform), "center": _rates(scores.center)},
-        "attention_by_kind": {kind: _with_words(score) for kind, score in scores.by_kind.items()},
+        **describe(scores.model),
+        "attention_baselines": {"uniform": describe(scores.uniform), "center": describe(scores.center)},
+        "attention_by_kind": {kind: describe(score) for kind, score in scores.by_kind.items()},
     }
-
-
-def _with_words(score: MapScore) -> dict[str, float]:
-    return {**_rates(score), "pointing_game_words": score.num_words}
-
-
-def _rates(score: MapScore) -> dict[str, float]:
-    return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
-
-
-DIGITS = {"distinct_captions": 0}
-DIGITS |= dict.fromkeys(("meteor", "attention_entropy", "attention_movement"), 2)
-DIGITS |= dict.fromkeys(("attention_rank_correlation", "attention_magnitude_correlation"), 3)
-DIGITS |= dict.fromkeys(("attention_deletion", "attention_insertion"), 3)
-"""Digits after the decimal point, where not 1."""
 
 
 class TableValue(NamedTuple):
@@ -328,35 +281,16 @@ class ResultsTable(NamedTuple):
 
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
-    _, model, *others = _headings(overview.columns)
-    table = Table(model, title=f"results on the {overview.split} split", title_justify="left")
-    for name in others:
-        table.add_column(name, justify="right")
+    headings = [*map(HEADINGS.__getitem__, overview.columns), "seeds"]
+    table = numeric_table("model", headings, title=f"results on the {overview.split} split")
     for block in overview.blocks:
         table.add_row(Text(block.title, style="bold"))
-        for _, *cells in _cells(block, overview.columns):
+        for row in block.rows:
+            cells = [row.label, *_cells(row, overview.columns)]
             table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
         table.add_section()
     Terminal(highlight=False).print(table)
     print_notes(overview.notes)
-
-
-def markdown(overview: ResultsTable) -> str:
-    rows = [cells for block in overview.blocks for cells in _cells(block, overview.columns)]
-    table = _tabulate(overview, [list(map(escape_markdown, cells)) for cells in rows], "pipe")
-    notes = [f"- {escape_markdown(note)}" for note in overview.notes]
-    return "\n".join([table, "", *notes]).rstrip() + "\n"
-
-
-def latex(overview: ResultsTable) -> str:
-    """Return a `tabular` with the rules of booktabs, one between data sets, and the notes below it."""
-    rows: list[Any] = []
-    for block in overview.blocks:
-        rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
-    table = _tabulate(overview, rows[1:], "latex_booktabs")
-    escapes = str.maketrans(LATEX_ESCAPE_RULES)
-    notes = [f"\\par{{\\footnotesize {note.translate(escapes)}\\par}}" for note in overview.notes]
-    return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
 
 
 def as_json(overview: ResultsTable) -> str:
@@ -374,58 +308,41 @@ def as_json(overview: ResultsTable) -> str:
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
-def html(overview: ResultsTable, folder: Path = Path()) -> str:
-    """Return a self-contained page; empty columns of a block are left out.
-
-    Args:
-        folder: the page's folder, which its links to the folders of the runs start from.
-    """
-    blocks = []
-    for block in overview.blocks:
-        columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
-        rows = list(zip(block.rows, _cells(block, columns), strict=True))
-        blocks.append((block.title, _headings(columns)[1:], rows))
-
-    def link(result: Result) -> str:
-        return os.path.relpath(Path(result.path).parent, folder)
-
-    return fill("table.html", overview=overview, blocks=blocks, link=link, run_name=run_name)
+FORMATS = (".md", ".tex", ".json", ".html")
+"""Suffixes of files with a table."""
 
 
-FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
-"""Functions that format a table, by the suffix of the file."""
-
-
-def find_format(path: Path) -> Callable[[ResultsTable], str]:
-    """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
+def check_format(path: Path) -> None:
+    """Raise `UserError` for a file whose suffix is not one of a table."""
     if path.suffix not in FORMATS:
         suffixes = " or ".join(FORMATS)
         raise UserError(f"a table cannot be written as {path}; give output a file with the suffix {suffixes}")
-    return FORMATS[path.suffix]
 
 
-def format_table(overview: ResultsTable, path: Path) -> bytes:
-    """Return the content of a file with a table, in the format of its suffix; raise `UserError` for an unknown one."""
-    form = find_format(path)
-    return (html(overview, path.parent) if form is html else form(overview)).encode()
+def format_table(overview: ResultsTable, path: Path) -> str:
+    """Return the content of a file with a table, in the format of its suffix.
+
+    A page leaves out empty columns of a block, and its links to the folders of the runs start from its own folder.
+    """
+    if path.suffix == ".json":
+        return as_json(overview)
+    blocks = []
+    for block in overview.blocks:
+        columns = overview.columns
+        if path.suffix == ".html":
+            columns = tuple(column for column in columns if any(column in row.figures for row in block.rows))
+        blocks.append((block.title, columns, [(row, _cells(row, columns)) for row in block.rows]))
+
+    def link(result: Result) -> str:
+        return os.path.relpath(Path(result.path).parent, path.parent)
+
+    heading = HEADINGS.__getitem__
+    return fill(f"table{path.suffix}", overview=overview, blocks=blocks, heading=heading, link=link, run_name=run_name)
 
 
-def _headings(columns: Sequence[str]) -> list[str]:
-    return ["data", "model", *(HEADINGS[column] for column in columns), "seeds"]
-
-
-def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a block as text, its title in the first; `-` for a missing figure."""
-    rows: list[list[str]] = []
-    for row in block.rows:
-        seeds = len(row.results)
-        if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
-            seeds = len({model.seed for model in row.results[0].models})
-        figures = [str(row.figures.get(column, "-")) for column in columns]
-        rows.append(["" if rows else block.title, row.label, *figures, str(seeds or "")])
-    return rows
-
-
-def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
-    alignment = ["left", "left", *["right"] * (len(overview.columns) + 1)]
-    return tabulate(rows, _headings(overview.columns), layout, disable_numparse=True, colalign=alignment)
+def _cells(row: TableRow, columns: Sequence[str]) -> list[str]:
+    """Return the figures of a row as text, `-` for a missing one, and the number of its seeds."""
+    seeds = len(row.results)
+    if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
+        seeds = len({model.seed for model in row.results[0].models})
+    return [*(str(row.figures.get(column, "-")) for column in columns), str(seeds or "")]

@@ -27,7 +27,7 @@ from showattendtell.losses.caption import LossOutput, SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.interfaces import Packing
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import Batch, Caption, Dataset, Example
 
@@ -182,10 +182,6 @@ def test_losses_without_one_distribution_per_step_are_refused():
     for attention in ("marginal", "variational"):
         with pytest.raises(UserError, match="one word distribution per step"):
             checked(small_model(), attention)
-    exact = small_captioner("soft")
-    exact.attention = HardAttention(6, 8, estimator="exact")
-    with pytest.raises(UserError, match="one word distribution per step"):
-        checked(small_model(), captioner=exact)
     with pytest.raises(UserError, match=r"loss\.scheduled_sampling lets the model read its own words"):
         checked(small_model(), loss=SoftLoss(scheduled_sampling=0.1))
 

@@ -16,7 +16,7 @@ from showattendtell.data.tokenizers import SubwordTokenizer
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.image_captioner import ImageCaptioner, calibrate_captions
+from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
 from showattendtell.extensions.export.checking import by_pytorch, score_writers
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.loading import ExportModel, metadata_of
@@ -24,7 +24,6 @@ from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
 from showattendtell.extensions.trust.confidence import principal_directions
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.calibration import Calibration, unit_mean
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.parallel import plain_torch
@@ -33,6 +32,7 @@ from showattendtell.types import Caption, Dataset, Example
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
     "suppressed_tokens": [0, 1],
+    "languages": {},
     "max_length": 6,
     "preprocessing": {"pixels": "uint8"},
 }
@@ -111,7 +111,7 @@ def test_the_script_is_as_sure_as_the_package():
             confidence, unsure = script_assess(graphs, card, started, caption)
             assert confidence == pytest.approx(other.confidence, **close)
             assert unsure == other.unsure
-            plain, never = script_assess(graphs, SEARCH, started, caption)
+            plain, never = script_assess(graphs, SEARCH, started, beam_search(graphs, SEARCH, started, 3))
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
     assert 0 < sum(one.unsure for [one] in expected) < len(expected)

@@ -25,8 +25,8 @@ from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
 from showattendtell.extensions.export.graphs import graphs_of
 from showattendtell.extensions.export.loading import metadata_of
+from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, read_model, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
-from showattendtell.extensions.export.web import RUNTIME, VERSION, find_runtime, read_model, write_web
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import lacks_onnx
 
@@ -209,40 +209,6 @@ def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
     assert words == expected.words
     np.testing.assert_allclose(maps, 255 * alpha / alpha.max(axis=1, keepdims=True), atol=2.5)
     assert confidence == pytest.approx(expected.confidence, abs=0.01)
-    server.stop()
-
-
-@pytest.mark.slow
-def test_hard_attention_attends_as_the_page_is_asked_to(
-    runtime: Path, browser: Any, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    graphs = {}
-    with plain_torch():
-        for mode in ("argmax", "expectation"):
-            place, model = tmp_path / mode, small_model(f"hard, {mode}", seed=5)
-            (place / "best.ckpt").parent.mkdir()
-            (place / "best.ckpt").touch()
-            card = metadata_of(model, place / "best.ckpt", "uint8", 8)
-            write_metadata(place, write_formats(place, graphs_of(model, "uint8", 8), ["onnx"], card))
-            graphs[mode] = read_model("hard", card, place)
-    other = graphs["expectation"].graphs["step"]
-    both = graphs["argmax"]._replace(graphs={**graphs["argmax"].graphs, "step_expectation": other})
-    write_web(tmp_path / "web", [both], runtime, "")
-    server = Server(tmp_path / "web")
-    with browser.new_context() as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
-        said = {}
-        for mode in ("expectation", "argmax"):
-            tab.get_by_label("Hard attention looks at").select_option(mode)
-            caption(tab, drawings[0])
-            monkeypatch.setattr(run_onnx, "__file__", str(tmp_path / mode / "run_onnx.py"))
-            expected = run_onnx.caption(drawings[0])
-            words, _, confidence = shown(tab.locator(".card").first, "hard")
-            assert (words, confidence) == (expected.words, pytest.approx(expected.confidence, abs=0.01))
-            said[mode] = expected.words
-    assert said["argmax"] != said["expectation"]
     server.stop()
 
 

@@ -9,7 +9,8 @@ from small_table import TABLE, configured
 
 from showattendtell.config.compose import compose
 from showattendtell.extensions.reproduction import runs
-from showattendtell.extensions.reproduction.runs import TableRun, make_runs
+from showattendtell.extensions.reproduction.runs import TableRun, make_runs, select_runs
+from showattendtell.extensions.reproduction.tables import PaperTableConfig
 
 
 @pytest.fixture(autouse=True)
@@ -30,4 +31,9 @@ def composed(command: str, *arguments: str) -> DictConfig:
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., list[TableRun]]:
     """The runs of the table in a folder, as the command's settings ask for them."""
-    return lambda *settings: make_runs(TABLE, configured(*settings), tmp_path)
+
+    def select(*settings: str, table: PaperTableConfig = TABLE) -> list[TableRun]:
+        config = configured(*settings)
+        return select_runs(make_runs(table, config, tmp_path), table, config)
+
+    return select

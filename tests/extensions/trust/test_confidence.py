@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import calibrate_captions
+from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, scale, unit_mean
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
     fit_scaling,
@@ -27,7 +27,6 @@ from showattendtell.extensions.trust.reliability import reliability, risk_covera
 from showattendtell.inference.checkpoints import CALIBRATION
 from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.models.calibration import Calibration, scale, unit_mean
 
 
 def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:

@@ -116,7 +116,7 @@ def test_no_step_stores_what_every_caption_makes_of_every_region():
     parts = tuple(part.float().requires_grad_() for part in sums(shape))
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda kept: kept):
         scores(*parts, owners_of(2, 5))
-    assert max(kept) == parts[0].numel()
+    assert max(kept) <= parts[0].numel()
 
 
 def test_two_threads_may_score_at_once():

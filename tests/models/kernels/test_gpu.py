@@ -29,8 +29,8 @@ from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.interfaces import Packing
 from showattendtell.models.kernels.cross_entropy import OutputFeatures
-from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import _Recurrence
 

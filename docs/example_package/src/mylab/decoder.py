@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from showattendtell.models.decoder import RecurrentDecoder
 from showattendtell.models.initialization import start_small
 from showattendtell.models.interfaces import DecoderState
-from showattendtell.models.recurrent import RecurrentDecoder
 from showattendtell.settings import Fraction, PositiveInt
 
 

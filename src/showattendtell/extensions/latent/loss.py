@@ -3,7 +3,8 @@
 Sizes are those of `showattendtell.types`; N is the number of words of all captions.
 """
 
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from showattendtell.extensions.latent.mixture import MixtureFeatures
 from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.models.captioner import Captioner
-from showattendtell.settings import Fraction, NonNegativeFloat, Probability
+from showattendtell.settings import NonNegativeFloat
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
 
@@ -33,6 +34,7 @@ class WordMeans(NamedTuple):
         return (values * self.is_word).sum() / (len(values) * self.is_word.sum())
 
 
+@dataclass(eq=False, repr=False)
 class VariationalLoss(BaselineLoss):
     """Maximize the bound sum_t (E_q[log p(y_t | a_z)] - KL(q_t || alpha_t)) <= log p(y) (Deng et al. 2018, Eq. 3).
 
@@ -47,51 +49,17 @@ class VariationalLoss(BaselineLoss):
     network, and alpha learns from the KL. The baseline b is a moving average of the mean reward of a word; see
     `HardLoss`.
 
-    Args:
-        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty on alpha.
-        label_smoothing: the share of a target word's probability that is spread over all words.
-        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
-            captions, as in the released code.
-        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
-            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
-        kl_weight: the weight of the KL; 1 is the bound itself.
-        reward_weight: lambda_r; 1 is the gradient of the bound itself, smaller values reduce its variance.
-        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
-        supervision_weight: mu, the weight of the supervision of alpha by ground-truth boxes.
-        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
-        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
-            lies inside of the boxes.
+    kl_weight: the weight of the KL; 1 is the bound itself.
+    reward_weight: lambda_r; 1 is the gradient of the bound itself, smaller values reduce its variance.
 
     Raises:
         UserError: from `forward`, if the attention has no inference network.
     """
 
-    kind = "showattendtell.extensions.latent.loss.VariationalLoss"
+    kl_weight: NonNegativeFloat = 1.0
+    reward_weight: NonNegativeFloat = 1.0
 
-    def __init__(
-        self,
-        doubly_stochastic_weight: NonNegativeFloat = 0.0,
-        label_smoothing: Fraction = 0.0,
-        penalty_reduction: Literal["captions", "locations"] = "captions",
-        scheduled_sampling: Probability = 0.0,
-        kl_weight: NonNegativeFloat = 1.0,
-        reward_weight: NonNegativeFloat = 1.0,
-        baseline_decay: Probability = 0.9,
-        supervision_weight: NonNegativeFloat = 0.0,
-        supervision_schedule: Literal["constant", "linear"] = "constant",
-        supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
-    ):
-        super().__init__(
-            baseline_decay,
-            doubly_stochastic_weight=doubly_stochastic_weight,
-            label_smoothing=label_smoothing,
-            penalty_reduction=penalty_reduction,
-            scheduled_sampling=scheduled_sampling,
-            supervision_weight=supervision_weight,
-            supervision_schedule=supervision_schedule,
-            supervision_loss=supervision_loss,
-        )
-        self.kl_weight, self.reward_weight = kl_weight, reward_weight
+    kind = "showattendtell.extensions.latent.loss.VariationalLoss"
 
     def forward(
         self,
@@ -135,7 +103,7 @@ class VariationalLoss(BaselineLoss):
         bound = means.over_captions(nll + kl.detach())
         metrics |= {"doubly_stochastic": penalty.detach(), "kl": means.over_captions(kl.detach())}
         output = LossOutput(bound, terms, metrics, outputs)
-        return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
+        return self.supervised(output, maps)
 
     def _reinforce(
         self, reward: Tensor, log_prob: Tensor, means: WordMeans, shard: BatchShard, leave_one_out: bool

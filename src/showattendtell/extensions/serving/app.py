@@ -1,14 +1,20 @@
-"""The ASGI application: the web page, the JSON endpoint and its documentation."""
+"""The ASGI application: the web page, the JSON endpoint and its documentation, and the queue of their requests."""
 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from html import escape
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -17,9 +23,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.forms import FORMATS, MEGA, PHOTOGRAPH, count_pixels, read_form
-from showattendtell.extensions.serving.models import ModelRegistry
-from showattendtell.extensions.serving.queue import Place, RequestQueue
+from showattendtell.extensions.serving.models import (
+    FORMATS,
+    MEGA,
+    PHOTOGRAPH,
+    ModelRegistry,
+    count_pixels,
+    read_form,
+)
 from showattendtell.extensions.serving.schemas import (
     MAX_BEAM_SIZE,
     AttentionMode,
@@ -33,10 +44,9 @@ from showattendtell.extensions.serving.schemas import (
     Upload,
 )
 from showattendtell.extensions.serving.server import client_network
-from showattendtell.extensions.serving.traffic import TEXT, Traffic
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
@@ -49,6 +59,97 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
     "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
 }
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Place:
+    """A place of a request. Cancelling its task ends the request with status 503 and drops work that has not begun."""
+
+    client: str
+    task: asyncio.Task[Any]
+    arriving: bool = True  # whether the body has not yet arrived
+
+
+class RequestQueue:
+    """A limited number of places for requests, and a thread that works on one of them at a time.
+
+    Large photographs have a thread of their own, so that others do not wait while they are decoded.
+
+    Args:
+        capacity: number of places.
+        seconds: time for a request to arrive, and again for its answer.
+    """
+
+    def __init__(self, capacity: int, seconds: float):
+        self.capacity, self._seconds = capacity, seconds
+        self._places: list[Place] = []
+        self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
+        self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
+
+    @property
+    def taken(self) -> int:
+        """Number of places that are taken."""
+        return len(self._places)
+
+    @asynccontextmanager
+    async def place(self, client: str) -> AsyncIterator[Place]:
+        """Occupy a place for the whole of a request, so that its received data count.
+
+        Raises `RequestError` if there is none, or if it is taken away.
+        """
+        self._make_room(client)
+        place = Place(client, cast(asyncio.Task[Any], asyncio.current_task()))
+        self._places.append(place)
+        try:
+            yield place
+        except asyncio.CancelledError:
+            reason = "the place of this request went to another client, or the server is shutting down"
+            raise RequestError(503, f"{reason}; try again") from None
+        finally:
+            self._places.remove(place)
+
+    def _make_room(self, client: str) -> None:
+        """End the request of another client if all places are taken.
+
+        It is one of the client with the most places if that has more than this one would have; otherwise one that has
+        not arrived yet, of a client with as many.
+        """
+        if len(self._places) < self.capacity:
+            return
+        counts = Counter(place.client for place in self._places)
+        heaviest, most = counts.most_common(1)[0]
+        if most > counts[client] + 1:
+            candidates = [place for place in self._places if place.client == heaviest]
+        else:
+            candidates = [place for place in self._places if place.arriving and counts[place.client] > counts[client]]
+        if not candidates:
+            raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
+        next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
+
+    async def work(self, client: str, work: Callable[[], Result], large: bool = False) -> Result:
+        """Return the result of the work. Clients take turns, however many requests one of them has.
+
+        Raises `RequestError` if it takes too long.
+        """
+        turn = self._turns.setdefault((client, large), asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._seconds), turn:
+                return await asyncio.wrap_future(self._threads[large].submit(work))
+        except TimeoutError:
+            raise RequestError(503, f"the answer took longer than {self._seconds:g} seconds; try again") from None
+
+
+@dataclass
+class Traffic:
+    """Counts since the server was started: requests with photographs by status, their seconds, and captions of models,
+    which are unsure or not."""
+
+    answers: Counter[int]
+    captions: Counter[bool]
+    seconds: float = 0.0
 
 
 class Service(NamedTuple):
@@ -70,7 +171,8 @@ class Service(NamedTuple):
             status = error.status_code
             raise
         finally:
-            self.traffic.count_answer(status, perf_counter() - started)
+            self.traffic.answers[status] += 1
+            self.traffic.seconds += perf_counter() - started
 
     async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
@@ -89,7 +191,7 @@ class Service(NamedTuple):
                     return make(photographs, outputs), outputs
 
                 content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
-                self.traffic.count_captions(one.unsure for own in outputs.values() for one in own)
+                self.traffic.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
                 return content
             finally:
                 watch.cancel()
@@ -161,7 +263,8 @@ async def overview(request: Request) -> ModelsResponse:
 async def metrics(request: Request) -> Response:
     """Return counts of requests and captions, in the text format of Prometheus."""
     service: Service = request.app.state.service
-    return Response(service.traffic.text(service.queue.taken, service.queue.capacity), media_type=TEXT)
+    text = fill(TEMPLATES / "metrics.txt", traffic=service.traffic, queue=service.queue)
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -190,9 +293,8 @@ def add_pages(app: FastAPI) -> None:
         note=service.note,
         beams=MAX_BEAM_SIZE,
         gated=[True, False],
-        examples=EXAMPLES,
     )
-    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS, spell=spell_schema)
+    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS)
     pages = {
         "/": ("text/html", site.encode()),
         "/docs": ("text/html", reference.encode()),
@@ -202,7 +304,7 @@ def add_pages(app: FastAPI) -> None:
         "/health": ("application/json", b'{"status":"ok"}'),
         "/favicon.ico": ("image/x-icon", b""),
     }
-    pages |= {f"/examples/{one.file}": ("image/jpeg", (EXAMPLE_FOLDER / one.file).read_bytes()) for one in EXAMPLES}
+    pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
 
     async def page(request: Request) -> Response:
         kind, content = pages[request.scope["path"]]
@@ -212,23 +314,6 @@ def add_pages(app: FastAPI) -> None:
 
     for path in pages:
         app.add_route(path, page)
-
-
-def spell_schema(schema: Mapping[str, Any]) -> str:
-    """Return in words what kind of value a JSON schema describes."""
-    if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(spell_schema(option) for option in schema["anyOf"] if option.get("type") != "null")
-    if "enum" in schema:
-        return ", ".join(map(str, schema["enum"]))
-    if schema.get("type") == "array":
-        return f"list of {spell_schema(schema['items'])}"
-    if schema.get("format") == "binary":
-        return "file"
-    bounds = [f"from {schema['minimum']:g}"] if "minimum" in schema else []
-    bounds += [f"to {schema['maximum']:g}"] if "maximum" in schema else []
-    return " ".join([schema.get("type", "any"), *bounds])
 
 
 async def http_error(request: Request, error: Exception) -> Response:
@@ -270,9 +355,7 @@ class Front:
         await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
-def make_app(
-    models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str], note: str = ""
-) -> FastAPI:
+def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str) -> FastAPI:
     """Create the application.
 
     Args:
@@ -289,7 +372,8 @@ def make_app(
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(Front, hosts=hosts)
-    app.state.service = Service(models, queue, limits, note, Traffic())
+    queue, traffic = RequestQueue(limits.waiting, limits.seconds), Traffic(Counter(), Counter())
+    app.state.service = Service(models, queue, limits, note, traffic)
     app.include_router(router)
     add_pages(app)
     return app

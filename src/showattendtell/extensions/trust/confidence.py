@@ -22,7 +22,7 @@ from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.decoding.image_captioner import calibrate_captions
+from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, scale, unit_mean
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.reliability import Reliability, reliability, risk_coverage
 from showattendtell.inference.checkpoints import (
@@ -36,7 +36,6 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
-from showattendtell.models.calibration import Calibration, scale, unit_mean
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal

@@ -6,7 +6,6 @@
     cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
     mixture        word probabilities that are mixtures over regions
     products       float32 matrix products by MKL or oneDNN
-    packing        captions without padding
     parallel       the compiled loops over images, and threads
 
 Read `RecurrentDecoder.unroll` first: it is the model. Tests compare all others with it and with torch. Autograd

@@ -1,22 +1,30 @@
-"""A folder of static files that captions photographs in a browser: the page, the graphs, and onnxruntime-web."""
+"""Packages of ONNX graphs: a folder of static files that captions photographs in a browser, by onnxruntime-web; and a
+pip wheel that needs numpy, Pillow and onnxruntime only."""
 
 import base64
 import gzip
 import hashlib
 import json
+import keyword
 import re
 import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from showattendtell.errors import UserError
+from showattendtell.extensions.export import run_onnx
+from showattendtell.extensions.export.formats import CARD
 from showattendtell.runtime.files import expand_home, sha256
+from showattendtell.runtime.tracing import quietly
 from showattendtell.visualization.pages import EVEN, UNSURE
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, UNGATED, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, UNGATED, fill
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNTIME = "onnxruntime-web"
@@ -29,7 +37,7 @@ GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.a
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")
 MEGABYTES = 32
 MAX_BEAM_SIZE = 10
-OTHER_STEPS = {"step_argmax", "step_expectation"}
+FILES = ("index.html", "style.css", "web.js", "worker.js", "captioner.js", "icon.svg", "manifest.webmanifest")
 
 
 class WebModel(NamedTuple):
@@ -77,37 +85,23 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     folder.mkdir()
     _extract(archive, folder / "onnxruntime", webgpu)
     described = [_write_model(folder, i, model) for i, model in enumerate(models)]
-    shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
+    shutil.copytree(EXAMPLES, folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
-    about = [
-        {
-            "name": model.name,
-            "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
-            "languages": list(model.metadata["languages"]),
-        }
-        for model in models
-    ]
-    overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
-    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
-    texts = {
-        "index.html": fill(TEMPLATES / "web.html", bytes=total, **page),
-        "style.css": fill("style.css"),
-        "web.js": fill(
-            TEMPLATES / "web.js",
-            models=described,
-            bytes=total,
-            darkest=DARKEST,
-            unsure=UNSURE,
-            even=EVEN,
-            ungated=UNGATED,
-        ),
-        "worker.js": fill(TEMPLATES / "worker.js", webgpu=webgpu),
-        **{name: fill(TEMPLATES / name) for name in ("captioner.js", "icon.svg")},
-        "manifest.webmanifest": json.dumps(_manifest(models[0].name), indent=1),
+    content = {
+        "overview": {"models": described, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}},
+        "note": note,
+        "beams": MAX_BEAM_SIZE,
+        "gated": [True, False],
+        "bytes": total,
+        "darkest": DARKEST,
+        "unsure": UNSURE,
+        "even": EVEN,
+        "ungated": UNGATED,
+        "webgpu": webgpu,
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for name in FILES:
+        (folder / name).write_text(fill(TEMPLATES / name, **content), encoding="utf-8")
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     version = hashlib.sha256("".join(sha256(folder / name) for name in names).encode()).hexdigest()[:16]
     script = fill(TEMPLATES / "service_worker.js", files=["./", *names], version=version)
@@ -128,14 +122,14 @@ def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     for name, content in model.graphs.items():
         (model_folder / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
     (model_folder / "captioner.json").write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
-    preprocessing = model.metadata["preprocessing"]
     return {
         "name": model.name,
         "folder": model_folder.relative_to(folder).as_posix(),
-        "files": {name: f"{name}.onnx.gz" for name in model.graphs},
+        "graphs": list(model.graphs),
+        "languages": list(model.metadata["languages"]),
+        "hard_attention": False,  # the mode is that of the export
         "grid": model.metadata["grid"],
-        "squash": preprocessing["crop_mode"] == "squash",
-        "share": preprocessing["crop"] / preprocessing["resize"],
+        "preprocessing": model.metadata["preprocessing"],
     }
 
 
@@ -150,21 +144,61 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
             assert member
             content = member.read()
             if name.endswith(".wasm"):
-                (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
-            else:
-                (folder / name).write_bytes(content)
+                name, content = f"{name}.gz", gzip.compress(content, mtime=0)
+            (folder / name).write_bytes(content)
     for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
 
 
-def _manifest(name: str) -> dict[str, Any]:
-    return {
-        "name": "Describe a photograph",
-        "short_name": "Describe",
-        "description": f"Captions photographs with {name}, on this device.",
-        "start_url": "./",
-        "display": "standalone",
-        "background_color": "#f4f3f0",
-        "theme_color": "#f4f3f0",
-        "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}],
-    }
+WHEEL_SCRIPT = "captioner.py"
+SUMMARY = "Captions photographs with an exported model"
+REQUIRES = ("numpy>=1.26", "onnxruntime>=1.22", "Pillow>=11")
+
+
+def check_package(name: str | None) -> str:
+    """Return the name of a package that can be written.
+
+    Raises:
+        UserError: there is no name, or it cannot be imported; or flit_core is missing.
+    """
+    if name is None:
+        raise UserError("formats=[wheel] needs a name for the package; give it as package=my_captioner")
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,60}[A-Za-z0-9]", name) or _is_taken(name):
+        raise UserError(
+            f"package={name} cannot be imported or is taken; use letters, digits and underscores, as in my_captioner"
+        )
+    if find_spec("flit_core") is None:
+        raise UserError("formats=[wheel] needs the package flit_core; run pip install 'showattendtell[onnx]'")
+    return name
+
+
+def _is_taken(name: str) -> bool:
+    """Return whether Python or an installed package, other than an exported model, has a name."""
+    with suppress(PackageNotFoundError):
+        return distribution(name).metadata["Summary"] != SUMMARY
+    specs = [find_spec(name), find_spec(name.lower())]  # some file systems ignore case
+    return keyword.iskeyword(name) or keyword.issoftkeyword(name) or any(spec and spec.origin for spec in specs)
+
+
+def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None:
+    """Write a wheel of the ONNX graphs in an export folder to the same folder.
+
+    Args:
+        package: name of the package, and of its command.
+        metadata: content of captioner.json.
+    """
+    from flit_core.wheel import make_wheel_in
+
+    with TemporaryDirectory() as temporary:
+        source = Path(temporary, package)
+        source.mkdir()
+        shutil.copytree(folder / "onnx", source / "onnx", ignore=lambda _, names: {"greedy.onnx"} & {*names})
+        graphs = {name: graph for name, graph in metadata["graphs"].items() if name != "greedy"}
+        (source / CARD).write_text(json.dumps({**metadata, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
+        shutil.copy(run_onnx.__file__, source / WHEEL_SCRIPT)
+        content = {"package": package, "summary": SUMMARY, "card": metadata, "requires": REQUIRES}
+        (source / "__init__.py").write_text(fill(TEMPLATES / "wheel_init.jinja", **content), encoding="utf-8")
+        for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
+            Path(temporary, name).write_text(fill(TEMPLATES / template, **content), encoding="utf-8")
+        with quietly():
+            make_wheel_in(Path(temporary, "pyproject.toml"), folder)
