@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from grid_stores import content
-from runs import TINY, assert_error
+from runs import TINY, assert_error, restore_sigint
 from slow_cases import slow_after
 
 from showattendtell.training.loggers import METRICS
@@ -36,11 +36,6 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     given = {"cwd": folder, "env": {**os.environ, **own, **environment}, "preexec_fn": restore_sigint}
     return subprocess.Popen([sys.executable, *arguments], **given, **pipes)
-
-
-def restore_sigint() -> None:
-    """Also where the tests run in the background of a shell, which has them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str]) -> SimpleNamespace:
@@ -229,14 +224,6 @@ FAULTS = {
 def test_a_fault_is_reported_once(folder: Path, prepared: Any, name: str):
     settings, output = FAULTS[name]
     assert_error(run(folder, *TRAIN, *SETTINGS, *TWO, *settings), output)
-
-
-@pytest.mark.slow
-def test_a_fault_is_reported_once_under_torchrun(folder: Path, prepared: Any):
-    settings = [*SETTINGS, "trainer=ddp", "encoder.network=vgg99"]
-    done = run(folder, *TORCHRUN, "--standalone", "--nproc-per-node=2", *TRAIN, *settings)
-    assert done.err.count("error: ") == 1
-    assert "vgg99 is not a network of timm" in done.err
 
 
 @pytest.mark.slow

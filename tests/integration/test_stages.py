@@ -2,8 +2,6 @@
 
 import csv
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -146,13 +144,13 @@ print("the next stage")
 """
 
 
-def test_a_signal_at_the_end_of_a_stage_starts_no_other(tmp_path: Path):
+def test_a_signal_at_the_end_of_a_stage_starts_no_other(start_code: Start, tmp_path: Path):
     (tmp_path / "last_moment").write_text(LAST_MOMENT)
     (tmp_path / "last_moment").chmod(0o755)
-    process = subprocess.Popen([sys.executable, "-c", TWO_STAGES], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    running = start_code(TWO_STAGES, folder=tmp_path)
     deadline = time.monotonic() + 900
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.terminate()
-    output, _ = process.communicate(timeout=900)
-    assert (process.returncode, output) == (143, "")
+    running.process.terminate()
+    done = running.finish()
+    assert (done.status, done.out) == (143, "")
