@@ -14,7 +14,6 @@ The functions for single captions equal pycocoevalcap's scorers, but take docume
 training captions), and are fast enough for every training step.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -59,14 +58,6 @@ class DocumentFrequencies(NamedTuple):
             counts = Counter(ngram for ngrams in by_image for ngram in ngrams)
             recurrent |= {ngram: count for ngram, count in counts.items() if count > 1}
         return cls(len(captions), recurrent)
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the frequencies; runs with the same hash have the same reward."""
-        digest = hashlib.sha256(f"{self.images}\n".encode())
-        for ngram in sorted(self.recurrent):
-            digest.update(f"{' '.join(ngram)}\t{self.recurrent[ngram]}\n".encode())
-        return digest.hexdigest()
 
 
 class Weighted(NamedTuple):

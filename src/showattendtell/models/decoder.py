@@ -18,7 +18,6 @@ from showattendtell.models.captioner import (
     Captioner,
     IncrementalDecoder,
     SoftIncrementalDecoder,
-    TransposedWeights,
     transposed,
 )
 from showattendtell.models.initialization import orthogonal_blocks, start_small
@@ -294,14 +293,12 @@ class LSTMDecoder(RecurrentDecoder):
         is_fast = words.device.type == "cpu" or runs_triton(words)
         if not (is_fast and attention.fuses_decoding(self) and self._fuses(attention)):
             return partial(IncrementalDecoder, captioner, words)
-        weights = self._recurrence_weights(attention)
-        context = weights.context
+        state, bias, context, score = self._recurrence_weights(attention)
         if self.context_output is not None:
             context = torch.cat([context, self.context_output.weight.to(context)])
-        state, context, word = map(transposed, (weights.state, context, self.read_word.weight))
-        bias = weights.bias.to(weights.score.dtype)
-        matrices = TransposedWeights(state, bias, context, word, self.read_word.bias, weights.score)
-        return partial(SoftIncrementalDecoder, captioner, matrices, words)
+        state, context, read_word = map(transposed, (state, context, self.read_word.weight))
+        weights = RecurrenceWeights(state, bias.to(score.dtype), context, score)
+        return partial(SoftIncrementalDecoder, captioner, weights, read_word, words)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
