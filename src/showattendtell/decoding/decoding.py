@@ -269,10 +269,9 @@ class Decoding(ABC):
             suppressed.append(UNK)
         if language:
             suppressed += map(vocabulary.language_token, vocabulary.languages)
-        min_length = self.min_length + len(language)
-        return Constraints(
-            tuple(prefix), tuple(remaining), tuple(suppressed), min_length, self.max_length, self.no_repeat_ngram_size
-        )
+        lengths = self.min_length + len(language), self.max_length
+        tokens = tuple(prefix), tuple(remaining), tuple(suppressed)
+        return Constraints(*tokens, *lengths, self.no_repeat_ngram_size)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
