@@ -101,10 +101,8 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     cider = SentenceCIDErD(DocumentFrequencies.of(references))
 
     def score(caption: Caption, captions: Sequence[Caption]) -> float:
-        [hypothesis], split_references = split_captions([caption]), split_captions(captions)
-        return 100 * cider.score(
-            cider.weigh(count_ngrams(hypothesis)), [cider.weigh(count_ngrams(words)) for words in split_references]
-        )
+        own, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
+        return 100 * cider.score(own, others)
 
     return score
 
