@@ -27,10 +27,7 @@ BUDGETS = {
     "decoding": 12,
     "features": 18,
     "loader": 16,
-    "data_sets": 36,
     "sampler": 8,
-    "scoring": 26,
-    "checkpoints": 14,
     "recompute": 34,
 }
 """Seconds per script on two cores, together less than ten minutes."""

@@ -1,4 +1,4 @@
-"""Check a data set, draw its data sheet, and fill the feature cache with the encoder's grids of its images."""
+"""Check a data set, and fill the feature cache with the encoder's grids of its images."""
 
 from omegaconf import DictConfig
 
@@ -21,9 +21,6 @@ def _prepare(config: DictConfig) -> None:
     from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
-    from showattendtell.runtime.files import cache_folder
-    from showattendtell.visualization.figures import draw_data_sheet
-    from showattendtell.visualization.result_files import write_bytes
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build_dataset(config), build(config.encoder)
@@ -32,10 +29,6 @@ def _prepare(config: DictConfig) -> None:
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(find_data_problems(dataset))
-    picture, content = cache_folder(config.cache) / "data_sets" / f"{dataset.name}.png", draw_data_sheet(dataset)
-    earlier = picture.parent.glob(f"{picture.stem}*.png")
-    same = next((file for file in earlier if file.read_bytes() == content), None)
-    print(f"a picture of the data is {same or write_bytes(content, picture)}")
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")
     else:

@@ -6,7 +6,6 @@ from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,7 @@ from benchmarks.harness import script, timing
 from benchmarks.harness.figures import (
     Change,
     Figure,
-    changes,
-    format_number,
     gain,
-    goal_table,
     improvements,
     regressions,
     verdict,
@@ -27,7 +23,6 @@ from benchmarks.harness.memory import can_measure, peak_over_resident
 from benchmarks.harness.results import Run, last_comparable, store, stored
 from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, compare, main
 from benchmarks.harness.timing import growth_factor, interleave, medians
-from rich.console import Console
 
 from benchmarks import __main__ as everything
 
@@ -62,40 +57,11 @@ def test_a_goal_is_reached_or_missed_by_a_share_of_it(figure: Figure, expected: 
     assert verdict(figure) == expected
 
 
-def test_the_table_of_goals_has_each_figure_with_a_goal_under_its_script():
-    screen = Console(width=100, record=True, file=StringIO())
-    screen.print(goal_table([("training_step", SPEED), ("training_step", TIME), ("scoring", MEMORY)]))
-    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in screen.export_text().splitlines()]
-    assert [line for line in lines if len(line) == 4] == [
-        ["training_step", "", "", ""],
-        ["speed", "≥ 5", "4.00", "missed by 20 %"],
-        ["scoring", "", "", ""],
-        ["memory", "≤ 100", "120 MB", "missed by 20 %"],
-    ]
-
-
-def test_a_figure_without_a_value_says_why():
-    with pytest.raises(ValueError, match="'speed' needs a value, or a note"):
-        Figure("speed", None)
-
-
 @pytest.mark.parametrize(
     ("before", "now", "times"), [(SPEED, replace(SPEED, value=2.0), 0.5), (TIME, replace(TIME, value=250.0), 2.0)]
 )
 def test_a_gain_is_how_many_times_as_good(before: Figure, now: Figure, times: float):
     assert gain(before, now) == times
-
-
-def test_a_gain_from_nothing_or_to_nothing_is_without_bounds():
-    assert gain(replace(MEMORY, value=1.0), replace(MEMORY, value=0.0)) == float("inf")
-    assert gain(replace(MEMORY, value=0.0), replace(MEMORY, value=1.0)) == 0
-    assert gain(replace(MEMORY, value=0.0), replace(MEMORY, value=0.0)) == 1
-
-
-def test_times_are_compared_only_where_there_are_no_ratios():
-    now = [replace(SPEED, value=4.1), replace(TIME, value=900.0), Figure("new", 1.0)]
-    assert [change.now.name for change in changes(RUN.figures, now)] == ["speed"]
-    assert [change.now.name for change in changes(RUN.figures, now[1:2])] == ["a step"]
 
 
 def test_more_than_a_tenth_is_worse_or_better():
@@ -106,18 +72,6 @@ def test_more_than_a_tenth_is_worse_or_better():
     assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in output
     assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in output
     assert compare("yesterday", found[1:3]) == "since the run of yesterday: no change of more than 10 %"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(0.0, "0"), (0.00412, "0.0041"), (0.412, "0.412"), (4.123, "4.12"), (41234.5, "41,234")]
-)
-def test_a_number_has_three_digits(value: float, expected: str):
-    assert format_number(value) == expected
-
-
-def test_a_run_is_read_as_it_was_stored(tmp_path: Path):
-    store(RUN, tmp_path)
-    assert stored("training_step", tmp_path) == [RUN]
 
 
 def test_a_run_is_compared_with_the_newest_earlier_one_of_its_script_machine_and_options(tmp_path: Path):
@@ -225,10 +179,3 @@ def test_a_script_that_fails_leaves_the_others_and_is_reported_by_the_exit_statu
     assert "missed by 20 %" in out
     assert "absent: failed with exit status 1, 11 s, over its budget of 10 s" in out
     assert "growth: cannot run here, 11 s" in out
-
-
-def test_a_script_that_does_not_exist_has_failed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(everything, "SCRIPTS", {"absent": 60})
-    outcome = everything.run("absent", "1 of 1", Console(quiet=True))
-    assert outcome.status == "failed with exit status 1"
-    assert outcome.failed

@@ -1,14 +1,11 @@
 """The benchmark of a published port, with a decoder of the port's interface."""
 
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks.harness import timing
-from benchmarks.harness.script import CannotRunError
 from benchmarks.workload import Workload
 
 from benchmarks import published
@@ -52,21 +49,3 @@ def test_the_loss_is_the_cross_entropy_of_the_words_and_the_penalty(port: Path):
     scores = decoder.words(inputs)
     expected = F.cross_entropy(scores[tokens != PAD], tokens[tokens != PAD]) + 1  # no attention: (1 - 0)^2
     torch.testing.assert_close(loss, expected)
-
-
-def test_both_steps_are_timed(port: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
-    monkeypatch.setattr(published, "WORKLOADS", {"tiny": TINY})
-    figures = published.measure(Namespace(port=port)).figures
-    assert [figure.name for figure in figures] == [
-        "tiny: speed-up over the port",
-        "tiny, port: step",
-        "tiny, ours: step",
-    ]
-    assert figures[0].value == pytest.approx(figures[1].value / figures[2].value)
-
-
-@pytest.mark.parametrize("folder", [None, Path("nowhere")])
-def test_a_clone_is_needed(folder: Path | None):
-    with pytest.raises(CannotRunError, match="--port FOLDER"):
-        published.measure(Namespace(port=folder))

@@ -33,7 +33,7 @@ OPTIONS = Namespace(threads=1, device="cpu", photographs="", captions="")
 SIZES: dict[str, dict[str, Any]] = {
     "training_step": {
         "MIXED": TINY,
-        "CASES": [case._replace(workload=TINY) for case in training_step.CASES],
+        "CASES": [training_step.CASES[0]._replace(workload=TINY)],
         "TWO_THREADS": training_step.TWO_THREADS._replace(workload=TINY),
     },
     "growth": {
@@ -41,7 +41,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "output_layer": {"WORKLOADS": [TINY._replace(embedding=16)], "BEAMS": 2},
     "latent_attention": {"WORKLOAD": TINY, "BATCHES": {"13 x 5": TINY, "64 x 1": TINY}, "BEAM_IMAGES": 2},
-    "generation": {"WORKLOAD": TINY, "IMAGES": dict.fromkeys(generation.IMAGES, 2)},
+    "generation": {"WORKLOAD": TINY, "IMAGES": dict.fromkeys(generation.IMAGES, 2), "CASES": generation.CASES[2:]},
     "extraction": {"NETWORKS": [NETWORK], "IMAGES": 2},
     "decoding": {
         "IMAGES": 2,
@@ -51,10 +51,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "features": {"SIZES": (40, 80), "REGION_DIM": 8, "BATCH_SIZE": 4, "BATCHES": 2, "CACHED": 16, "REPEATS": 1},
     "loader": {"IMAGES": 40, "ROWS": 2, "COLUMNS": 2, "REGION_DIM": 8, "VOCABULARY_SIZE": 40, "WIDTH": 8, "STEPS": 2},
-    "data_sets": {"SIZES": (50, 100), "VOCABULARY_SIZE": 40},
     "sampler": {"SIZES": (200, 400)},
-    "scoring": {"IMAGES": 10, "RESAMPLES": 2, "METRICS": ["bleu", "cider"]},
-    "checkpoints": {"ROUNDS": 1, "VOCABULARY_SIZE": 40, "ENCODERS": ["efficientnet_lite0"]},
     "recompute": {"NETWORKS": ["tf_efficientnet_lite0"], "SIDE": 64},
     "gpu_step": {"WORKLOAD": TINY, "STEPS": 2},
     "gpu_training": {

@@ -67,22 +67,18 @@ def test_another_command_is_composed_while_one_runs():
 WRONG = [
     ("attention=sofd", "there is no attention=sofd; did you mean 'soft'"),
     ("attention/score=cosin", "did you mean 'cosine'"),
-    ("experiment=paper/coco_sof", "did you mean 'paper/coco_soft'"),
     ("schedule=null", "there is no schedule=null"),
     ("decoder.dropot=0.3", "decoder.dropot; did you mean 'dropout'"),
     ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder.dropout'"),
     ("model.hidden_dim=3", "there is no setting model.hidden_dim; did you mean 'decoder.hidden_dim'"),
-    ("optimiser.betas=3", "there is no setting optimiser.betas; did you mean 'optimizer.betas'"),
     ("heads=3", "there is no setting heads; available: attention, augment"),
     ("sed=3", "there is no setting sed; did you mean 'seed'"),
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
     ("decoder.dropout=0.1,0.2", "put -m before it"),
-    ("seed=-1", "seed=-1 should be greater than or equal to 0"),
     ("cache=", "cache= has no value; give cache=VALUE"),
     ("dropout", "'dropout' is not a setting"),
     ("dataset.root=a=b", "quote"),
-    ("hydra.nosuch=3", "nosuch"),
     ("decoder.vocabulary_size=9", "set by the code"),
     ("attention._args_=[1]", "_args_"),
     ("loss=SoftLoss", "there is no setting loss"),
@@ -99,7 +95,7 @@ def test_a_wrong_argument_is_reported_in_a_sentence(line: str, sentence: str):
 
 
 def test_faults_of_every_kind_are_reported_at_once():
-    alone = [line for line, _ in WRONG[:4]]
+    alone = ["attention=sofd", "attention/score=cosin", "experiment=paper/coco_sof", "schedule=null"]
     others = ["nonsense", "decoder.dropot=0.3", "decoder.hidden_dim=-1", "encoder.size=0", "sed=1"]
     with pytest.raises(UserError) as error:
         compose("train", [*alone, *others])
@@ -113,23 +109,14 @@ def test_faults_of_every_kind_are_reported_at_once():
         ("evaluate", ["checkpont=a.ckpt"], "checkpont; did you mean 'checkpoint'"),
         ("evaluate", ["checkpont=a.ckpt"], "checkpoint is not set; give it as checkpoint="),
         ("evaluate", ["checkpoint=best.ckpt", "beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
-        ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
         ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 values"),
         ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a string"),
-        ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a string or a list"),
         ("download", ["dataset=coc", "dataset.root=DIR"], "there is no dataset=coc; did you mean 'coco'"),
     ],
 )
 def test_a_wrong_setting_of_another_command_is_reported(command: str, line: list[str], sentence: str):
     with pytest.raises(UserError, match=re.escape(sentence)):
         compose(command, line)
-
-
-def test_a_wrong_choice_hides_no_fault_of_others_and_its_settings_are_not_judged():
-    with pytest.raises(UserError) as error:
-        compose("train", ["attention=hrad", "attention.num_samples=2", "seed=-1"])
-    assert len(str(error.value).splitlines()) == 3
-    assert "num_samples" not in str(error.value)
 
 
 ANSWER = "runpy.run_module('showattendtell.train', run_name='__main__', alter_sys=True)"

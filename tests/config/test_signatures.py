@@ -162,14 +162,6 @@ def test_types_of_own_settings_are_read_as_they_are(target: str):
 
 
 @pytest.mark.parametrize(
-    ("target", "settings"), sorted((t, s) for t, s in targets().items() if t.startswith("showattendtell."))
-)
-def test_every_own_setting_in_conf_has_a_type(target: str, settings: set[str]):
-    parameters = read_signature(target).parameters
-    assert [name for name in sorted(settings) if parameters[name].annotation is None] == []
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "definitions.Plain",

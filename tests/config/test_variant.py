@@ -49,26 +49,26 @@ def settings(node: str, variant: str, *choices: str) -> dict[str, Any]:
     return OmegaConf.to_container(configured(variant, *choices)[node])
 
 
-@pytest.mark.parametrize(
-    ("setting", "paper", "released"),
-    [
-        ("decoder.first_input", None, "zero"),
-        ("decoder.dropout_places", None, ["start", "hidden", "output"]),
-        ("attention.score.width", None, "region"),
-        ("attention.score.depth", None, 2),
-        ("attention.expectation_scope", None, "batch"),
-        ("loss.penalty_reduction", None, "locations"),
-        ("loss.penalty_gradient", None, False),
-        ("monitor", "bleu4", "nll"),
-        ("brevity_penalty", False, True),
-        ("callbacks.early_stopping.patience", 5, 10),
-        ("decoding.shrink_beam", None, True),
-    ],
-)
-def test_the_settings_of_the_released_code(setting: str, paper: Any, released: Any):
-    """None is the default of the class."""
+SETTINGS = {
+    "decoder.first_input": (None, "zero"),
+    "decoder.dropout_places": (None, ["start", "hidden", "output"]),
+    "attention.score.width": (None, "region"),
+    "attention.score.depth": (None, 2),
+    "attention.expectation_scope": (None, "batch"),
+    "loss.penalty_reduction": (None, "locations"),
+    "loss.penalty_gradient": (None, False),
+    "monitor": ("bleu4", "nll"),
+    "brevity_penalty": (False, True),
+    "callbacks.early_stopping.patience": (5, 10),
+    "decoding.shrink_beam": (None, True),
+}
+"""The paper's, where None is the default of the class, and those of the released code."""
+
+
+def test_the_settings_of_the_released_code():
     configs = [configured(variant, "attention=hard") for variant in ("paper", "arctic")]
-    assert [OmegaConf.select(config, setting) for config in configs] == [paper, released]
+    for setting, expected in SETTINGS.items():
+        assert tuple(OmegaConf.select(config, setting) for config in configs) == expected, setting
 
 
 def test_the_first_state_comes_from_two_perceptrons_or_from_two_heads_on_shared_layers():

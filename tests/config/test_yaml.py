@@ -13,7 +13,7 @@ from slow_cases import slow_after
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import config_folder, extension_folders
 from showattendtell.errors import UserError
-from showattendtell.visualization.comparison import TABLE_1
+from showattendtell.visualization.comparison import DATASETS, paper_rows
 
 CONF = Path(config_folder())
 FOLDERS = [CONF, *map(Path, extension_folders())]
@@ -117,7 +117,7 @@ def test_every_table_names_its_own_recipes(table: str):
     config = compose("reproduce", [f"table={table}"])
     assert config.table.name == table
     assert {config.table.base, *config.table.pages} <= set(config.table.recipes)
-    models = {model for rows in TABLE_1.values() for model in rows}
+    models = {model for dataset in DATASETS for model in paper_rows(dataset)}
     for recipe in config.table.recipes.values():
         assert {*recipe.get("average_of", [])} <= set(config.table.recipes)
         assert recipe.get("paper") in {*models, None}

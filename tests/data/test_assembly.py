@@ -174,6 +174,6 @@ def test_an_image_whose_name_is_spelled_otherwise_on_disk_is_found(tmp_path: Pat
     name = unicodedata.normalize(listed, "café.png")
     example = Example(name, str(tmp_path / name), on_disk.captions)
     other = drawn_example(tmp_path, "b.png", 2)
-    checked_images = check_images(Dataset("own", {"train": (example, other)}), skip_unreadable=False)
+    checked_images = check_images(Dataset("own", {"train": (example, other)}), False, tmp_path)
     assert [found.image for found in checked_images.split("train")] == [name, "b.png"]
     assert [found.path for found in checked_images.split("train")] == [on_disk.path, other.path]

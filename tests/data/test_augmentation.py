@@ -5,8 +5,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from showattendtell.data.augmentation import ASPECTS, Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.augmentation import ASPECTS, Augmentation, mentions_sides
 from showattendtell.data.images import Preprocessing
+from showattendtell.datamodules.datasets import PixelSource
 from showattendtell.types import Caption, Example
 
 PREPROCESSING = Preprocessing(40, 32, (0.5,) * 3, (0.5,) * 3)
@@ -92,9 +93,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
     return [Example(str(number), str(folder / "a.png"), (caption,)) for number, caption in enumerate(captions)]
 
 
-def files(examples: list[Example], seed: int = 0, **settings: float) -> AugmentedFiles:
+def files(examples: list[Example], seed: int = 0, **settings: float) -> PixelSource:
     """Eight times the examples."""
-    return AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
+    return PixelSource(PREPROCESSING, examples * 8, "drawn", Augmentation(seed, **settings))
 
 
 def test_views_depend_on_seed_epoch_batch_and_image_and_not_on_what_else_was_drawn(examples: list[Example]):

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image as Pictures
 
-from showattendtell.data.custom import read_custom
-from showattendtell.data.rows import write_rows
+from showattendtell.data.custom import read_custom, write_rows
 from showattendtell.errors import UserError
 
 

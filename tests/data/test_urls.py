@@ -35,7 +35,7 @@ def test_a_url_without_a_file_is_reported(server: ArchiveServer):
 
 def test_a_web_page_is_reported(server: ArchiveServer):
     server.files["page.jpg"] = b"<!doctype html><title>Sign in</title>"
-    with pytest.raises(UserError, match=r"page.jpg cannot be read .it is a web page"):
+    with pytest.raises(UserError, match=r"page.jpg cannot be read .it is empty or of no known image format"):
         fetch_image(f"{server.address}/page.jpg")
 
 

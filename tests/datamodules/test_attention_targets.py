@@ -13,7 +13,6 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import (
-    AugmentedFiles,
     CaptionDataset,
     GridSource,
     ImageSource,
@@ -79,7 +78,7 @@ AUGMENTATIONS = {
 
 @pytest.mark.parametrize("settings", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list[Example], settings: dict[str, float]):
-    captions = captions_of(examples, AugmentedFiles(examples, PREPROCESSING, Augmentation(3, **settings)))
+    captions = captions_of(examples, PixelSource(PREPROCESSING, examples, "drawn", Augmentation(3, **settings)))
     for draw in ((0, 0), (0, 1), (2, 5)):
         batch = captions.batch([0, 1, 2], draw)
         assert batch.targets.indices.tolist() == [2, 6, 10]

@@ -53,10 +53,3 @@ def test_a_documented_target_of_make_is_there(line: str):
 def test_a_documented_benchmark_is_there(line: str):
     named = re.sub(r"^python -m benchmarks[.]?| --\w+.*", "", line).split()
     assert [name for name in named if not (ROOT / f"benchmarks/{name}.py").is_file()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_is_closed_by_a_bare_fence(page: Path):
-    fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert len(fences) % 2 == 0
-    assert [language for language in fences[1::2] if language] == []

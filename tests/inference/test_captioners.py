@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs
     faults: list[str] = []
     assert [number for number, _ in caption_all([Silent()], list(map(str, photographs)), faults)] == [0, 2]
     [fault] = faults
-    assert "1.png cannot be read (it is text)" in fault
+    assert "1.png cannot be read (it is empty or of no known image format)" in fault
 
 
 @pytest.mark.parametrize(("device", "batches"), [("cpu", 9 * [8] + [6]), ("cuda", [64, 14])])

@@ -196,9 +196,10 @@ def checkpoint(file: Path, state: Any) -> Path:
         {"captioner.word": [1.0, 2.0]},
         {3: torch.zeros(3)},
         {"captioner.word": torch.zeros(1).expand(10**12)},
+        {"captioner.word": torch.zeros(1, device="meta")},
         {"captioner.word": torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (10**9,))},
     ],
-    ids=["list", "numbers", "integer keys", "one number for 10^12", "sparse"],
+    ids=["list", "numbers", "integer keys", "one number for 10^12", "no values", "sparse"],
 )
 def test_weights_that_are_no_tensors_in_full_are_refused(tmp_path: Path, state: Any):
     with pytest.raises(UserError, match=r"best.ckpt is damaged or no checkpoint"):

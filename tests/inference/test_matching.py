@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,15 +174,6 @@ def test_files_that_caption_no_image_in_common_are_reported():
 
 
 @pytest.mark.parametrize(
-    ("people", "words"),
-    [(SPLIT, "no split 'tets'; did you mean 'test'"), (captions(SAID), "no split 'tets'; no reference file has")],
-)
-def test_an_unknown_split_is_reported(people: CaptionFile, words: str):
-    with pytest.raises(UserError, match=words):
-        matched(captions(SAID), people, split="tets")
-
-
-@pytest.mark.parametrize(
     ("other", "split", "words"),
     [
         ({}, None, "other.json holds no references, as results of evaluate do; give them as references="),
@@ -251,12 +240,3 @@ def test_training_captions_are_those_of_the_training_splits_if_a_file_has_splits
     assert training_captions({REFERENCES: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
         *("A dog .", "It barks !", "Two cats .", "A tree .")
     ]
-
-
-def test_scoring_captions_imports_nothing_of_training():
-    heavy = ["torch", "pytorch_lightning", "timm", "matplotlib", "wandb"]
-    modules = ["inference.matching", "visualization.result_files", "visualization.tables"]
-    used = f"import sys, {', '.join(f'showattendtell.{name}' for name in modules)}"
-    code = f"{used}; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

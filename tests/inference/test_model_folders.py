@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -14,13 +13,12 @@ import pytest
 import torch
 from hub_server import OTHER_HUB, serve_hub
 from huggingface_hub import HfApi, RepoUrl
-from repository import ROOT
 
 from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
-from showattendtell.inference.loading import bundled_models, find_model, next_to, note_about
-from showattendtell.visualization.rendering import EXAMPLE_FOLDER, EXAMPLES
+from showattendtell.inference.loading import bundled_models, find_model, next_to
+from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = {
     "format": 3,
@@ -172,22 +170,10 @@ def test_a_published_model_captions_by_its_name_and_says_what_its_card_does(
     about = {"name": "Birds", "note": "knows birds"}
     load(device="cpu").push_to_hub("someone/birds", model_card_kwargs=about)
     files = {f"/someone/birds/resolve/main/{file.name}": file for file in (tmp_path / "published").iterdir()}
-    photograph = str(EXAMPLE_FOLDER / EXAMPLES[0].file)
+    photograph = str(EXAMPLES / "skater.jpg")
     with serve_hub(files) as hub:
         places = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
         settings = ["checkpoint=someone/birds", photograph, "formats=[jsonl]"]
         done = run_forked("caption", *settings, folder=tmp_path, first=OTHER_HUB, **places)
     assert done.out.strip() == load(device="cpu")(photograph).caption, done.err
     assert "note: someone/birds knows birds" in done.err
-
-
-@pytest.mark.parametrize(("name", "folder"), bundled_models().items())
-def test_the_page_of_models_says_what_the_card_does(name: str, folder: Path):
-    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    scores = dict(re.findall(r"^\| (.+?) \| ([\d.]+) \|$", card, re.MULTILINE))
-    columns = ("BLEU-4", "METEOR", "CIDEr-D", "pointing game", "attention correctness")
-    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    row = " | ".join([f"{size:.0f} MB", *(scores[column] for column in columns)])
-    assert re.search(rf"^\| `{name}` \| .* \| {re.escape(row)} \|$", page, re.MULTILINE)
-    assert f"`{name}`{note_about([name]).removeprefix(name)}." in " ".join(page.split())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from extension_cases import cases
-from runs import TINY, Run, assert_done, assert_error
+from runs import TINY, Run, assert_done
 from slow_cases import slow_after
 from small_models import VOCABULARY
 from small_training import Grids, examples_of
@@ -65,11 +65,6 @@ def test_hard_attention_draws_the_same_with_the_same_seed_and_needs_none_at_the_
     assert captions(run, hard, likeliest) == captions(run, hard, likeliest, "seed=2")
 
 
-def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
-    done = run("evaluate", f"checkpoint={checkpoint}", "attention.inference_mode=argmax")
-    assert_error(done, "there is no setting attention.inference_mode")
-
-
 @pytest.mark.parametrize(
     "settings",
     slow_after(
@@ -112,22 +107,10 @@ FAULTS = [
     (["attention=soft", "attention.num_samples=3"], ["there is no setting attention.num_samples"]),
     *cases("FAULTS").values(),
 ]
-OF_COMMAND = [
-    (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
-    (["attention=none", "loss.supervision_weight=1"], ["the map of attention=none is constant"]),
-]
-"""Reported before a module is built, or after."""
 
 
 def last_setting(part: list[str]) -> str:
     return part[-1] if "=" in part[-1] else ""
-
-
-@pytest.mark.parametrize(("settings", "words"), slow_after(3, [*OF_COMMAND, *FAULTS]), ids=last_setting)
-def test_the_command_reports_choices_that_do_not_go_together(
-    run: Run, prepared: Any, settings: list[str], words: list[str]
-):
-    assert_error(run("train", *WITHOUT_WIDTH, *settings), *words)
 
 
 @pytest.mark.parametrize(("settings", "words"), FAULTS, ids=last_setting)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Run, assert_error, held_out
+from runs import held_out
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
@@ -26,49 +26,22 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
     assert any(name.startswith("encoder.") for name in content["state_dict"])
 
 
-def test_a_checkpoint_of_another_format_is_reported(run: Run, altered: Callable[..., Path]):
-    newer = altered(lambda content: content["showattendtell"].update(format=99))
-    assert_error(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 3")
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda content: content["showattendtell"].pop("format"), "altered.ckpt"),
+        (lambda content: content["showattendtell"].update(format=99), "altered.ckpt .* format 99, .* reads format 3"),
         (lambda content: content["showattendtell"].pop("config"), "altered.ckpt"),
         (lambda content: content["showattendtell"].update(vocabulary=["a", "dog"]), "altered.ckpt"),
         (lambda content: content.update(showattendtell="no card"), "altered.ckpt was not written by showattendtell"),
-        (lambda content: content.pop("showattendtell"), "altered.ckpt was not written by showattendtell"),
         (lambda content: content.pop("state_dict"), "altered.ckpt"),
         (lambda content: content["state_dict"].popitem(), "altered.ckpt do not fit"),
         (lambda content: content["showattendtell"]["config"]["decoder"].update(wdth=3), "altered.ckpt.*wdth"),
     ],
-    ids=["no format", "no config", "vocabulary", "no card", "foreign", "no weights", "weights", "unknown setting"],
+    ids=["another format", "no config", "vocabulary", "no card", "no weights", "weights", "unknown setting"],
 )
 def test_an_altered_checkpoint_is_reported(altered: Callable[..., Path], change: Any, sentence: str):
     with pytest.raises(UserError, match=sentence):
         load_model(str(altered(change)), "cpu", BeamSearch())
-
-
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (TypeError("create_model() got an unexpected keyword 'in_chans'"), "TypeError: .* unexpected keyword"),
-        (ImportError("cannot import name 'FeatureInfo'"), "ImportError: cannot import name"),
-        (RuntimeError(""), r"\(RuntimeError\)"),
-    ],
-    ids=["changed call", "missing class", "no message"],
-)
-def test_a_checkpoint_that_cannot_be_built_names_the_cause(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, cause: str
-):
-    def fail(*_: Any, **__: Any) -> None:
-        raise fault
-
-    monkeypatch.setattr("showattendtell.inference.loading.build_captioner", fail)
-    with pytest.raises(UserError, match=f"best.ckpt cannot be loaded .*{cause}.*--debug") as error:
-        load_model(str(checkpoint), "cpu", BeamSearch())
-    assert error.value.__cause__ is fault
 
 
 def test_a_file_that_is_no_checkpoint_is_reported(checkpoint: Path, tmp_path: Path):
@@ -88,13 +61,8 @@ def test_a_file_that_is_no_checkpoint_is_reported(checkpoint: Path, tmp_path: Pa
             load_model(str(tmp_path / name), "cpu", BeamSearch())
 
 
-def test_a_device_that_is_none_is_reported(checkpoint: Path):
-    with pytest.raises(UserError, match="device=gpu"):
-        load_model(str(checkpoint), "gpu", BeamSearch())
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:7", "mps"])
 def test_a_device_that_this_machine_lacks_is_reported(checkpoint: Path, device: str):
     with pytest.raises(UserError, match=f"device={device}"):
         load_model(str(checkpoint), device, BeamSearch())
@@ -112,7 +80,12 @@ class Evil:
 
 @pytest.mark.parametrize(
     ("part", "target"),
-    [("decoder", "os.system"), ("attention", "subprocess.run"), ("loss", "showattendtell.demo.subprocess.run")],
+    [
+        ("decoder", "os.system"),
+        ("loss", "showattendtell.demo.subprocess.run"),
+        ("dataset", "pytorch_lightning.LightningModule.load_from_checkpoint"),
+        ("encoder", "showattendtell.training.module.CaptioningModule.load_from_checkpoint"),
+    ],
 )
 def test_a_checkpoint_cannot_name_a_program_to_run(
     altered: Callable[..., Path], tmp_path: Path, part: str, target: str
@@ -136,25 +109,6 @@ def test_a_checkpoint_with_a_class_of_your_own_opens_where_the_environment_trust
         load_model(str(renamed), "cpu", BeamSearch())
     monkeypatch.setenv("SHOWATTENDTELL_TRUST", "homemade")
     assert load_model(str(renamed), "cpu", BeamSearch()).config.attention._target_ == "homemade.Own"
-
-
-@pytest.mark.parametrize("part", ["dataset", "encoder"])
-@pytest.mark.parametrize(
-    "loader", ["pytorch_lightning.LightningModule", "showattendtell.training.module.CaptioningModule"]
-)
-def test_a_checkpoint_cannot_have_another_file_unpickled(
-    run: Run, altered: Callable[..., Path], tmp_path: Path, part: str, loader: str
-):
-    mark = tmp_path / "it-ran"
-    torch.save({"state_dict": {}, "payload": Evil(mark)}, tmp_path / "payload.bin")
-    node = {"_target_": f"{loader}.load_from_checkpoint", "checkpoint_path": str(tmp_path / "payload.bin")}
-
-    def plant(content: dict[str, Any]) -> None:
-        content["showattendtell"]["config"][part] = {**node, "weights_only": False}
-
-    done = run("evaluate", f"checkpoint={altered(plant)}")
-    assert not mark.exists()
-    assert_error(done, "altered.ckpt", "load_from_checkpoint")
 
 
 def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):

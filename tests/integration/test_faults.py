@@ -1,6 +1,5 @@
 """Errors of the commands that users can fix."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,132 +10,59 @@ from PIL import Image
 from runs import TINY, Run, assert_done, assert_error
 from slow_cases import slow_after
 
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    slow_after(
-        1,
-        [
-            (["split=tst"], ["tst", "'test'"]),
-            (["output=file/result.json"], ["file/result.json", "cannot be written"]),
-            (["dataset.root=file"], ["file"]),
-            (["dataset.skip_unreadable=true"], ["skip_unreadable"]),
-            (["dataset.entities=boxes.zip"], ["entities"]),
-        ],
-    ),
-)
-def test_a_fault_of_evaluation_is_reported(
-    run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
-):
-    (folder / "file").write_text("in the way")
-    assert_error(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", *settings), *words)
-
-
-@pytest.mark.parametrize(
-    "command",
-    slow_after(
-        2,
-        [
-            ["evaluate", "metrics=[bleu]", "output=model.ckpt"],
-            ["evaluate", "metrics=[attention]", "output=other.json"],
-            ["caption", "split=test", "number=1", "output=model.ckpt"],
-            ["caption", "images=blank.png", "formats=[png]", "output=."],
-            ["caption", "images=blank.png", "formats=[html]", "output=notes"],
-            ["average", "checkpoint=[model.ckpt,model.ckpt]", "output=other.json"],
-            ["score", "references=other.json", "hypotheses=other.json", "output=other.json"],
-            ["report", "runs=results.json", "output=notes/index.html"],
-        ],
-    ),
-)
-def test_no_command_writes_over_a_file_that_it_did_not_write(
-    run: Run, checkpoint: Path, folder: Path, command: list[str]
-):
-    (folder / "model.ckpt").write_bytes(checkpoint.read_bytes())
-    (folder / "other.json").write_text('{"images": []}')
-    (folder / "notes").mkdir(exist_ok=True)
-    (folder / "notes" / "index.html").write_text("my notes")
-    Image.new("RGB", (40, 30)).save(folder / "blank.png")
-    own = [file for file in folder.rglob("*") if file.is_file() and file.suffix in (".ckpt", ".json", ".html", ".png")]
-    before = {file: file.read_bytes() for file in own}
-    needs_model = command[0] in ("evaluate", "caption")
-    assert_error(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "no file is replaced")
-    assert {file: file.read_bytes() for file in own} == before
+FAULTS = {
+    "evaluate": [
+        (["output=file/result.json", "metrics=[bleu]"], ["file/result.json", "cannot be written"]),
+        (["split=tst"], ["tst", "'test'"]),
+        (["dataset.root=file"], ["file"]),
+        (["dataset.entities=boxes.zip"], ["entities"]),
+        (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
+        (["attention.inference_mode=argmax"], ["there is no setting attention.inference_mode"]),
+    ],
+    "caption": [
+        (["images=blank.png", "output=file"], ["file", "cannot be written"]),
+        (["images=void"], ["void holds no image files"]),
+        (["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
+        (["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
+        (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
+        (["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "not both"]),
+        (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, overwrite"]),
+        ([], ["images is not set", "split=test"]),
+    ],
+    "train": [
+        (["optimizer.lr=-1"], ["optimizer", "-1"]),
+        (["augment=flip"], ["augment", "encoder.trainable=true"]),
+        (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
+        (["cache=file"], ["file"]),
+        (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
+        (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
+        (["attention=none", "loss.supervision_weight=1"], ["the map of attention=none is constant"]),
+    ],
+}
+WITHOUT_WIDTH = [setting for setting in TINY if not setting.startswith("attention.")]
+QUICK = [(command, *faults[0]) for command, faults in FAULTS.items()]
+CASES = slow_after(len(QUICK), [*QUICK, *((command, *fault) for command in FAULTS for fault in FAULTS[command][1:])])
 
 
-@pytest.mark.parametrize(
-    "command",
-    slow_after(
-        1,
-        [
-            ["evaluate", "metrics=[bleu]", "output=disk/results.json"],
-            [
-                "score",
-                "references=said.json",
-                "hypotheses=captions.csv",
-                "metrics=[bleu]",
-                "output=disk/scores.json",
-            ],
-            ["caption", "images=blank.png", "output=disk/captions"],
-        ],
-    ),
-    ids=lambda command: command[0],
-)
-def test_a_full_disk_is_reported_with_the_file_that_has_no_room(
-    run: Run, checkpoint: Path, folder: Path, command: list[str]
-):
-    (folder / "captions.csv").write_text("image,caption\na.jpg,a dog runs on grass\nb.jpg,a man on a horse\n")
-    said = [
-        {"filename": f"{n}.jpg", "split": "test", "sentences": [{"raw": "a dog runs over the grass"}]} for n in "ab"
-    ]
-    (folder / "said.json").write_text(json.dumps({"images": said}))
-    Image.new("RGB", (40, 30)).save(folder / "blank.png")
-    needs_model = command[0] in ("evaluate", "caption")
-    with small_disk(folder / "disk", "16k") as disk:
-        fill(disk)
-        done = run(*command, *([f"checkpoint={checkpoint}"] if needs_model else []))
-        assert_error(done, "disk/", "No space left on device")
-        assert [file for file in disk.rglob("*") if file.is_file() and file.stat().st_size] == [disk / "others"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    slow_after(
-        1,
-        [
-            (["images=nowhere.jpg"], ["nowhere.jpg does not exist"]),
-            (["images=void"], ["void holds no image files"]),
-            (["images=blank.png", "output=file"], ["file", "cannot be written"]),
-        ],
-    ),
-)
-def test_a_fault_of_captioning_is_reported(
-    run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
+@pytest.mark.parametrize(("command", "settings", "words"), CASES)
+def test_a_fault_is_reported(
+    run: Run, checkpoint: Path, folder: Path, command: str, settings: list[str], words: list[str]
 ):
     (folder / "file").write_text("in the way")
     (folder / "void").mkdir(exist_ok=True)
     Image.new("RGB", (40, 30)).save(folder / "blank.png")
-    assert_error(run("caption", f"checkpoint={checkpoint}", *settings), *words)
+    given = WITHOUT_WIDTH if command == "train" else [f"checkpoint={checkpoint}"]
+    assert_error(run(command, *given, *settings), *words)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    slow_after(
-        2,
-        [
-            (["optimizer.lr=-1"], ["optimizer", "-1"]),
-            (["augment=flip"], ["augment", "encoder.trainable=true"]),
-            (["augment.crop=0"], ["augment.crop=0"]),
-            (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
-            (["cache=file"], ["file"]),
-            (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
-            (["logger=[wandb,tensorbored]"], ["logger=tensorbored", "tensorboard"]),
-            (["logger=wandb", "logger.wandb.folder=here"], ["there is no setting logger.wandb.folder"]),
-        ],
-    ),
-)
-def test_a_fault_of_training_is_reported(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):
-    (folder / "file").write_text("in the way")
-    assert_error(run("train", *TINY, *settings), *words)
+@pytest.mark.parametrize("command", slow_after(1, ["caption", "evaluate"]))
+def test_a_full_disk_is_reported_with_the_file_that_has_no_room(run: Run, checkpoint: Path, folder: Path, command: str):
+    Image.new("RGB", (40, 30)).save(folder / "blank.png")
+    output = ["images=blank.png", "output=disk/captions"] if command == "caption" else ["output=disk/results.json"]
+    with small_disk(folder / "disk", "16k") as disk:
+        fill(disk)
+        assert_error(run(command, f"checkpoint={checkpoint}", *output), "disk/", "No space left on device")
+        assert [file for file in disk.rglob("*") if file.is_file() and file.stat().st_size] == [disk / "others"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +72,6 @@ def test_a_fault_of_training_is_reported(run: Run, prepared: Any, folder: Path, 
         [
             "trainer.fast_dev_run=true",
             "trainer.limit_val_batches=0",
-            "trainer.check_val_every_n_epoch=2",
             "trainer.max_epochs=0",
             "optimizer.lr=1e30",
         ],

@@ -79,7 +79,7 @@ def test_a_chinese_model_is_scored_on_characters(run: Run, chinese: Path, folder
 
 
 def test_a_chinese_caption_has_no_spaces(run: Run, chinese: Path, folder: Path):
-    formats = "formats=[jsonl,html,png,gif]"
+    formats = "formats=[jsonl,html,png]"
     photo = "photographs/images/0_a.jpg"
     done = assert_done(run("caption", f"checkpoint={chinese}", photo, "output=zh", formats, "decoding.max_length=5"))
     [row] = [json.loads(line) for line in (folder / "zh/captions.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -89,7 +89,6 @@ def test_a_chinese_caption_has_no_spaces(run: Run, chinese: Path, folder: Path):
     output = load(chinese, device="cpu", max_length=5)(str(folder / photo))
     assert output.caption == "".join(output.words)
     assert len(output.words) <= 5
-    assert_done(run("caption", f"checkpoint={chinese}", "split=test", "output=split.html", "decoding.max_length=5"))
 
 
 def test_each_language_of_a_model_is_scored(run: Run, joint: Path, folder: Path):
@@ -98,20 +97,18 @@ def test_each_language_of_a_model_is_scored(run: Run, joint: Path, folder: Path)
         scores = result(folder, f"runs/joint/results-test-{language}.json")
         assert (scores["language"], scores["images"], scores["decoding"]["language"]) == (language, images, language)
         assert all(said in sentences for captions in scores["references"].values() for said in captions)
-    done = run("evaluate", f"checkpoint={joint}", "output=both.json")
-    assert_error(done, "output is one file", "zh, de", "language=")
 
 
 def test_the_language_of_a_caption_is_chosen_on_the_command_line(run: Run, joint: Path, folder: Path):
     photo = "photographs/images/0_a.jpg"
     for language in ("zh", "de"):
-        settings = [f"language={language}", f"output={language}-joint", "decoding.max_length=5", "formats=[jsonl]"]
-        done = assert_done(run("caption", f"checkpoint={joint}", photo, *settings))
         output = load(joint, device="cpu", max_length=5, language=language)(str(folder / photo))
-        assert done.out.strip() == output.caption.strip()
         assert not set(output.tokens) & {4, 5}
         assert len(output.attention) == len(output.tokens) == len(output.log_probs)
-    assert_error(run("caption", f"checkpoint={joint}", photo, "language=fr"), "does not write 'fr'", "de, zh")
+    settings = ["language=de", "output=de-joint", "decoding.max_length=5", "formats=[jsonl]"]
+    assert assert_done(run("caption", f"checkpoint={joint}", photo, *settings)).out.strip() == output.caption.strip()
+    with pytest.raises(UserError, match="does not write 'fr'.*de, zh"):
+        load(joint, device="cpu", language="fr")
 
 
 @pytest.mark.slow
@@ -126,6 +123,7 @@ def test_an_export_writes_the_captions_of_the_checkpoint(run: Run, joint: Path, 
         assert printed.splitlines()[0] == f"{photo}: {expected}"
 
 
+@pytest.mark.slow
 def test_a_model_of_several_languages_is_calibrated(run: Run, joint: Path, folder: Path):
     assert_done(run("calibrate", f"checkpoint={joint}", "output=calibrated.ckpt"))
     settings = ["checkpoint=calibrated.ckpt", "language=de", "metrics=[bleu,calibration]", "output=calibrated.json"]
@@ -133,12 +131,12 @@ def test_a_model_of_several_languages_is_calibrated(run: Run, joint: Path, folde
     assert len(result(folder, "calibrated.json")["confidence"]) == 3
 
 
+@pytest.mark.slow
 def test_another_tokenizer_cannot_start_from_a_checkpoint(run: Run, chinese: Path):
     captions = ["dataset.captions={zh: zh.txt}", f"init_from={chinese}"]
     assert_error(run("train", *SMALL, *captions), "another tokenizer", "WordTokenizer")
     other = ["dataset.captions={zh: zh.txt, de: de.txt}", "dataset.skip_missing=true", "tokenizer=words"]
     assert_error(run("train", *SMALL, *other, f"init_from={chinese}"), "other languages")
-    assert_done(run("train", *SMALL, *captions, "tokenizer=words", "hydra.run.dir=runs/zh2"))
 
 
 ALTERED = {
@@ -164,9 +162,6 @@ def test_an_altered_tokenizer_is_reported_in_one_sentence(run: Run, joint: Path,
     content = torch.load(joint, weights_only=True)
     change(content[METADATA_KEY])
     torch.save(content, tmp_path / "altered.ckpt")
-    if attack == "merges":
-        done = run("caption", f"checkpoint={tmp_path / 'altered.ckpt'}", "photographs/images/0_a.jpg", "output=none")
-        assert_error(done, said)
     with pytest.raises(UserError, match=said) as fault:
         load(tmp_path / "altered.ckpt", device="cpu")
     assert len(str(fault.value).splitlines()) == 1

@@ -14,7 +14,7 @@ import light_command
 import pytest
 import slurm
 import torch
-from ray_cluster import OWN_RAY, wait_until
+from ray_cluster import OWN_RAY, start_head, wait_until
 from runs import SIZES, TINY
 from slow_cases import slow_after
 
@@ -123,6 +123,27 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
     assert process.returncode == status
     assert "Traceback" not in out + err
     wait_until(lambda: not Path("/proc", waiting.read_text()).exists())
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_path: Path, short_folder: Path):
+    """Its head is killed while a run is in progress. Ray itself ends the process of the sweep then, with a sentence."""
+    line = ["hydra/launcher=ray", f"seed={light_command.HELD},20", "hydra.sweep.dir=runs/ray"]
+    address, head = start_head(tmp_path, short_folder)
+    try:
+        process = start(tmp_path, *line, RAY_ADDRESS=address)
+        wait_until((tmp_path / "held").exists)
+    finally:
+        os.killpg(head.pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert "Traceback" not in out + err
+    assert "Failed to connect to GCS" in err
+    (tmp_path / "go").touch()
+    done = sweep(tmp_path, *line[1:])
+    assert done.returncode == 0, done.stderr
+    assert "11.5" in done.stdout
+    assert "20.5" in done.stdout
 
 
 def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_again(tmp_path: Path):

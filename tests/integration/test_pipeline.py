@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from repository import ROOT
-from runs import TINY, Run, assert_done, assert_error, held_out
+from runs import Run, assert_done, held_out
 
 import showattendtell
 from showattendtell import CaptioningPipeline, ImageCaptions, load
@@ -102,21 +102,6 @@ def test_maps_lie_on_the_pixels_of_the_photograph(captioner: CaptioningPipeline,
     np.testing.assert_array_equal(output.maps[0], first)
 
 
-@pytest.mark.slow
-def test_of_a_squashed_photograph_all_is_seen_and_reported(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
-    assert_done(run("train", *TINY, "encoder.crop_mode=squash", "hydra.run.dir=squashed"))
-    captioner = load(folder / "squashed/best.ckpt", device="cpu", max_length=6)
-    wide = Image.new("RGB", (300, 100))
-    wide.paste(Image.open(scenes[0]).resize((100, 100)), (200, 0))
-    output = captioner(wide)
-    assert output.seen == (0, 0, 1, 1)
-    assert (output.maps > 0).any(axis=0).mean() > 0.99
-    captioner.save_pretrained(tmp_path / "saved")
-    assert "the whole photograph, squashed to a square of 128 pixels" in (tmp_path / "saved/README.md").read_text()
-    again = load(tmp_path / "saved", device="cpu", max_length=6)(wide)
-    assert (again.words, again.seen) == (output.words, output.seen)
-
-
 def test_lists_folders_and_streams_say_of_each_what_is_said_of_it_alone(
     captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path
 ):
@@ -149,7 +134,10 @@ def test_one_that_cannot_be_read_stops_a_list_and_may_be_passed_over_in_a_stream
 ):
     (tmp_path / "broken.jpg").write_text("no image")
     photographs = [scenes[0], tmp_path / "broken.jpg", scenes[1]]
-    with pytest.raises(UserError, match="broken.jpg cannot be read .it is text"):
+    with pytest.raises(
+        UserError,
+        match="broken.jpg cannot be read .it is empty or of no known image format",
+    ):
         captioner(photographs)
     faults: list[str] = []
     assert [output.name for output in captioner.stream(photographs, errors=faults)] == [str(scenes[0]), str(scenes[1])]
@@ -170,20 +158,10 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
     assert len(first) == 3
 
 
-@pytest.mark.parametrize("suffix", [".png", ".gif"])
-def test_an_output_is_saved_as_a_picture(
-    captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path, suffix: str
-):
-    output = captioner(scenes[0])
-    output.save(tmp_path / f"map{suffix}")
-    with Image.open(tmp_path / f"map{suffix}") as picture:
-        assert getattr(picture, "n_frames", 1) == (len(output.words) + 1 if suffix == ".gif" else 1)
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"beam_sise": 5}, "invalid decoding options.*beam_sise"),
+        ({"beam_sise": 5}, "no argument beam_sise; did you mean 'beam_size'"),
         ({"beam_size": 4, "num_beam_groups": 3}, "cannot be divided"),
         ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
         ({"device": "cuda:99"}, "this machine has no device=cuda:99"),
@@ -241,14 +219,6 @@ def test_importing_the_package_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False load\n"
     with pytest.raises(AttributeError, match="no attribute laod"):
         showattendtell.laod  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [(["--output"], "--output has no value"), (["--outptu", "x"], "outptu"), (["--output", "--seed", "3"], "--output")],
-)
-def test_settings_with_dashes_are_reported_like_others(run: Run, arguments: list[str], sentence: str):
-    assert_error(run("caption", "photo.jpg", *arguments), sentence)
 
 
 def test_the_examples_of_the_docstrings_say_what_they_do(monkeypatch: pytest.MonkeyPatch):

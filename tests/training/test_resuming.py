@@ -14,6 +14,8 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import SETTINGS, small_config, small_run
+from three_images import caption_data
+from three_images import examples_of as three_examples
 
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
@@ -168,6 +170,14 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
         with pytest.raises(UserError, match=f"was trained with .*{message}"):
             check_data(start, {METADATA_KEY: {**card, part: None}})
+
+
+def test_a_run_that_cuts_its_batches_otherwise_cannot_finish_the_epoch():
+    data = caption_data(three_examples(), batch_size=1)
+    with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6"):
+        data.load_state_dict({"epoch": 1, "batches": 2, "of": 4})
+    data.load_state_dict({"epoch": 1, "batches": 4, "of": 4})
+    data.load_state_dict({"epoch": 1, "batches": 2, "of": 6})
 
 
 @pytest.mark.parametrize("number", slow_after(1, [60, 300]))

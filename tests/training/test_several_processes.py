@@ -111,6 +111,7 @@ def test_processes_learn_what_one_learns_from_their_batches_together(
         assert others[name] == pytest.approx(figures[name], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_path: Path):
     """One image with three captions, four processes."""
     [one] = trained(tmp_path / "one", 1, 4, data=Data(1, 1))

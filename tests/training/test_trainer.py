@@ -154,16 +154,6 @@ def test_what_lightning_refuses_later_is_reported_without_its_traceback(
         small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_an_error_within_a_step_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
-        raise ValueError("in the middle")
-
-    monkeypatch.setattr("showattendtell.training.module.CaptioningModule.training_step", fail)
-    with pytest.raises(ValueError, match="in the middle"):
-        small_run(small_config(), tmp_path)
-
-
 def test_any_logger_of_lightning_gets_the_settings_of_the_run(tmp_path: Path):
     node = ["+logger.own._target_=pytorch_lightning.loggers.CSVLogger", f"+logger.own.save_dir={tmp_path}/logs"]
     trainer, _ = build_trainer(compose("train", node), tmp_path)
@@ -171,9 +161,3 @@ def test_any_logger_of_lightning_gets_the_settings_of_the_run(tmp_path: Path):
     logger.save()
     [written] = (tmp_path / "logs").rglob("hparams.yaml")
     assert OmegaConf.load(written).trainer.max_epochs == 6
-
-
-def test_a_logger_whose_package_is_missing_is_reported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pytorch_lightning.loggers.mlflow._MLFLOW_AVAILABLE", False)
-    with pytest.raises(UserError, match=r"logger.mlflow: .*--debug shows the traceback"):
-        build_trainer(compose("train", ["logger=mlflow"]), tmp_path)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.ft2font import FT2Font
 from PIL import Image
+from sample_pages import output
 from system_packages import installed
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import figures
 from showattendtell.visualization.figures import FontFinder, families, pillow_font
-from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
+from showattendtell.visualization.heatmaps import draw
 from showattendtell.visualization.rendering import Drawing
 
 CHINESE = "一只黑色的狗在草地上奔跑"
@@ -51,7 +52,7 @@ def chinese_font() -> Path:
 def drawing(words: list[str], photograph: Image.Image | None = None) -> Drawing:
     maps = np.full((len(words), 3, 3), 1 / 9)
     photograph = photograph or Image.new("RGB", (60, 40), "white")
-    return Drawing(photograph, words, maps, np.full(len(words), 0.5), Box(0, 0, 60, 40), " ".join(words))
+    return Drawing(photograph, output(words, maps, np.full(len(words), 0.5)), Box(0, 0, 60, 40))
 
 
 def test_letters_that_dejavu_has_need_no_other_font(no_system_fonts: None):
@@ -72,10 +73,10 @@ def test_chinese_captions_become_pictures_without_a_warning(tmp_path: Path, caps
     chinese_font()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_heatmaps(drawing(list(CHINESE)), tmp_path / "a.png")
-        draw_animation(drawing(list(CHINESE)), tmp_path / "a.gif")
+        draw(drawing(list(CHINESE)), tmp_path / "a.png")
+        draw(drawing(list(CHINESE)), tmp_path / "a.gif")
     assert capsys.readouterr().err == ""
-    draw_heatmaps(drawing([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
+    draw(drawing([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()
 
 
@@ -85,7 +86,7 @@ def test_letters_without_a_font_are_noted_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for number in range(3):
-            draw_heatmaps(drawing([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
+            draw(drawing([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
     noted = capsys.readouterr().err
     assert noted.count("\n") == noted.count("note: no font has") == 1
     assert "SHOWATTENDTELL_FONT=NAME" in noted
@@ -105,7 +106,7 @@ def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.Mon
 
 
 def test_arabic_words_are_placed_from_the_right(tmp_path: Path):
-    draw_animation(drawing(["كلب", "يجري"], Image.new("RGB", (300, 40))), tmp_path / "a.webp")
+    draw(drawing(["كلب", "يجري"], Image.new("RGB", (300, 40))), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         marked = []
         for frame in (1, 2):

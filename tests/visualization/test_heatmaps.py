@@ -1,13 +1,12 @@
 """Heatmaps on the photograph, as a figure and as an animation."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFont, ImageSequence
-from sample_pages import BOXES, PEAKS, boxed, gated
+from sample_pages import BOXES, PEAKS, boxed, gated, output
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
@@ -17,8 +16,7 @@ from showattendtell.visualization.heatmaps import (
     MARGIN,
     WHOLE,
     WORD,
-    draw_animation,
-    draw_heatmaps,
+    draw,
     map_onto_photograph,
     place_words,
 )
@@ -56,8 +54,8 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
     words = ["a", "red", "wall", "and", "nothing", "else"]
     maps = np.stack([one_region(step % 4, 0) for step in range(7)])
-    drawing = Drawing(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), " ".join(words))
-    draw_heatmaps(drawing, tmp_path / "new" / "wall.png")
+    caption = output(words, maps, np.linspace(0, 1, 7))
+    draw(Drawing(photograph, caption, Box(50, 0, 250, 200)), tmp_path / "new" / "wall.png")
     with Image.open(tmp_path / "new" / "wall.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
@@ -67,8 +65,8 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     assert not red[-height // 2 :, -width:].any()
 
 
-@pytest.mark.parametrize(("draw", "suffix"), [(draw_heatmaps, "png"), (draw_animation, "gif")])
-def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path, draw: Callable[..., None], suffix: str):
+@pytest.mark.parametrize("suffix", ["png", "gif"])
+def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path, suffix: str):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=rf"file/a.{suffix} cannot be written .*; choose another place"):
         draw(gated().as_drawn(), tmp_path / f"file/a.{suffix}")
@@ -79,8 +77,7 @@ HALF = Box(75, 0, 225, 200)
 
 
 def animate(path: Path) -> list[Image.Image]:
-    best, words = gated().best, ["a", "dog", "runs", "fast"]
-    draw_animation(Drawing(GREY, words, best.attention, best.gates, HALF, " ".join(words)), path)
+    draw(Drawing(GREY, gated().best._replace(words=("a", "dog", "runs", "fast")), HALF), path)
     with Image.open(path) as picture:
         assert picture.info["loop"] == 0
         times = [frame.info.get("duration") for frame in ImageSequence.Iterator(picture)]
@@ -112,7 +109,7 @@ def test_the_present_word_is_marked(tmp_path: Path):
 def test_words_are_placed_in_lines_that_hold_them():
     font = ImageFont.load_default(16)
     words = ["two", "brown", "dogs", "run", "x" * 80, "end"]
-    placed, height = place_words(words, font, 120, [True] * len(words))
+    placed, height = place_words([f" {word}" for word in words], font, 120)
     assert [word for word, *_ in placed] == words
     assert placed[0][1:] == (MARGIN, MARGIN)
     assert all(x + font.getlength(word) <= 120 - MARGIN for word, x, _ in placed if len(word) < 80)
@@ -121,7 +118,7 @@ def test_words_are_placed_in_lines_that_hold_them():
 
 
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
-    draw_animation(Drawing(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, ""), tmp_path / "a.webp")
+    draw(Drawing(GREY, output([], np.zeros((1, 3, 3)), np.ones(1)), HALF), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         assert picture.n_frames == 1
 
@@ -140,9 +137,9 @@ def test_a_pixel_has_the_largest_weight_of_the_boxes_that_it_lies_in():
 
 
 def test_the_box_with_the_largest_weight_is_outlined(tmp_path: Path):
-    output = boxed(Image.new("RGB", (WIDTH, HEIGHT), "white"))
-    assert output.maps.shape == (4, HEIGHT, WIDTH)
-    output.save(tmp_path / "boxes.gif")
+    captions = boxed(Image.new("RGB", (WIDTH, HEIGHT), "white"))
+    assert captions.maps.shape == (4, HEIGHT, WIDTH)
+    captions.save(tmp_path / "boxes.gif")
     with Image.open(tmp_path / "boxes.gif") as animation:
         frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(animation)]
     mark = np.array([0xF7, 0xC9, 0x5C])

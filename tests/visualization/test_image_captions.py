@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageChops
-from sample_pages import WORDS, gated, photograph
+from sample_pages import WORDS, gated, output, photograph
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.heatmaps import draw_heatmaps
+from showattendtell.visualization.heatmaps import draw as draw_here
 from showattendtell.visualization.pages import drawing, picture_names
 from showattendtell.visualization.rendering import Drawing
 
@@ -22,7 +22,7 @@ from showattendtell.visualization.rendering import Drawing
 def something(path: Path) -> tuple[Drawing, Path]:
     photograph = Image.effect_noise((60, 40), 50).convert("RGB")
     maps = np.random.default_rng(0).random((2, 3, 3))
-    return Drawing(photograph, ["a", "dog"], maps, np.zeros(2), Box(10, 0, 50, 40), "a dog"), path
+    return Drawing(photograph, output(["a", "dog"], maps, np.zeros(2)), Box(10, 0, 50, 40)), path
 
 
 def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
@@ -32,7 +32,7 @@ def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
         for what in asked:
             draw(*what)
     for (drawing_here, _), name in zip(asked, names, strict=True):
-        draw_heatmaps(drawing_here, tmp_path / "here" / name)
+        draw_here(drawing_here, tmp_path / "here" / name)
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert multiprocessing.active_children() == []
 
@@ -103,8 +103,8 @@ def test_the_mark_of_doubt_is_in_every_picture(tmp_path: Path):
     assert unsure.plot().get_suptitle() == f"{' '.join(WORDS)} (not sure)"
     assert repr(unsure).endswith("(not sure)>")
     ink = []
-    for number, output in enumerate((sure, unsure)):
-        output.save(tmp_path / f"{number}.gif")
+    for number, caption in enumerate((sure, unsure)):
+        caption.save(tmp_path / f"{number}.gif")
         with Image.open(tmp_path / f"{number}.gif") as animation:
             assert animation.n_frames == len(WORDS) + 1
             ink.append((255 - np.asarray(animation.convert("L"))[200:].astype(int)).sum())

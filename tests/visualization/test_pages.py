@@ -23,7 +23,6 @@ from showattendtell.types import Box
 from showattendtell.visualization.pages import (
     Page,
     describe_peak,
-    describe_word,
     encode_map,
     make_entry,
     render,
@@ -60,9 +59,6 @@ class Elements(HTMLParser):
 def test_a_map_is_a_byte_a_region_with_the_peak_at_255():
     grid = np.array([[0.5, 0.25], [0.0, 0.05]])
     assert list(base64.b64decode(encode_map(grid))) == [255, 128, 0, 26]
-    assert describe_word("dog", grid, 0.25, Box(0, 0, 1, 1), -0.7) == (
-        "dog: mostly at the top left, beta 0.25, confidence 0.50"
-    )
 
 
 def test_a_page_without_a_gate_and_references_has_no_beta_and_no_references():

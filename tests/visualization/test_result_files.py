@@ -50,10 +50,17 @@ def without(name: str) -> dict[str, Any]:
         (b"\xff\xfe", "results-test.json is not a result file of evaluate"),
         ([1, 2], r"results-test.json is not a result file of evaluate \(Input should be an object\); leave it out$"),
         ({"images": []}, r"results-test.json is not a result file of evaluate \(dataset: Field required\)"),
-        (without("config"), r"results-test.json is not a result file of evaluate \(config: Field required\)"),
-        ({**result(), "seed": [1, 2]}, "results-test.json does not say for each of its checkpoints"),
+        (
+            without("config"),
+            r"results-test.json is not a result file of evaluate \(models: Input should be a valid dictionary\)",
+        ),
+        (
+            {**result(), "seed": [1, 2]},
+            r"results-test.json is not a result file of evaluate \(models: Input should be a valid string\)",
+        ),
+        ({**result(), "dataset": "\x1b]0;title\x07"}, "results-test.json was altered.* control characters"),
     ],
-    ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven"],
+    ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven", "control"],
 )
 def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
     write(result(), tmp_path / "good/results-test.json")

@@ -46,8 +46,8 @@ def test_result_files_have_the_gaze_in_percent():
         "attention_correctness": 50,
         "pointing_game_words": 1200,
         "attention_baselines": {
-            "uniform": {"pointing_game": 25, "attention_correctness": 12.5},
-            "center": {"pointing_game": 50, "attention_correctness": 30},
+            "uniform": {"pointing_game": 25, "attention_correctness": 12.5, "pointing_game_words": 1200},
+            "center": {"pointing_game": 50, "attention_correctness": 30, "pointing_game_words": 1200},
         },
         "attention_by_kind": {
             "people": {"pointing_game": 80, "attention_correctness": 60, "pointing_game_words": 1000},
@@ -78,11 +78,11 @@ def test_scores_of_few_images_have_intervals_in_a_sentence():
     assert describe_intervals(limits, 500) == describe_intervals({"spice": (1.0, 2.0)}, 9) == []
 
 
-def test_a_split_of_few_images_is_said_to_tell_little():
+def test_scores_of_a_split_of_few_images_are_said_to_be_uncertain():
     examples = tuple(Example(f"{number}.jpg", "", ()) for number in range(100))
     dataset = Dataset("own", {"train": examples[:9], "val": examples[:9], "test": examples})
     assert describe_small_splits(dataset) == [
-        "9 val images tell little: scores are uncertain, BLEU-4 by 16 and CIDEr by 40 points (docs/own_data.md)"
+        "val has 9 images: scores are uncertain, BLEU-4 by 16 and CIDEr by 40 points (docs/own_data.md)"
     ]
 
 

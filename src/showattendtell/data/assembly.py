@@ -4,9 +4,8 @@ import hashlib
 import os
 import re
 import shlex
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.images import read_pixels
-from showattendtell.data.names import Names, photographs, spelling
+from showattendtell.data.names import Names, is_photograph, photographs, spelling
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.splits import SKIP
 from showattendtell.data.tokenizers import tokenize
@@ -48,40 +46,38 @@ def assemble(
         UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
     """
     counts = Counter(image for images in file.splits.values() for image in images)
-    for duplicate, count in counts.items():
-        if count > 1:
-            splits_of_image = ", ".join(split for split, images in file.splits.items() if duplicate in images)
-            raise UserError(f"image {duplicate} is listed more than once ({splits_of_image}); keep one of its entries")
+    twice = next((image for image, count in counts.items() if count > 1), None)
+    if twice is not None:
+        splits_of_image = ", ".join(split for split, images in file.splits.items() if twice in images)
+        raise UserError(f"image {twice} is listed more than once ({splits_of_image}); keep one of its entries")
     dropped, too_many = Counter[str](), f"beyond {captions_per_image} of an image"
-    without_captions = list[str]()
 
     def example(image: str) -> Example:
         path = f"{file.folders[image]}/{image}" if image in file.folders else image
         if folder and OUTSIDE.match(path):
             raise UserError(f"image {path!r} is not within {folder}; name images by their path in that folder")
         sentences = file.captions.get(image, ())
-        non_empty = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
-        captions = tuple(non_empty[:captions_per_image])
-        most_words = max((len(caption.words) for caption in captions), default=0)
-        if most_words > LONGEST:
-            raise UserError(f"image {image} has a caption of {most_words:,} words; shorten it to {LONGEST:,}")
-        dropped["without a word"] += len(sentences) - len(non_empty)
-        dropped[too_many] += len(non_empty) - len(captions)
-        if not captions:
-            without_captions.append(image)
-        return Example(image, f"{folder}/{path}" if folder else "", captions)
+        captions = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
+        dropped["without a word"] += len(sentences) - len(captions)
+        dropped[too_many] += max(len(captions) - captions_per_image, 0)
+        captions = captions[:captions_per_image]
+        longest = max((len(caption.words) for caption in captions), default=0)
+        if longest > LONGEST:
+            raise UserError(f"image {image} has a caption of {longest:,} words; shorten it to {LONGEST:,}")
+        return Example(image, f"{folder}/{path}" if folder else "", tuple(captions))
 
-    splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
+    dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
     notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
-    if without_captions and not skip_missing:
+    without = [example.image for example in dataset.examples() if not example.captions]
+    if without and not skip_missing:
         hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(
-            f"images without a caption: {len(without_captions):,} of {counts.total():,} ({listed(without_captions)}); "
+            f"images without a caption: {len(without):,} of {len(counts):,} ({listed(without)}); "
             f"add captions, or {hint}"
         )
-    if without_captions:
-        notes.append(f"skipped images without a caption: {len(without_captions):,} ({listed(without_captions)})")
-    return Dataset(name, splits, tuple(notes)).without(without_captions)
+    if without:
+        notes.append(f"skipped images without a caption: {len(without):,} ({listed(without)})")
+    return dataset.without(without)._replace(notes=tuple(notes))
 
 
 def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
@@ -96,28 +92,22 @@ def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]
 def find_data_problems(dataset: Dataset) -> list[str]:
     """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
     split_of = {example.image: split for split, examples in dataset.splits.items() for example in examples}
-    leaks, within, doubled, short, long = (list[str]() for _ in range(5))
+    found = defaultdict[str, list[str]](list)  # names of images by problem
     for names in _identical_images(dataset.examples()):
         if len({split_of[name] for name in names}) > 1:
-            leaks.append(" = ".join(f"{name} ({split_of[name]})" for name in names))
+            leak = " = ".join(f"{name} ({split_of[name]})" for name in names)
+            found["photographs in more than one split under different names, which make scores too high"].append(leak)
         else:
-            within.append(" = ".join(names))
-    for example in dataset.examples():
-        lengths = [len(caption.words) for caption in example.captions]
-        if len({caption.words for caption in example.captions}) < len(lengths):
-            doubled.append(example.image)
+            found["photographs more than once in one split"].append(" = ".join(names))
+    for image, _, captions, _ in dataset.examples():
+        lengths = [len(caption.words) for caption in captions]
+        if len({caption.words for caption in captions}) < len(captions):
+            found["images with the same caption twice"].append(image)
         if min(lengths, default=3) < 3:
-            short.append(example.image)
+            found["images with a caption of fewer than 3 words"].append(image)
         if max(lengths, default=0) > 30:
-            long.append(example.image)
-    problems = {
-        "photographs in more than one split under different names, which make scores too high": leaks,
-        "photographs more than once in one split": within,
-        "images with the same caption twice": doubled,
-        "images with a caption of fewer than 3 words": short,
-        "images with a caption of more than 30 words": long,
-    }
-    return [f"{problem}: {len(found):,} ({listed(found)})" for problem, found in problems.items() if found]
+            found["images with a caption of more than 30 words"].append(image)
+    return [f"{problem}: {len(images):,} ({listed(images)})" for problem, images in found.items()]
 
 
 def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
@@ -134,24 +124,23 @@ def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
+    errors = dict[str, str]()
+
+    def read(example: Example) -> None:
+        try:
+            read_pixels(example.path)
+        except UserError as error:
+            errors[example.image] = str(error)
+
     examples = [example for split in splits for example in dataset.split(split)]
-    console = Console(stderr=True)
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
-        results = threads.map(_reading_error, examples)
-        shown = track(results, "reading", len(examples), console=console, transient=True)
-        errors = {example.image: error for example, error in zip(examples, shown, strict=True) if error}
+        done = threads.map(read, examples)
+        for _ in track(done, "reading", len(examples), console=Console(stderr=True), transient=True):
+            pass
     if not errors:
         return dataset
-    note = f"images skipped: {len(errors):,} ({listed([*errors.values()], 5)})"
+    note = f"images skipped: {len(errors):,} ({listed(sorted(errors.values()), 5)})"
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
-
-
-def _reading_error(example: Example) -> str | None:
-    try:
-        read_pixels(example.path)
-    except UserError as error:
-        return str(error)
-    return None
 
 
 def open_folder(root: str, holds: str, download: str = "") -> Path:
@@ -173,18 +162,6 @@ def open_folder(root: str, holds: str, download: str = "") -> Path:
     return folder
 
 
-def find(root: Path, names: Sequence[str], what: str) -> Path:
-    """Return the first of the names that exists in `root`.
-
-    Raises:
-        UserError: none exists; the message calls the file `what`.
-    """
-    for name in names:
-        if (root / name).exists():
-            return root / name
-    raise UserError(f"{what} was not found in {root}; looked for {', '.join(names)}")
-
-
 def look_in(folders: Sequence[Path], name: str) -> Path:
     """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
     that in the first folder."""
@@ -192,47 +169,50 @@ def look_in(folders: Sequence[Path], name: str) -> Path:
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
-def check_images(
-    dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = (), root: Path | None = None
-) -> Dataset:
+def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Collection[str] = ()) -> Dataset:
     """Return the data set without the images that are missing on disk.
 
     Args:
         skip_unreadable: allow missing images.
-        absent: images that the distribution lacks; they may be missing in any case.
         root: a folder in which images that are not at their path are searched, also by other spellings of their names.
+        absent: images that the distribution lacks; they may be missing in any case.
 
     Raises:
         UserError: an image is missing that may not be, or all are missing.
     """
-    examples, existing = dataset.examples(), set()
-    # listing each folder once is faster than looking for every file
-    for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
+    examples = dataset.examples()
+    existing = set[str]()
+    for folder in {os.path.dirname(example.path) for example in examples}:
+        # listing each once is faster than looking for every file
         with suppress(OSError), os.scandir(folder) as entries:
-            existing |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
+            existing |= {entry.path for entry in entries if entry.is_file()}
     # the listing may spell a name differently, for example in case
     missing = [e for e in examples if e.path not in existing and not os.path.isfile(e.path)]
     if not missing:
         return dataset
-    listed_images = {path for path in existing if os.path.splitext(path)[1].lower() in SUFFIXES}
-    on_disk = listed_images.union(photographs(root) if root else ()) - {example.path for example in examples}
+    on_disk = {*filter(is_photograph, existing), *photographs(root)} - {example.path for example in examples}
     found = _find_elsewhere(examples, missing, on_disk)
-    moved = {example.image: example._replace(path=found.get(example.image, example.path)) for example in missing}
+    moved = {e.image: e._replace(path=found[e.image]) for e in missing if e.image in found}
+    notes = [*dataset.notes, *([_describe_moves(missing, found, root)] if found else [])]
     splits = {split: tuple(moved.get(e.image, e) for e in part) for split, part in dataset.splits.items()}
-    notes = [*dataset.notes, *_describe_moves(missing, found, root)]
-    dataset, missing = dataset._replace(splits=splits), [e for e in missing if e.image not in found]
-    if len(missing) == len(examples):
-        raise UserError(_describe_missing(missing[0], len(missing), on_disk, root))
-    unexpected = [example for example in missing if example.image not in absent]
+    lost = [e for e in missing if e.image not in found]
+    if len(lost) == len(examples):
+        others = sorted(os.path.relpath(path, root) for path in on_disk)
+        hint = f"{root} has no photographs; add them, or set dataset.images to their folder"
+        if others:
+            named = f"{len(others):,} photographs of other names ({listed(others)})"
+            hint = f"{root} has {named}; give them the same names"
+        raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {hint}")
+    unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
         raise UserError(
-            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0].path}; add them, or "
+            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
-    names = [example.image for example in missing]
+    names = [example.image for example in lost]
     if names:
-        notes.append(f"images captioned but not on disk, which are skipped: {len(missing):,} ({listed(names, 5)})")
-    return dataset.without(names)._replace(notes=tuple(notes))
+        notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
+    return Dataset(dataset.name, splits, tuple(notes)).without(names)
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:
@@ -249,27 +229,11 @@ def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_
     return {image: path for image, path in found.items() if claims[path] == 1}
 
 
-def _describe_moves(missing: Sequence[Example], found: Mapping[str, str], root: Path | None) -> Iterator[str]:
-    """Yield a note if images are not at their paths, except that they may differ in Unicode form."""
-    moves = [(e.path, found[e.image]) for e in missing if e.image in found]
-    moves = [(old, new) for old, new in moves if unicodedata.normalize("NFC", old) != unicodedata.normalize("NFC", new)]
-    if moves and root:
-        folder = os.path.relpath(os.path.commonpath([os.path.dirname(new) for _, new in moves]), root)
-        setting = shlex.quote(f"dataset.images={folder}")
-        old, new = (os.path.basename(path) for path in moves[0])
-        spelled = "" if old == new else f", {new} for {old} and so on"
-        yield f"photographs found in {root / folder}: {len(moves):,}{spelled}" + (
-            f" ({setting})" if folder != "." else ""
-        )
-
-
-def _describe_missing(first: Example, number: int, on_disk: Collection[str], root: Path | None) -> str:
-    error = f"none of the {number:,} images are on disk, the first is {first.path}"
-    if not root:
-        return f"{error}; add them"
-    names = sorted(os.path.relpath(path, root) for path in on_disk)
-    if names:
-        return (
-            f"{error}; {root} has {len(names):,} photographs of other names ({listed(names)}); give them the same names"
-        )
-    return f"{error}, and {root} has no photographs; add them, or set dataset.images to their folder"
+def _describe_moves(missing: Sequence[Example], found: Mapping[str, str], root: Path) -> str:
+    """Return a note on images that are not at their paths."""
+    folder = os.path.relpath(os.path.commonpath(map(os.path.dirname, found.values())), root)
+    old = next(os.path.basename(example.path) for example in missing if example.image in found)
+    new = os.path.basename(next(iter(found.values())))
+    spelled = "" if old == new else f", {new} for {old} and so on"
+    setting = "" if folder == "." else f" ({shlex.quote(f'dataset.images={folder}')})"
+    return f"photographs found in {root / folder}: {len(found):,}{spelled}{setting}"

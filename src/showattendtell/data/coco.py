@@ -5,15 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import (
-    assemble,
-    check_images,
-    find,
-    look_in,
-    open_folder,
-)
-from showattendtell.data.json_formats import read_coco_captions, read_karpathy
-from showattendtell.data.parsing import CaptionFile, read_json
+from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.discovery import read_references
+from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -45,10 +39,12 @@ def read_coco(
             that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
-    file = read_karpathy(_find_text(folder, captions))
+    file = read_references(_find_text(folder, captions))
+    if not file.splits:
+        raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
     if train_on_restval:
         file = join_restval(file)
-    dataset = check_images(assemble("coco", file, folder, captions_per_image), skip_unreadable)
+    dataset = check_images(assemble("coco", file, folder, captions_per_image), skip_unreadable, folder)
     return _with_instances(dataset, folder, instances)
 
 
@@ -73,7 +69,7 @@ def read_coco2017(
             that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
-    train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
+    train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     if train.splits or val.splits:
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
@@ -84,13 +80,16 @@ def read_coco2017(
         splits=splits,
         folders={**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")},
     )
-    dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable)
+    dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable, folder)
     return _with_instances(dataset, folder, instances)
 
 
 def _find_text(root: Path, name: str) -> Path:
-    hint = " (showattendtell download dataset=coco 'parts=[splits]' fetches it)" if name == KARPATHY else ""
-    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], f"the caption file{hint}")
+    path = look_in([root, root / "annotations"], name)
+    if not path.exists():
+        hint = "; showattendtell download dataset=coco 'parts=[splits]' fetches it" if name == KARPATHY else ""
+        raise UserError(f"the caption file {name} was not found in {root} or its folder annotations{hint}")
+    return path
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
@@ -100,60 +99,28 @@ def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str]
     return dataset
 
 
-_CATEGORIES = (
-    "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, "
-    "parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, "
-    "handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, "
-    "skateboard, surfboard, tennis racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, "
-    "sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, dining "
-    "table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, "
-    "refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush"
-)
-CATEGORIES = tuple(_CATEGORIES.split(", "))
-"""The 80 categories of the instances, in their order."""
+_NAMES = """
+person: man, woman, boy, girl, child, kid, baby, toddler, guy, lady, gentleman, adult, player, rider, skier,
+snowboarder, skateboarder, surfer, batter, pitcher, catcher, cyclist, biker, pedestrian, skater, chef, officer,
+policeman, fireman; bicycle: bike; car; motorcycle: motorbike, motor bike, motor cycle; airplane: plane, aeroplane,
+jet, aircraft, airliner; bus; train; truck; boat: sailboat, canoe, kayak, ship; traffic light: traffic signal,
+stoplight, stop light; fire hydrant: hydrant; stop sign; parking meter; bench; bird; cat: kitten; dog: puppy; horse:
+pony; sheep: lamb; cow: bull, calf, cattle; elephant; bear; zebra; giraffe; backpack: back pack; umbrella; handbag:
+hand bag, purse; tie: necktie; suitcase: luggage; frisbee; skis; snowboard: snow board; sports ball: ball; kite;
+baseball bat: bat; baseball glove: mitt; skateboard: skate board; surfboard: surf board; tennis racket: racket,
+racquet; bottle; wine glass: wineglass; cup: mug; fork; knife; spoon; bowl; banana; apple; sandwich; orange; broccoli;
+carrot; hot dog: hotdog; pizza; donut: doughnut; cake; chair; couch: sofa; potted plant: plant, houseplant; bed;
+dining table: table; toilet; tv: television; laptop: laptop computer; mouse; remote: remote control; keyboard; cell
+phone: cellphone, phone, smartphone; microwave; oven; toaster; sink; refrigerator: fridge; book; clock; vase;
+scissors; teddy bear: teddy; hair drier: hair dryer, blow dryer; toothbrush
+"""
 
-SYNONYMS = {
-    "person": "man, woman, boy, girl, child, kid, baby, toddler, guy, lady, gentleman, adult, player, rider, skier, "
-    "snowboarder, skateboarder, surfer, batter, pitcher, catcher, cyclist, biker, pedestrian, skater, "
-    "chef, officer, policeman, fireman",
-    "bicycle": "bike",
-    "motorcycle": "motorbike, motor bike, motor cycle",
-    "airplane": "plane, aeroplane, jet, aircraft, airliner",
-    "boat": "sailboat, canoe, kayak, ship",
-    "traffic light": "traffic signal, stoplight, stop light",
-    "fire hydrant": "hydrant",
-    "cat": "kitten",
-    "dog": "puppy",
-    "horse": "pony",
-    "sheep": "lamb",
-    "cow": "bull, calf, cattle",
-    "backpack": "back pack",
-    "handbag": "hand bag, purse",
-    "tie": "necktie",
-    "suitcase": "luggage",
-    "snowboard": "snow board",
-    "sports ball": "ball",
-    "baseball bat": "bat",
-    "baseball glove": "mitt",
-    "skateboard": "skate board",
-    "surfboard": "surf board",
-    "tennis racket": "racket, racquet",
-    "wine glass": "wineglass",
-    "cup": "mug",
-    "hot dog": "hotdog",
-    "donut": "doughnut",
-    "couch": "sofa",
-    "potted plant": "plant, houseplant",
-    "dining table": "table",
-    "tv": "television",
-    "laptop": "laptop computer",
-    "remote": "remote control",
-    "cell phone": "cellphone, phone, smartphone",
-    "refrigerator": "fridge",
-    "teddy bear": "teddy",
-    "hair drier": "hair dryer, blow dryer",
-}
-"""Synonyms of category names in captions, in the singular."""
+SYNONYMS: dict[str, str] = {}
+"""The 80 categories of the instances in their order, with their synonyms in captions, in the singular."""
+for _entry in " ".join(_NAMES.split()).split("; "):
+    _category, _, SYNONYMS[_category] = _entry.partition(": ")
+
+CATEGORIES = tuple(SYNONYMS)
 
 PLURALS = {
     **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
@@ -211,7 +178,7 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     Raises:
         UserError: the file has another layout, or is for other images.
     """
-    content = read_json(path, CocoInstances, "COCO's")
+    content = check_layout(parse_json(read_text(path), str(path)), CocoInstances, f"{path} is not in COCO's layout")
     images = {image.id: image for image in content.images}
     categories = {category.id: category for category in content.categories}
     names = {name: category for category in content.categories for name in names_of(category.name)}

@@ -1,20 +1,27 @@
 """Data sets of your own photographs, with captions in any supported format, and of captions without photographs."""
 
 import hashlib
+import io
+import json
+import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
+from PIL import Image
 from pydantic import Field
 
 from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
 from showattendtell.data.discovery import read_found, read_references, read_sidecars
 from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import PLAIN
+from showattendtell.data.json_formats import read_record
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import inside, photographs
-from showattendtell.data.parsing import CaptionFile, Sentences, read_list
+from showattendtell.data.parsing import is_split_field, read_list
 from showattendtell.data.splits import find_lists, join_restval, with_lists, with_splits, with_validation
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
@@ -74,13 +81,13 @@ def read_custom(
         file = found or read_sidecars(image_folder, folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
-        file = _within(file)
+        file = file.renamed(inside)
         if lists is None and found and not file.splits:
             lists = next(filter(find_lists, (folder, folder / "splits")), None)
         file = with_lists(file, lists, skip_missing) if lists else with_splits(file, {"val": val, "test": test})
         file = with_validation(join_restval(file), val)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
-        dataset = check_images(dataset, skip_unreadable or skip_missing, root=folder)
+        dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
         return _note_unused_images(image_folder, dataset)
 
     return read(None) if captions is None else read_languages(captions, read)
@@ -123,22 +130,61 @@ def read_text(
     return read_languages(captions, read)
 
 
-def _within(file: CaptionFile) -> CaptionFile:
-    """Return the file with the names of images as paths in the folder of the images."""
-    captions: Sentences = {}
-    for image, sentences in file.captions.items():
-        captions.setdefault(inside(image), []).extend(sentences)
-    return file._replace(
-        captions=captions, splits={split: list(map(inside, images)) for split, images in file.splits.items()}
-    )
-
-
 def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
     """Return the data set with a note about the images in a folder that it does not name."""
     used = {unicodedata.normalize("NFC", example.path) for example in dataset.examples()}
     unused = [path for path in photographs(folder) if unicodedata.normalize("NFC", path) not in used]
-    if not unused:
-        return dataset
-    names = sorted(str(Path(path).relative_to(folder)) for path in unused)
-    note = f"images without captions, which are not used: {len(unused):,} ({listed(names)})"
-    return dataset._replace(notes=(*dataset.notes, note))
+    names = listed([os.path.relpath(path, folder) for path in unused])
+    notes = [f"images without captions, which are not used: {len(unused):,} ({names})"] if unused else []
+    return dataset._replace(notes=(*dataset.notes, *notes))
+
+
+def write_rows(dataset: Any, cache: Path) -> Path:
+    """Write the photographs and captions of a `datasets.Dataset`, or of a `DatasetDict` by split, to a folder.
+
+    Photographs are written as they are stored, once for all rows that have them. A column of names instead of
+    photographs is kept.
+
+    Args:
+        dataset: what `load_dataset` returns, with a column of images and one or several of captions.
+        cache: the folder is in its `data_sets`, under a checksum of the content.
+
+    Raises:
+        UserError: a column is missing.
+    """
+    place = cache / "data_sets"
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as unfinished:
+        text = "".join(f"{json.dumps(row)}\n" for row in _rows(dataset, Path(unfinished) / "images"))
+        (Path(unfinished) / "captions.jsonl").write_text(text, encoding="utf-8")
+        folder = place / f"rows-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        with suppress(OSError):  # it exists, from an earlier run or another process
+            os.replace(unfinished, folder)
+    return folder
+
+
+def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
+    """Yield the image's name, the captions and the split of each row, and write its photograph."""
+    splits = dataset if isinstance(dataset, Mapping) else {"train": dataset}
+    for split, rows in splits.items():
+        features = rows.features or {}
+        photographs = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+        for name in photographs:
+            rows = rows.cast_column(name, type(features[name])(decode=False))
+        for number, row in enumerate(rows):
+            for name in photographs[:1]:
+                row["image"] = _write_photograph(row.pop(name), images)
+            _, image, captions, fields = read_record(row, f"row {number} of {split}")
+            named = next((value for field, value in fields.items() if is_split_field(field)), "")
+            yield {"image": image, "captions": captions, "split": named or (split if len(splits) > 1 else "")}
+
+
+def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:
+    """Write an encoded photograph, or the file that it names, and return its name."""
+    content = stored["bytes"] or Path(stored["path"]).read_bytes()
+    with Image.open(io.BytesIO(content)) as image:
+        suffix = (image.format or "jpeg").lower()
+    path = images / f"{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+    images.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path.name

@@ -9,7 +9,15 @@ from pathlib import Path, PurePath
 
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
 from showattendtell.data.names import Names, photographs
-from showattendtell.data.parsing import CAPTION_FIELDS, SPLIT_OF_SPELLING, CaptionFile, read_text, words_of
+from showattendtell.data.parsing import (
+    CAPTION_FIELDS,
+    SPLIT_OF_SPELLING,
+    CaptionFile,
+    Sentences,
+    read_text,
+    words_of,
+)
+from showattendtell.data.splits import SKIP
 from showattendtell.errors import UserError, listed
 
 TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
@@ -50,11 +58,9 @@ def caption_files(root: Path) -> dict[str, Path]:
     if not ranked:
         return {}
     likeliest = sorted(ranked[min(ranked)])
-    if len(likeliest) == 1:
-        split = _split_of(likeliest[0], root)
-        others = {_split_of(path, root): path for paths in ranked.values() for path in paths}
-        return others if split and "" not in others and len(others) > 1 else {"": likeliest[0]}
     by_split = {_split_of(path, root): path for path in likeliest}
+    if len(likeliest) == 1:
+        return {"": likeliest[0]}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]
         raise UserError(f"{root} has {' and '.join(names)}; choose one with dataset.captions=NAME")
@@ -98,31 +104,28 @@ def read_found(root: Path) -> CaptionFile | None:
     Image names are relative to the folder of their caption file, where there is such a photograph.
     """
     files = caption_files(root)
-    joined = CaptionFile("", {})
+    if not files:
+        return None
+    captions, splits, folders, notes = Sentences(), defaultdict[str, list[str]](list), dict[str, str](), list[str]()
+    names = [str(path.relative_to(root)) for path in files.values()]
+    if not names[0].startswith("captions."):
+        notes.append(f"captions: {', '.join(names)}")
     for split, path in files.items():
         file = _relative(read_references(path), path.parent, root)
-        splits = dict(joined.splits)
         for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
-            splits[name] = [*splits.get(name, ()), *images]
-        for image, captions in file.captions.items():
-            joined.captions.setdefault(image, []).extend(captions)
-        notes = (*joined.notes, *file.notes)
-        joined = file._replace(
-            captions=joined.captions, splits=splits, folders={**joined.folders, **file.folders}, notes=notes
-        )
-    names = [str(path.relative_to(root)) for path in files.values()]
-    if names and not names[0].startswith("captions."):
-        joined = joined._replace(notes=(f"captions: {', '.join(names)}", *joined.notes))
-    return joined if files else None
+            splits[name] += images
+        for image, said in file.captions.items():
+            captions.setdefault(image, []).extend(said)
+        folders |= file.folders
+        notes += file.notes
+    return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
 
 
 def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
     first = next(iter(file.captions), "")
     if folder == root or not (folder / first).is_file() or (root / first).is_file():
         return file
-    place = folder.relative_to(root).as_posix()
-    splits = {split: [f"{place}/{image}" for image in images] for split, images in file.splits.items()}
-    return file._replace(captions={f"{place}/{image}": said for image, said in file.captions.items()}, splits=splits)
+    return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
 
 
 def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
@@ -172,12 +175,12 @@ def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
 
 def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], texts: Set[str]) -> None:
     if not images:
-        packed = sorted(path.name for suffix in ("zip", "tar", "gz", "7z", "rar") for path in root.rglob(f"*.{suffix}"))
+        packed = sorted(path.name for path in root.rglob("*") if path.suffix in (".zip", ".tar", ".gz", ".7z", ".rar"))
         advice = f"unpack {listed(packed)}" if packed else "set dataset.images to the folder of the images"
         raise UserError(f"{folder} holds no images; {advice}")
-    twice = next((names for names in images.values() if len(names) > 1), None)
-    if twice:
-        raise UserError(f"{' and '.join(twice)} in {folder} share the captions of one text; rename one of them")
+    for names in images.values():
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(names)} in {folder} share the captions of one text; rename one of them")
     without_text = [name for base, [name] in images.items() if base not in texts]
     if len(without_text) == len(images):
         raise UserError(
@@ -189,11 +192,11 @@ def _check_pairs(folder: Path, root: Path, images: Mapping[str, list[str]], text
         raise UserError(
             f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "
             f"{without_text[0]}, which needs a .txt file of its name with one caption per line; give a caption file as "
-            "dataset.captions=..., or skip them with dataset.skip_missing=true"
+            f"dataset.captions=..., or {SKIP}"
         )
     without_image = sorted(texts - images.keys())
     if without_image:
         raise UserError(
             f"texts without an image next to them in {folder}: {len(without_image):,}, first {without_image[0]}; "
-            "add the images, or skip them with dataset.skip_missing=true"
+            f"add the images, or {SKIP}"
         )

@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
 from showattendtell.data.discovery import hint_above, read_found, read_references
-from showattendtell.data.formats import read_token_file
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import CaptionFile, read_list
 from showattendtell.data.splits import with_splits
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import check_regular
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
@@ -87,7 +87,7 @@ def read_flickr8k(
         images: folder of the images, searched in `root` first.
     """
     limits = (captions_per_image, skip_unreadable, skip_missing)
-    return _read(FLICKR8K, open_folder(root, "Flickr8k", "flickr8k"), captions, images, entities, absent, *limits)
+    return _read(FLICKR8K, root, captions, images, entities, absent, *limits)
 
 
 @paused_collection()
@@ -116,12 +116,12 @@ def read_flickr30k(
         images: folder of the images, searched in `root` first.
     """
     limits = (captions_per_image, skip_unreadable, skip_missing)
-    return _read(FLICKR30K, open_folder(root, "Flickr30k", "flickr30k"), captions, images, entities, (), *limits)
+    return _read(FLICKR30K, root, captions, images, entities, (), *limits)
 
 
 def _read(
     layout: Layout,
-    folder: Path,
+    root: str,
     captions: CaptionFiles | None,
     images: str | None,
     entities: str | None,
@@ -130,13 +130,14 @@ def _read(
     skip_unreadable: bool,
     skip_missing: bool,
 ) -> Dataset:
+    folder = open_folder(root, layout.name.capitalize(), layout.name)
     published = next((name for name in layout.images if (folder / name).is_dir()), ".")
     image_folder = look_in([folder], images or published)
 
     def read(captions: str | None) -> Dataset:
         file = _read_texts(layout, folder, captions)
         dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
-        return check_images(dataset, skip_unreadable, absent, folder)
+        return check_images(dataset, skip_unreadable, folder, absent)
 
     dataset = read(None) if captions is None else read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
@@ -145,40 +146,32 @@ def _read(
 def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFile:
     """Read a caption file and its splits: its own, those of the lists, or else those of a hash, with a note."""
     folders = [folder, folder / layout.texts]
-    path = look_in(folders, captions) if captions else _find_texts(layout, folders)
-    file = None if path else read_found(folder)
-    if path and path.exists():
-        file = read_token_file(path) if ".token" in path.name else read_references(path)
+    published = (captions or layout.tokens, layout.lists["train"], f"dataset_{layout.name}.json")
+    path, train, karpathy = (look_in(folders, name) for name in published)
+    if not captions and karpathy.exists() and not (path.exists() and train.exists()):
+        path = karpathy
+    file = read_references(path) if captions or path.exists() else read_found(folder)
     if file is None:
-        name = captions or layout.tokens
         raise UserError(
-            f"the captions were not found in {folder}: {name} is neither there nor in {layout.texts}; "
+            f"the captions were not found in {folder}: {layout.tokens} is neither there nor in {layout.texts}; "
             f"{hint_above(folder)}give a file as dataset.captions=..."
         )
     if file.splits:
         return file
-    lists = {split: look_in([*([path.parent] if path else []), *folders], name) for split, name in layout.lists.items()}
-    file = file._replace(captions={_with_suffix(image): sentences for image, sentences in file.captions.items()})
+    lists = {split: look_in([path.parent, *folders], name) for split, name in layout.lists.items()}
+    file = file.renamed(_with_suffix)
     root = shlex.quote(f"dataset.root={folder}")
     fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
-    if not any(path.exists() for path in lists.values()):
+    if not any(list_file.exists() for list_file in lists.values()):
         file = with_splits(file, {"val": 0.1, "test": 0.1})
         note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
         return file._replace(notes=(*file.notes, note))
-    for path in lists.values():
-        if not path.exists():
-            raise UserError(f"{path} does not exist; add the lists, or fetch Karpathy's with {fetch}")
-    return file._replace(
-        splits={split: [_with_suffix(image) for image in read_list(path)] for split, path in lists.items()}
-    )
-
-
-def _find_texts(layout: Layout, folders: Sequence[Path]) -> Path | None:
-    """Return the captions of the distribution, if their lists are there, or else Karpathy's, if there are any."""
-    tokens, lists = (look_in(folders, name) for name in (layout.tokens, layout.lists["train"]))
-    karpathy = look_in(folders, f"dataset_{layout.name}.json")
-    existing = [path for path in (tokens, karpathy) if path.exists()]
-    return existing[0 if lists.exists() else -1] if existing else None
+    splits = {}
+    for split, list_file in lists.items():
+        if not list_file.exists():
+            raise UserError(f"{list_file} does not exist; add the lists, or fetch Karpathy's with {fetch}")
+        splits[split] = list(map(_with_suffix, read_list(list_file)))
+    return file._replace(splits=splits)
 
 
 def _with_suffix(image: str) -> str:
@@ -206,14 +199,14 @@ class Entities:
 
     def __init__(self, path: Path):
         self.path = path
-        if not (path.is_dir() or path.is_file()):
-            raise UserError(
-                f"{path} is no file or folder; set dataset.entities to the zip or folder of Flickr30k Entities"
-            )
         try:
+            if not path.is_dir():
+                check_regular(path)
             self.root = path if path.is_dir() else zipfile.Path(path)
-        except zipfile.BadZipFile:
-            raise UserError(f"{path} is neither a folder nor a zip; download Flickr30k Entities again") from None
+        except (OSError, zipfile.BadZipFile):
+            raise UserError(
+                f"{path} is neither a folder nor a zip; set dataset.entities to that of Flickr30k Entities"
+            ) from None
         members = self.root.root.infolist() if isinstance(self.root, zipfile.Path) else []
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
             raise UserError(
@@ -334,8 +327,6 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
     splits = {split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()}
     if not num_matched:
         raise UserError(f"{path} has none of the {num_captions:,} captions of {dataset.name}; it is for other images")
-    notes = dataset.notes
-    if num_matched < num_captions:
-        note = f"{num_matched:,} of {num_captions:,} captions are in {path.name}; the others have no boxes"
-        notes = (*notes, note)
-    return Dataset(dataset.name, splits, notes)
+    note = f"{num_matched:,} of {num_captions:,} captions are in {path.name}; the others have no boxes"
+    notes = (note,) if num_matched < num_captions else ()
+    return Dataset(dataset.name, splits, (*dataset.notes, *notes))

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,7 +19,8 @@ from torchvision import io
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, SUFFIXES, CostlyImageError, bounded_open, check_jpeg
+from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, CostlyImageError, bounded_open, check_jpeg
+from showattendtell.data.names import files_below, is_photograph
 from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular
 from showattendtell.settings import ImageLength, is_url
@@ -58,7 +58,7 @@ def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> I
     Raises:
         UserError: as `open_image`.
     """
-    with _reported(name, content), open_content(content, max_pixels=max_pixels) as image:
+    with _reported(name), open_content(content, max_pixels=max_pixels) as image:
         return upright_rgb(image)
 
 
@@ -121,11 +121,8 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
-    """Convert any failure of reading an image to a `UserError`.
-
-    The message describes a file that is not an image, by its content or the file `name`.
-    """
+def _reported(name: str | Path) -> Iterator[None]:
+    """Convert any failure of reading the image `name` to a `UserError`."""
     try:
         yield
     except FileNotFoundError:
@@ -133,20 +130,10 @@ def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
     except CostlyImageError as error:
         raise UserError(f"image {name} {error}") from None
     except Exception as error:  # Pillow's readers have no common error for damaged files
-        reason = getattr(error, "strerror", None) or first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error).removesuffix(".")
         if isinstance(error, UnidentifiedImageError):
-            with BytesIO(content) if content is not None else open(name, "rb") as file:
-                head = file.read(512)
-            if not head.strip(b"\0"):
-                reason = "it begins with zeros, as a broken copy does" if head else "it is empty"
-            elif re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
-                reason = "it is a web page, as a failed download leaves it"
-            else:
-                is_binary = re.search(rb"[\0-\x08\x0e-\x1f]", head)
-                reason = "it is not a known image format" if is_binary else "it is text"
-        raise UserError(
-            f"image {name} cannot be read ({reason.removesuffix('.')}); repair or replace the file"
-        ) from None
+            reason = "it is empty or of no known image format"
+        raise UserError(f"image {name} cannot be read ({reason}); repair or replace the file") from None
 
 
 def _orientation(image: Image.Image) -> int:
@@ -230,33 +217,18 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
             paths.append(path)
             names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")
             continue
-        files = list(_walk(path))
-        images = [file for file in files if file.suffix.lower() in SUFFIXES]
+        files = list(files_below(path, _refuse_folder))
+        images = list(filter(is_photograph, files))
         if not images:
             raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
-        paths += map(str, images)
-        names += (str(file.relative_to(path)) for file in images)
+        paths += images
+        names += (os.path.relpath(image, path) for image in images)
         others += len(files) - len(images)
     return FoundImages(paths, names, others)
 
 
-def _walk(folder: str) -> Iterator[Path]:
-    """Yield the files in and below a folder."""
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); change its permissions")
-
-    # a link to a folder above this one would lead to everything next to it
-    searched = {(status.st_dev, status.st_ino) for status in map(os.stat, Path(folder).resolve().parents)}
-    for path, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
-        status = os.stat(path)
-        if (status.st_dev, status.st_ino) in searched:
-            folders.clear()
-            continue
-        searched.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(path, name) for name in sorted(files) if not name.startswith("."))
-        yield from filter(Path.is_file, visible)
+def _refuse_folder(error: OSError) -> None:
+    raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); change its permissions")
 
 
 class Frame(NamedTuple):

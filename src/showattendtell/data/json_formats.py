@@ -1,12 +1,12 @@
-"""Readers of caption files in JSON: COCO's, Karpathy's, JSON lines and the results of `evaluate`."""
+"""Caption files in JSON: COCO's, Karpathy's, results of `evaluate`, JSON lines and other lists of objects."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from showattendtell.data.parsing import (
     CaptionEntry,
@@ -14,9 +14,8 @@ from showattendtell.data.parsing import (
     check_layout,
     collect,
     find_columns,
+    holds_split,
     parse_json,
-    read_json,
-    read_text,
     refuse_columns,
 )
 from showattendtell.errors import UserError
@@ -24,10 +23,6 @@ from showattendtell.errors import UserError
 
 def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-Fields = Mapping[str, Any] | None
-"""The fields of an object that may have its split, by `read_json`."""
 
 
 ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), BeforeValidator(_whole)]
@@ -40,7 +35,7 @@ def _as_list(said: Any) -> Any:
         return [caption for one in said for caption in ([one] if isinstance(one, str) else _as_list(one))]
     if said is None:
         return []
-    columns = find_columns(["image", *said]) if isinstance(said, dict) else None
+    columns = find_columns(("image", *said)) if isinstance(said, dict) else None
     return _as_list(said[columns[1][0]]) if columns else [said]
 
 
@@ -50,7 +45,7 @@ Said = Annotated[list[str], BeforeValidator(_as_list)]
 def read_record(record: Any, origin: str) -> CaptionEntry:
     """Read an object with an image, one or several captions, and other fields, such as a split."""
     fields = check_layout(record, dict[str, Any], origin)
-    columns = find_columns(fields)
+    columns = find_columns(tuple(fields))
     if columns is None:
         raise refuse_columns(fields, origin)
     image = check_layout(fields.pop(columns[0]), ImageName, f"{origin}, {columns[0]}")
@@ -58,148 +53,109 @@ def read_record(record: Any, origin: str) -> CaptionEntry:
     return origin, image, [caption for said in captions for caption in said], fields
 
 
-def read_json_lines(path: Path) -> CaptionFile:
+def _read_records(records: Any, path: Path) -> list[CaptionEntry]:
+    records = check_layout(records, list[Any], str(path))
+    return [read_record(record, f"{path}, {number}") for number, record in enumerate(records)]
+
+
+def read_json_lines(path: Path, text: str) -> CaptionFile:
     """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
-    lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
+    lines = ((f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip())
     return collect("JSON lines", (read_record(parse_json(line, origin), origin) for origin, line in lines), path)
 
 
-def read_coco_results(path: Path) -> CaptionFile:
-    """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
-    records = check_layout(parse_json(read_text(path), str(path)), list[Any], f"{path} is not in COCO's results layout")
-    return collect("COCO results", (read_record(record, f"{path}, {i}") for i, record in enumerate(records)), path)
-
-
-def read_mapping(path: Path) -> CaptionFile:
-    """Read captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
-    a table by column, as pandas writes it; or records in one field, as in `{"annotations": [...]}`.
-
-    Raises:
-        UserError: the file has another layout.
-    """
-    content = check_layout(parse_json(read_text(path), str(path)), dict[str, Any], str(path))
-    records = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
-    columns = find_columns(content)
-    if columns and all(isinstance(column, dict | list) for column in content.values()):
-        by_row = {
-            name: column if isinstance(column, dict) else dict(enumerate(column)) for name, column in content.items()
-        }
-        records = [[{name: column.get(row) for name, column in by_row.items()} for row in by_row[columns[0]]]]
-    if len(records) == 1 and find_columns(records[0][0]):
-        return collect("JSON", (read_record(record, f"{path}, {i}") for i, record in enumerate(records[0])), path)
-    known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"
-    message = f"{path} is JSON of no known layout; known are {known}"
-    return CaptionFile(
-        "captions by image", {image: check_layout(said, Said, message) for image, said in content.items()}
-    )
-
-
 @dataclass(slots=True)
-class CocoImage:
-    id: ImageName
-    file_name: str | None = None
-    split_fields: Fields = None
-
-
-@dataclass(slots=True)
-class CocoCaption:
-    image_id: ImageName
-    caption: str
-    split_fields: Fields = None
-    is_rejected: bool = False  # by VizWiz, for a photograph that shows too little
-
-
-@dataclass(slots=True)
-class CocoCaptions:
-    """Fields read from `captions_train2017.json` and similar files."""
-
-    images: list[CocoImage]
-    annotations: list[CocoCaption]
-    split_fields: Fields = None
-
-
-def read_coco_captions(path: Path) -> CaptionFile:
-    """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
-    content = read_json(path, CocoCaptions, "COCO's")
-    if content.split_fields:
-        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
-    names = {image.id: image.file_name or image.id for image in content.images}
-    _refuse_duplicates((image.id for image in content.images), path)
-    _refuse_duplicates(names.values(), path)
-    fields_of = {image.id: dict(image.split_fields or {}) for image in content.images}
-    for annotation in content.annotations:
-        if annotation.image_id not in names:
-            raise UserError(
-                f"{path} has a caption for image {annotation.image_id}, which it does not list; add it to its images"
-            )
-        fields_of[annotation.image_id] |= annotation.split_fields or {}
-    kept = [annotation for annotation in content.annotations if not annotation.is_rejected]
-    rejected = {said.image_id for said in content.annotations} - {said.image_id for said in kept}
-    # images without captions have an entry too
-    records: list[tuple[str, str, Fields]] = [
-        (image.id, "", image.split_fields) for image in content.images if image.id not in rejected
-    ]
-    records += [(said.image_id, said.caption, said.split_fields) for said in kept]
-    entries: list[CaptionEntry] = []
-    for number, caption, fields in records:
-        captions = [caption] if caption else []
-        entries.append((f"{path}, image {number}", names[number], captions, {**fields_of[number], **(fields or {})}))
-    left_out = len(content.annotations) - len(kept)
-    notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
-    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
-
-
-@dataclass(slots=True)
-class KarpathySentence:
-    raw: str
-
-
-@dataclass(slots=True)
-class KarpathyImage:
-    filename: str
-    sentences: list[KarpathySentence]
-    split_fields: Fields = None
-    filepath: str = ""
-    cocoid: int | None = None
-    imgid: int | None = None
-
-
-@dataclass(slots=True)
-class KarpathyFile:
-    """Fields read from Karpathy's `dataset_flickr8k.json` and similar files."""
-
-    images: list[KarpathyImage]
-
-
-def read_karpathy(path: Path) -> CaptionFile:
-    """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
-    images = read_json(path, KarpathyFile, "Karpathy's").images
-    _refuse_duplicates((image.filename for image in images), path)
-    entries: list[CaptionEntry] = []
-    for image in images:
-        captions = [sentence.raw for sentence in image.sentences]
-        entries.append((f"{path}, image {image.filename}", image.filename, captions, image.split_fields or {}))
-    file = collect("Karpathy's JSON", entries, path)
-    if images and not file.splits:
-        raise UserError(f"{path}: image {images[0].filename} has no split; give each image one")
-    ids = ((image.imgid if image.cocoid is None else image.cocoid, image.filename) for image in images)
-    numbers = {str(number): name for number, name in ids if number is not None}
-    folders = {image.filename: image.filepath for image in images if image.filepath}
-    return file._replace(aliases=_aliases(numbers), folders=folders)
-
-
-class Results(BaseModel):
+class Results:
     """Fields read from the results of `evaluate`."""
 
     captions: dict[str, str]
     references: dict[str, list[str]]
 
 
-def read_results(path: Path) -> CaptionFile:
-    """Read a results file of `evaluate`: generated captions and reference captions."""
-    results = check_layout(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
-    captions = {image: [caption] for image, caption in results.captions.items()}
-    return CaptionFile("evaluate's results", captions, references=results.references)
+def read_json(path: Path, text: str) -> CaptionFile:
+    """Read JSON of one of these layouts.
+
+    - a list of objects, such as COCO's results, `[{"image_id": 1, "caption": "a dog"}, ...]`;
+    - COCO's captions, Karpathy's, and the results of `evaluate`;
+    - captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
+    - a table by column, as pandas writes it; or objects in one field, as in `{"annotations": [...]}`.
+
+    Raises:
+        UserError: the file has another layout.
+    """
+    content = parse_json(text, str(path))
+    if isinstance(content, list):
+        return collect("COCO results", _read_records(content, path), path)
+    content = check_layout(content, dict[str, Any], str(path))
+    if {"captions", "references"} <= content.keys():
+        results = check_layout(content, Results, f"{path} is not in evaluate's layout")
+        generated = {image: [caption] for image, caption in results.captions.items()}
+        return CaptionFile("evaluate's results", generated, references=results.references)
+    if {"images", "annotations"} <= content.keys():
+        return _read_coco(path, content)
+    if isinstance(content.get("images"), list):
+        return _read_karpathy(path, content["images"])
+    columns = find_columns(tuple(content))
+    if columns and all(isinstance(column, dict | list) for column in content.values()):
+        by_row = {n: column if isinstance(column, dict) else dict(enumerate(column)) for n, column in content.items()}
+        rows = [{name: column.get(row) for name, column in by_row.items()} for row in by_row[columns[0]]]
+        return collect("JSON", _read_records(rows, path), path)
+    lists = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    if len(lists) == 1 and find_columns(tuple(lists[0][0])):
+        return collect("JSON", _read_records(lists[0], path), path)
+    known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"
+    captions = check_layout(content, dict[str, Said], f"{path} is JSON of no known layout; known are {known}")
+    return CaptionFile("captions by image", captions)
+
+
+@dataclass(slots=True)
+class CocoImage:
+    id: ImageName
+    file_name: str | None = None
+
+
+def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
+    """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
+    layout = f"{path} is not in COCO's layout"
+    images, annotations = content.pop("images"), content.pop("annotations")
+    if holds_split(content):
+        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
+    checked = check_layout(images, list[CocoImage], layout)
+    names = {image.id: image.file_name or image.id for image in checked}
+    _refuse_duplicates((image.id for image in checked), path)
+    _refuse_duplicates(names.values(), path)
+    said = list[CaptionEntry]()
+    rejected = set[str]()  # by VizWiz, for a photograph that shows too little
+    for origin, number, captions, fields in _read_records(annotations, path):
+        if number not in names:
+            raise UserError(f"{path} has a caption for image {number}, which it does not list; add it to its images")
+        if fields.get("is_rejected"):
+            rejected.add(names[number])
+        else:
+            said.append((origin, names[number], captions, fields))
+    rejected -= {image for _, image, _, _ in said}
+    # images without captions have an entry too
+    listed = zip(names.items(), images, strict=True)
+    entries: list[CaptionEntry] = [
+        (f"{path}, image {id}", name, [], fields) for (id, name), fields in listed if name not in rejected
+    ]
+    left_out = len(annotations) - len(said)
+    notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
+    return collect("COCO captions", entries + said, path)._replace(aliases=_aliases(names), notes=notes)
+
+
+def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
+    """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
+    entries = _read_records(images, path)
+    _refuse_duplicates((image for _, image, _, _ in entries), path)
+    numbers, folders = dict[str, str](), dict[str, str]()
+    for _, image, _, fields in entries:
+        number = fields.get("cocoid", fields.get("imgid"))
+        if number is not None:
+            numbers[str(number)] = image
+        if "filepath" in fields:
+            folders[image] = str(fields["filepath"])
+    return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
 
 
 def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
@@ -208,7 +164,7 @@ def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
         raise UserError(f"{path}: image {twice} is listed more than once; keep one of its entries")
 
 
-def _aliases(names: Mapping[str, str]) -> dict[str, str]:
+def _aliases(names: dict[str, str]) -> dict[str, str]:
     """Return the aliases that are not also names of images."""
     image_names = set(names.values())
     return {alias: name for alias, name in names.items() if alias not in image_names}

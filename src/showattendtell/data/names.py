@@ -4,13 +4,10 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from showattendtell.data.image_limits import SUFFIXES
-
-DEEPEST = 6
-"""Levels of folders that are searched; links to folders are followed."""
 
 _NUMBER = re.compile(r"(?:.*[a-z_-])?0*(\d+)")
 """The stem of a numbered file: `COCO_val2014_000000000042`, `img_42` or `42`."""
@@ -21,14 +18,39 @@ _UPLOADED = re.compile(r"[0-9a-f]{8}-")
 _LEADS_OUT = re.compile(r"(\w:)?[/\\]+|(\.{1,2}[/\\]+)+")
 
 
-def photographs(folder: Path) -> Iterator[str]:
-    """Yield the path of every image file under a folder, in order; hidden files are left out."""
-    depth = len(folder.parts) + DEEPEST
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if name[0] not in "._" and len(Path(place).parts) < depth)
-        for name in sorted(files):
-            if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES:
-                yield f"{place}/{name}"
+def files_below(folder: str | Path, report: Callable[[OSError], None] | None = None) -> Iterator[str]:
+    """Yield the path of every file in and below a folder, in order, without hidden ones.
+
+    Linked folders are searched, each once, but for those above the given folder.
+
+    Args:
+        report: called for a folder that cannot be read; by default it is skipped.
+    """
+    # a link to a folder above this one would lead to everything next to it
+    searched = set(map(_identity, Path(folder).resolve().parents))
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=report):
+        if _identity(place) in searched:
+            folders.clear()
+            continue
+        searched.add(_identity(place))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (os.path.join(place, name) for name in sorted(files) if not name.startswith("."))
+        yield from filter(os.path.isfile, paths)
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def is_photograph(path: str) -> bool:
+    """Return whether a file is one of a photograph, by its suffix."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES
+
+
+def photographs(folder: str | Path) -> Iterator[str]:
+    """Yield the path of every image file in and below a folder, in order."""
+    return filter(is_photograph, files_below(folder))
 
 
 def inside(name: str) -> str:

@@ -1,11 +1,10 @@
 """Read text and JSON files, and collect the captions and splits of a caption file."""
 
-import json
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +13,6 @@ from pydantic_core import from_json
 
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import check_regular
-from showattendtell.runtime.memory import paused_collection
 
 Layout = TypeVar("Layout")
 
@@ -46,41 +44,6 @@ def read_text(path: Path) -> str:
 def read_list(path: Path) -> list[str]:
     """Read a split list: one image name per line."""
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]
-
-
-@paused_collection()
-def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
-    """Read a JSON file of a published layout.
-
-    Args:
-        layout: a class that pydantic validates, without field aliases and objects with arbitrary field names.
-        whose: the publisher, for error messages.
-
-    Raises:
-        UserError: the file is not JSON, or has another layout; the message names the first difference.
-    """
-    # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
-    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
-    names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
-
-    def keep(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-        known = {name: value for name, value in fields if name in names}
-        if "split_fields" in names:
-            is_image = not known.keys().isdisjoint(
-                ("file_name", "filename", "image_id")
-            )  # unlike a category, which may be a train
-            others = {name: value for name, value in fields if name not in names}
-            splits = {name: value for name, value in others.items() if holds_split({name: value}, is_image)}
-            known |= {"split_fields": splits} if splits else {}
-        return known
-
-    if re.search(r"\\u[dD][89a-fA-F]", text):
-        parse_json(text, str(path))  # raises for lone surrogates, which `json` accepts
-    try:
-        content = json.loads(text, object_pairs_hook=keep)
-    except (ValueError, RecursionError):
-        content = parse_json(text, str(path))  # raises an error that names the line
-    return check_layout(content, layout, f"{path} is not in {whose} layout")
 
 
 def parse_json(text: str, origin: str) -> Any:
@@ -132,6 +95,14 @@ class CaptionFile(NamedTuple):
     folders: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
 
+    def renamed(self, rename: Callable[[str], str]) -> "CaptionFile":
+        """Return the file with other names of its images; those that get the same name become one."""
+        captions: Sentences = {}
+        for image, sentences in self.captions.items():
+            captions.setdefault(rename(image), []).extend(sentences)
+        splits = {split: list(map(rename, images)) for split, images in self.splits.items()}
+        return self._replace(captions=captions, splits=splits)
+
 
 CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
 """An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
@@ -149,7 +120,8 @@ def plain_name(field: str) -> str:
     return re.sub(r"[\W_]", "", field).lower()
 
 
-def find_columns(fields: Iterable[str]) -> tuple[str, list[str]] | None:
+@lru_cache
+def find_columns(fields: tuple[str, ...]) -> tuple[str, list[str]] | None:
     """Return the field of the image, and those of its captions, such as `caption` and `caption_2`; None without any."""
     plain = {plain_name(field): field for field in fields}
     image = next((plain[name] for name in IMAGE_FIELDS if name in plain), None)
@@ -205,40 +177,26 @@ def is_split_field(name: str) -> bool:
     )
 
 
-def holds_split(value: Any, by_value: bool = False) -> bool:
-    """Return whether a value is an object with a split, also inside of others.
-
-    Args:
-        by_value: any field counts whose value is the name of a split.
-    """
+def holds_split(value: Any) -> bool:
+    """Return whether a value is an object with a field that has a split, also inside of others."""
     if isinstance(value, dict):
-        by_name = any(is_split_field(name) or holds_split(inner) for name, inner in value.items())
-        return by_name or (by_value and any(_spelling(inner) in SPLIT_OF_SPELLING for inner in value.values()))
+        return any(is_split_field(name) or holds_split(inner) for name, inner in value.items())
     return isinstance(value, list) and bool(value) and holds_split(value[0])
 
 
-def _spelling(value: Any) -> str:
-    return re.sub(r"[\W_]", "", str(value)).lower()
-
-
-def to_split(name: str, value: Any, origin: str) -> str:
-    """Return the split that a field names, empty if the value is. Raise `UserError` if it names none."""
-    spelling = "" if value is None else str(value).strip().lower()
-    if spelling and spelling not in SPLIT_OF_SPELLING:
-        hint = did_you_mean(spelling, SPLIT_NAMES)
-        raise UserError(f"{origin}: {name}={value} is not a split{hint}; rename the field if it is none")
-    return SPLIT_OF_SPELLING.get(spelling, "")
+def _to_split(value: Any) -> str | None:
+    """Return the split that a value names: empty for an empty value, None for another one."""
+    spelling = "" if value is None else re.sub(r"[\W_]", "", str(value)).lower()
+    return SPLIT_OF_SPELLING.get(spelling) if spelling else ""
 
 
 def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
     """Return the fields that have splits: by their name, or because their values name several."""
-    splits: defaultdict[str, set[str]] = defaultdict(set)
+    splits = defaultdict[str, set[str | None]](set)
     for *_, fields in entries:
         for name, value in fields.items():
-            splits[name].add("inside" if holds_split(value) else SPLIT_OF_SPELLING.get(_spelling(value), ""))
-    return [
-        name for name, found in splits.items() if is_split_field(name) or "inside" in found or len(found - {""}) > 1
-    ]
+            splits[name] |= SPLIT_NAMES.keys() if holds_split({name: value}) else {_to_split(value)}
+    return [name for name, found in splits.items() if len(found & SPLIT_NAMES.keys()) > 1]
 
 
 def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
@@ -253,17 +211,21 @@ def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
     split_of: dict[str, str] = {}
     for origin, image, captions, fields in entries:
         sentences.setdefault(image, []).extend(captions)
-        named = {to_split(name, fields.get(name), origin) for name in split_fields} or {""}
-        if len(named) > 1:
-            raise UserError(f"{origin}: {' and '.join(split_fields)} name different splits; keep one of the fields")
-        [split] = named
-        previous = split_of.setdefault(image, split)
-        if previous != split:
-            current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
-            raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for image, split in split_of.items():
-        splits[split].append(image)
-    if "" in splits and len(splits) > 1:
-        raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
-    return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
+        named = {name: _to_split(fields[name]) for name in split_fields if name in fields}
+        for name, split in named.items():
+            if split is None:
+                hint = did_you_mean(str(fields[name]), SPLIT_NAMES)
+                raise UserError(f"{origin}: {name}={fields[name]} is not a split{hint}; rename the field if it is none")
+            if split != next(iter(named.values())):
+                raise UserError(f"{origin}: {' and '.join(named)} name different splits; keep one of the fields")
+            previous = split_of.setdefault(image, split)
+            if previous != split:
+                current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
+                raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
+    splits = defaultdict[str, list[str]](list)
+    for image in sentences:
+        splits[split_of.get(image, "")].append(image)
+    without = splits.pop("", [])
+    if without and splits:
+        raise UserError(f"{path}: image {without[0]} is in no split, others are; give it one")
+    return CaptionFile(form, sentences, splits=dict(splits))

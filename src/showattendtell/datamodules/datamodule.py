@@ -14,10 +14,9 @@ from torch.utils.data import DataLoader
 
 from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
-from showattendtell.data.custom import read_custom
+from showattendtell.data.custom import read_custom, write_rows
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
 from showattendtell.data.languages import in_language, tokenized, train_tokenizer
-from showattendtell.data.rows import write_rows
 from showattendtell.data.shapes import read_shapes
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary

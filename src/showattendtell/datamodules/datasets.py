@@ -3,7 +3,6 @@
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -16,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
-from showattendtell.data.images import Frame, ImageFiles, Preprocessing
+from showattendtell.data.augmentation import Augmentation, mentions_sides
+from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
@@ -81,15 +80,14 @@ class GridSource:
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        rows, views = self._rows[list(positions)], self._views(positions, draw)
-        return self._store.read(rows, views) if views.any() else self._store[rows]
+        return self._store.read(self._rows[list(positions)], self._views(positions, draw))
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
-        frames = []
-        for position, view in zip(positions, self._views(positions, draw).tolist(), strict=True):
-            frames.append(frame_of(self._examples[position], view, self._preprocessing))
-        return frames
+        views = self._views(positions, draw).tolist()
+        return [
+            frame_of(self._examples[i], view, self._preprocessing) for i, view in zip(positions, views, strict=True)
+        ]
 
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
         if self.draws_views:
@@ -113,37 +111,53 @@ class ConstantSource:
 class PixelSource:
     """Source of uint8 pixels from image files.
 
+    Args:
+        augmentation: changes the images of the view `drawn`. Epoch and number of the batch seed it: the images depend
+            neither on the process nor on earlier reads.
+
     Raises:
         UserError: from its methods, for an image file that cannot be read.
     """
 
-    def __init__(self, preprocessing: Preprocessing, examples: Sequence[Example], view: View = "plain"):
-        self._files = ImageFiles([example.path for example in examples], preprocessing)
-        self._mirrored = view == "mirrored"
+    def __init__(
+        self,
+        preprocessing: Preprocessing,
+        examples: Sequence[Example],
+        view: View = "plain",
+        augmentation: Augmentation | None = None,
+    ):
+        self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
+        self._augmentation = augmentation if view == "drawn" else None
+        self._mentions_sides = [mentions_sides(example) for example in examples if self._augmentation]
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        images = [self._files[position][1] for position in positions]
-        for image in images:
-            if isinstance(image, Exception):
-                raise image
-        pixels = torch.stack(images)  # type: ignore[arg-type]
-        return pixels.flip(-1) if self._mirrored else pixels
+        images = []
+        for position in positions:
+            pixels = read_pixels(self._examples[position].path)
+            if self._augmentation:
+                rng, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                images.append(self._augmentation.view(pixels, self._preprocessing, rng, is_sided))
+            else:
+                images.append(self._preprocessing(pixels))
+        return torch.stack(images).flip(-1) if self._mirrored else torch.stack(images)
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
-        frames = [self._files.preprocessing.frame(self._files.paths[position]) for position in positions]
-        return [frame._replace(mirrored=self._mirrored) for frame in frames]
+        frames = []
+        for position in positions:
+            path, part, mirrored = self._examples[position].path, None, self._mirrored
+            width, height = image_size(path)
+            if self._augmentation:
+                rng, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                part, mirrored = self._augmentation.draw_part(height, width, rng, is_sided)
+            box = part.scaled(1 / width, 1 / height) if part else self._preprocessing.frame(path).seen
+            frames.append(Frame(box, mirrored))
+        return frames
 
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
     """Return the source of the pixels that an encoder reads."""
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "drawn" and augmentation:
-            return AugmentedFiles(examples, encoder.preprocessing, augmentation)
-        return PixelSource(encoder.preprocessing, examples, view)
-
-    return source
+    return lambda examples, view="plain": PixelSource(encoder.preprocessing, examples, view, augmentation)
 
 
 def open_source(
@@ -178,17 +192,11 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
-    if augmentation and not encoder.reads_pixels:
-        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
-        raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
-        )
-    for field in fields(extraction):
-        if not encoder.reads_pixels and getattr(extraction, field.name) != field.default:
-            raise UserError(
-                f"features.{field.name} is about grids that an encoder computes; leave it out with these regions"
-            )
+        advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
+        raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")
+    if not encoder.reads_pixels and extraction != type(extraction)():
+        raise UserError("features=... is about grids that an encoder computes; leave it out with these regions")
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
@@ -305,7 +313,7 @@ class TargetMaker(NamedTuple):
 
 def default_workers(images: ImageReader, device: torch.device) -> int:
     """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
-    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource | AugmentedFiles) else 0
+    return num_readers() if device.type == "cuda" and isinstance(images, PixelSource) else 0
 
 
 def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
@@ -341,9 +349,8 @@ class CaptionDataset(TorchDataset[Batch]):
         if self.is_cached:
             return
         first, num_images = self.images([0]), len(self._names)
-        size = num_images * first.nbytes
+        size, is_grid = num_images * first.nbytes, first.ndim == 3
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-        is_grid = first.ndim == 3
         if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
             return
         if not is_grid:
@@ -355,9 +362,8 @@ class CaptionDataset(TorchDataset[Batch]):
             )
         dtype = half if half and first.dtype == torch.float16 else first.dtype
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
-        for start in range(0, num_images, 256):
-            positions = range(start, min(start + 256, num_images))
-            grids[start : positions.stop] = self.images(positions)
+        for positions in torch.arange(num_images).split(256):
+            grids[positions] = self.images(positions.tolist()).to(grids)
         self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
         self.is_cached = True
         if device.type == "cuda" and rank() == 0:
@@ -415,9 +421,7 @@ class ImageDataset(TorchDataset[ImageBatch]):
         return -(-len(self.examples) // self.batch_size)
 
     def __getitem__(self, index: int) -> ImageBatch:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        start = index * self.batch_size
+        start = range(0, len(self.examples), self.batch_size)[index]
         examples = self.examples[start : start + self.batch_size]
         references = [[caption.words for caption in example.captions] for example in examples]
         images = self.images(range(start, start + len(examples)))

@@ -235,6 +235,9 @@ def run_in_processes(number: int, function: Callable[[], None]) -> None:
 
 def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
     end_with_parent()  # torch asks for SIGINT then, which some shells ignore
+    parent = multiprocessing.parent_process()
+    if parent and not parent.is_alive():  # it ended before that
+        return
     torch.set_num_threads(threads)
     try:
         function()

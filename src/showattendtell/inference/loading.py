@@ -93,9 +93,9 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     try:
         config = _read_config(metadata, path, attention)
         module = _build_module(config, metadata, state, decoding, path)
-    except UserError:
-        raise
     except Exception as error:  # another version of a library may raise any type
+        if isinstance(error, UserError) and not error.__cause__:
+            raise
         raise UserError(
             f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"

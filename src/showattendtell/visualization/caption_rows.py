@@ -6,13 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write, exists_error, write_errors
+from showattendtell.runtime.files import exists_error, write_errors
 from showattendtell.types import CaptionOutput
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -56,11 +57,7 @@ def csv_line(cells: Iterable[object]) -> str:
     return line.getvalue()
 
 
-FORMATS: dict[str, Callable[[CaptionRow], str]] = {"jsonl": json_line, "csv": csv_line}
-"""The formats of rows by the suffix of their file."""
-
-HEADERS = {"jsonl": "", "csv": csv_line(CaptionRow._fields)}
-
+HEADER = csv_line(CaptionRow._fields)
 
 BEGINNING = b'{"file": '
 """How a line of JSON begins."""
@@ -81,15 +78,19 @@ def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[Cap
 
     def write(rows: Iterable[CaptionRow]) -> None:
         rows = list(rows)
-        for suffix in sorted(FORMATS.keys() & formats):  # csv first: resuming reads jsonl
-            path = row_file(folder, suffix)
-            text = "" if path.exists() else HEADERS[suffix]
-            text += "".join(map(FORMATS[suffix], rows))
-            # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
-            with write_errors(path), path.open("ab") as file:
-                file.write(text.encode(errors="backslashreplace"))
+        if "csv" in formats:  # before jsonl, which resuming reads
+            path = row_file(folder, "csv")
+            _append(path, [*([] if path.exists() else [HEADER]), *map(csv_line, rows)])
+        if "jsonl" in formats:
+            _append(row_file(folder, "jsonl"), map(json_line, rows))
 
     return write
+
+
+def _append(path: Path, lines: Iterable[str]) -> None:
+    # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
+    with write_errors(path), path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.writelines(lines)
 
 
 def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[str]:
@@ -125,13 +126,12 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
     with write_errors(journal):
         os.truncate(journal, end)
     if "csv" in formats:
-        table, header = row_file(folder, "csv"), HEADERS["csv"].encode()
-        if table.exists() and not header.startswith(table.read_bytes()[: len(header)]):
+        table = row_file(folder, "csv")
+        if table.exists() and not HEADER.encode().startswith(table.read_bytes()[: len(HEADER)]):
             raise exists_error(table)
-        with write_errors(table), atomic_write(table) as file, journal.open("rb") as lines:
-            file.write(header)
-            for row, _ in _rows(journal, lines):
-                file.write(csv_line(row).encode(errors="backslashreplace"))
+        table.unlink(missing_ok=True)
+        with journal.open("rb") as lines:
+            _append(table, chain([HEADER], (csv_line(row) for row, _ in _rows(journal, lines))))
     return set(rows_of)
 
 

@@ -1,7 +1,9 @@
 """Compare results: rows of tables, the paper's Table 1, baselines, and notes on what cannot be compared."""
 
+import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -13,31 +15,8 @@ from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, 
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
 
-TABLE_1 = {
-    "flickr8k": {
-        "Google NIC": "63 41 27 - - (other split, ensemble)",
-        "Log Bilinear": "65.6 42.4 27.7 17.7 17.31",
-        "Soft-Attention": "67 44.8 29.9 19.5 18.93",
-        "Hard-Attention": "67 45.7 31.4 21.3 20.30",
-    },
-    "flickr30k": {
-        "Google NIC": "66.3 42.3 27.7 18.3 - (ensemble)",
-        "Log Bilinear": "60.0 38 25.4 17.1 16.88",
-        "Soft-Attention": "66.7 43.4 28.8 19.1 18.49",
-        "Hard-Attention": "66.9 43.9 29.6 19.9 18.46",
-    },
-    "coco": {
-        "CMU/MS Research": "- - - - 20.41 (AlexNet)",
-        "MS Research": "- - - - 20.71 (AlexNet, other split)",
-        "BRNN": "64.2 45.1 30.4 20.3 -",
-        "Google NIC": "66.6 46.1 32.9 24.6 - (ensemble)",
-        "Log Bilinear": "70.8 48.9 34.4 24.3 20.03",
-        "Soft-Attention": "70.7 49.2 34.4 24.3 23.90",
-        "Hard-Attention": "71.8 50.4 35.7 25.0 23.04",
-    },
-}
-"""The paper's Table 1: the figures of each model in the order of `COLUMNS` as printed (x 100, BLEU without brevity
-penalty, `-` where the paper has none), and the content of its footnotes."""
+PAPER = Path(__file__).with_name("paper.csv")
+"""The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
 """The data sets of the paper in its order, and their names there."""
@@ -84,35 +63,34 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     Raises:
         UserError: all are left out.
     """
-    blocks, notes = [], []
-    by_dataset: dict[str, list[Result]] = {}
-    for result in results:
-        if is_current(result):
-            by_dataset.setdefault(result.dataset, []).append(result)
-        else:
-            notes.append(f"{result.path} is left out: its checkpoint has changed since; evaluate it again")
-    if not by_dataset:
+    current = [result for result in results if is_current(result)]
+    notes = [
+        f"{result.path} is left out: its checkpoint has changed since; evaluate it again"
+        for result in results
+        if result not in current
+    ]
+    if not current:
         raise UserError(notes[0])
-    names = [name for name in DATASETS if name in by_dataset] + sorted(by_dataset.keys() - DATASETS.keys())
-    for name in names:
-        rows = _rows(by_dataset[name], columns)
+    blocks, datasets = [], {result.dataset for result in current}
+    for name in [*filter(datasets.__contains__, DATASETS), *sorted(datasets - DATASETS.keys())]:
+        rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
         published = paper_rows(name).values() if with_paper else ()
         baselines = _baseline_rows([result for row in rows for result in row.results], columns)
         blocks.append(TableBlock(title, (*published, *baselines, *rows)))
-    if with_paper and by_dataset.keys() & TABLE_1.keys():
+    if with_paper and datasets & DATASETS.keys():
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
 def _describe(result: Result) -> ResultEntry:
     """Return a result with the label of its row and the settings that may distinguish rows of that label."""
-    choices = _common([_flat(model.choices) for model in result.models])
+    choices = _common(model.choices for model in result.models)
     for group in ("attention", "decoder", "decoding", "dataset", "logger"):
         choices.pop(group, None)
     training = {}
-    for key, value in _common([_flat(model.config) for model in result.models]).items():
+    for key, value in _common(model.config for model in result.models).items():
         if key not in NOT_COMPARED and not may_differ(key):
             training[f"validation.{key}" if key.startswith("decoding.") else key] = value
     if training.get("init_from"):  # each seed of a second stage has a folder of its own
@@ -127,8 +105,11 @@ def _describe(result: Result) -> ResultEntry:
 
 def _label(models: Sequence[ModelRecord]) -> str:
     """Return the attention, the decoder if it is not the paper's, and the size of an ensemble."""
-    label = "+".join(dict.fromkeys(str(model.choices.get("attention", "unknown")) for model in models))
-    decoders = "+".join(dict.fromkeys(str(model.choices.get("decoder", "lstm")) for model in models))
+
+    def options(group: str, default: str) -> str:
+        return "+".join(dict.fromkeys(str(model.choices.get(group, default)) for model in models))
+
+    label, decoders = options("attention", "unknown"), options("decoder", "lstm")
     if decoders != "lstm":
         label += f", decoder={decoders}"
     return f"{label}, ensemble of {len(models)}" if len(models) > 1 else label
@@ -145,11 +126,11 @@ def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
     return settings
 
 
-def _common(settings: Sequence[Settings]) -> Settings:
-    """Merge the settings of several models; values that differ are joined by `+`."""
-    merged: Settings = {}
-    for key in dict.fromkeys(key for run_settings in settings for key in run_settings):
-        values = [run_settings.get(key, "-") for run_settings in settings]
+def _common(nodes: Iterable[Mapping[str, Any]]) -> Settings:
+    """Flatten and merge the settings of several models; values that differ are joined by `+`."""
+    settings, merged = list(map(_flat, nodes)), dict[str, str]()
+    for key in chain.from_iterable(settings):
+        values = [own.get(key, "-") for own in settings]
         merged[key] = "+".join(values) if len(set(values)) > 1 else values[0]
     return merged
 
@@ -208,13 +189,12 @@ def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) 
 def paper_rows(dataset: str) -> dict[str, TableRow]:
     """Return the rows of the paper's Table 1 for a data set, by model."""
     rows = {}
-    for model, row in TABLE_1.get(dataset, {}).items():
-        figures, bracket, remark = row.partition(" (")
-        scores = {}
-        for column, text in zip(COLUMNS, figures.split(), strict=True):
-            if text != "-":
-                scores[column] = TableValue(float(text), digits=len(text.partition(".")[2]))
-        rows[model] = TableRow(f"paper: {model}{bracket}{remark}", scores)
+    for row in csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines()):
+        if row["dataset"] == dataset:
+            remark = f" ({row['remark']})" if row["remark"] else ""
+            figures = {column: row[column] for column in COLUMNS if row[column]}
+            scores = {name: TableValue(float(x), digits=len(x.partition(".")[2])) for name, x in figures.items()}
+            rows[row["model"]] = TableRow(f"paper: {row['model']}{remark}", scores)
     return rows
 
 
@@ -224,14 +204,11 @@ def _baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Ta
     for name in (CONSTANT, NEAREST, HUMAN):
         different: dict[str, TableRow] = {}
         for result in results:
-            figures = mean_scores([result.baselines.get(name, {})], columns)
-            row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
-            if figures:
+            if figures := mean_scores([result.baselines.get(name, {})], columns):
+                row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
                 different.setdefault(" ".join(map(str, figures.values())), row)
-        if len(different) == 1:
-            rows += [row._replace(label=BASELINES[name]) for row in different.values()]
-        else:
-            rows += different.values()
+        for row in different.values():
+            rows.append(row if len(different) > 1 else row._replace(label=BASELINES[name]))
     return rows
 
 

@@ -1,15 +1,12 @@
-"""Figures of runs and data sets, and their fonts: DejaVu Sans, and for characters that it lacks, such as Chinese, other
+"""Figures of runs, and their fonts: DejaVu Sans, and for characters that it lacks, such as Chinese, other
 fonts of the system."""
 
 import csv
 import os
-import textwrap
-import unicodedata
 import warnings
-from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
 
 import matplotlib
@@ -21,13 +18,9 @@ from rich.console import Console
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, write_errors
-from showattendtell.types import Dataset
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
-
-NUM_SAMPLES = 6
-"""Number of images of a data set that its sheet shows, in two rows."""
 
 
 def encode(figure: Figure, suffix: str = ".png") -> bytes:
@@ -54,20 +47,18 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
 
 def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
-    figure = Figure((9, 3.2), dpi=120)
-    figure.subplots_adjust(left=0.06, right=0.98, bottom=0.16, top=0.9, wspace=0.15)
+    figure = Figure((9, 3.2), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
         points = metrics.get(name, {})
-        left.plot(list(points), list(points.values()), marker=".", label=label)
+        left.plot([*points], [*points.values()], marker=".", label=label)
     left.set(title="-log p per word", xlabel="epoch")
     left.legend()
     bleu = metrics.get("val/bleu4", {})
-    right.plot(list(bleu), list(bleu.values()), marker=".", color="C2")
+    right.plot([*bleu], [*bleu.values()], marker=".", color="C2")
     if bleu:
-        best = max(bleu, key=lambda epoch: bleu[epoch])
-        place = (best, bleu[best])
-        right.annotate(f"{bleu[best]:.1f}", place, textcoords="offset points", xytext=(0, 5), ha="center")
+        best = max(bleu.items(), key=itemgetter(1))
+        right.annotate(f"{best[1]:.1f}", best, textcoords="offset points", xytext=(0, 5), ha="center")
     right.margins(y=0.15)
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
@@ -75,40 +66,6 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
         axis.xaxis.get_major_locator().set_params(integer=True)
     with write_errors(path, "set hydra.run.dir to another folder"), atomic_write(path) as stream:
         stream.write(encode(figure, path.suffix))
-
-
-def draw_data_sheet(dataset: Dataset) -> bytes:
-    """Draw a histogram of caption lengths by split above samples spread evenly over the largest split, as PNG."""
-    from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
-
-    figure, columns = Figure((11, 7), dpi=100, layout="constrained"), NUM_SAMPLES // 2
-    grid = figure.add_gridspec(3, columns, height_ratios=(1, 1.2, 1.2))
-    axis = figure.add_subplot(grid[0, :])
-    for name, split in dataset.splits.items():
-        counts = Counter(len(caption.words) for example in split for caption in example.captions)
-        total = counts.total()
-        lengths = range(1, max(counts, default=1) + 1)
-        percentages = [100 * counts[length] / max(1, total) for length in lengths]
-        axis.step(lengths, percentages, where="mid", label=f"{name} ({total:,})")
-    axis.set(title=f"{dataset.name}: words per caption", ylabel="% of captions")
-    axis.grid(alpha=0.3)
-    axis.legend()
-    largest = max(dataset.splits.values(), key=len)
-    step = max(1, len(largest) // NUM_SAMPLES)
-    for i, example in enumerate(largest[::step][:NUM_SAMPLES]):
-        axis = figure.add_subplot(grid[1 + i // columns, i % columns])
-        axis.axis("off")
-        axis.set_anchor("W")
-        try:
-            axis.imshow(open_image(Path(example.path)))
-        except UserError:
-            axis.text(0.5, 0.5, "cannot be read", ha="center")
-        title = example.image
-        for caption in example.captions[:2]:
-            sentence = caption.written or " ".join(caption.words)
-            title += "\n" + textwrap.shorten(sentence, 48, placeholder=" ...")
-        axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
-    return encode(figure)
 
 
 FONT = "SHOWATTENDTELL_FONT"
@@ -129,21 +86,17 @@ class FontFinder:
 
         Prints a note when it first meets a character that no font has.
         """
-        visible = {letter for letter in text if not letter.isspace() and unicodedata.category(letter)[0] != "C"}
-        needed = visible - self._missing
-        for file in self.files:
-            needed -= characters(file, needed)
+        needed = set(filter(str.isprintable, text)) - self._missing - {" "}
+        needed = needed.difference(*map(characters, self.files))
         if needed:
-            self._search(needed)
-        return self.files
-
-    def _search(self, needed: set[str]) -> None:
-        """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
-        coverage = {file: characters(file, needed) for file in map(Path, font_manager.findSystemFonts())}
-        for file in sorted(coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)):
-            if coverage[file] & needed:
-                self.files.append(file)
-                needed = needed - coverage[file]
+            coverage = {file: characters(file) & needed for file in map(Path, font_manager.findSystemFonts())}
+            # those that have the most come first; of a family rather the regular one
+            for file in sorted(
+                coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)
+            ):
+                if coverage[file] & needed:
+                    self.files.append(file)
+                    needed -= coverage[file]
         if needed and not self._missing:
             note = (
                 f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
@@ -151,6 +104,7 @@ class FontFinder:
             )
             Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
         self._missing |= needed
+        return self.files
 
 
 finder = cache(FontFinder)
@@ -166,13 +120,14 @@ def find_font(name: str) -> Path:
         raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
 
 
-def characters(file: Path, needed: set[str]) -> set[str]:
-    """Return the wanted characters that a font has; none for a bitmap font and a file that cannot be read."""
+@cache
+def characters(file: Path) -> set[str]:
+    """Return the characters that a font has; none for a bitmap font and a file that cannot be read."""
     try:
         font = FT2Font(str(file))
     except (OSError, RuntimeError):
         return set()
-    return {character for character in needed if font.get_char_index(ord(character))} if font.scalable else set()
+    return set(map(chr, font.get_charmap())) if font.scalable else set()
 
 
 def families(text: str) -> list[str]:
@@ -189,15 +144,5 @@ def _family(file: Path) -> str:
 
 def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
     """Return the font that has the most characters of the text."""
-    needed = set(text)
-    file = max(finder().covering(text), key=lambda file: len(characters(file, needed)))
+    file = max(finder().covering(text), key=lambda file: len(characters(file) & set(text)))
     return ImageFont.truetype(str(file), size)
-
-
-def right_to_left(words: Sequence[str]) -> bool:
-    """Return whether the first letter belongs to a script that is written from right to left."""
-    for letter in "".join(words):
-        direction = unicodedata.bidirectional(letter)
-        if direction in ("L", "R", "AL"):
-            return direction != "L"
-    return False

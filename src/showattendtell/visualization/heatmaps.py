@@ -2,6 +2,7 @@
 matplotlib figure and as an animation."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +13,9 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.types import NOT_SURE, Box, RegionBoxes
-from showattendtell.visualization.figures import encode, families, pillow_font, right_to_left
-from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, spaces_before
+from showattendtell.types import NOT_SURE, Box, CaptionOutput, RegionBoxes
+from showattendtell.visualization.figures import encode, families, pillow_font
+from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing
 from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
@@ -57,12 +58,11 @@ def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int
             columns, rows = _pixels(seen.boxes[number], width, height)
             canvas[rows, columns] = weights[number]
     else:
-        left, top, right, bottom = (round(edge) for edge in seen)
+        left, top, right, bottom = map(round, seen)
         size = (max(1, right - left), max(1, bottom - top))
-        grid = Image.fromarray(weights.astype(np.float32))
-        enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
-        region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
-        smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
+        enlarged = Image.fromarray(weights.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+        region = np.divide(size[::-1], weights.shape)
+        smooth = gaussian_filter(np.asarray(enlarged), region / 2, mode="nearest").clip(min=0)
         canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
 
@@ -73,9 +73,13 @@ def _pixels(box: Box, width: int, height: int) -> tuple[slice, slice]:
     return slice(left, max(left + 1, round(box.right))), slice(top, max(top + 1, round(box.bottom)))
 
 
-def draw_heatmaps(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
-    """Write the figure of `heatmap_figure` to a file."""
-    write_bytes(encode(heatmap_figure(drawing, width, dpi), path.suffix), path)
+def draw(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
+    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
+    suffix = path.suffix.lower()
+    content = (
+        animation(drawing, suffix) if suffix in ANIMATIONS else encode(heatmap_figure(drawing, width, dpi), suffix)
+    )
+    write_bytes(content, path)
 
 
 def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:
@@ -85,9 +89,10 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
         width: of the figure in inches, to which the letters are scaled; by default PANEL for each panel of a row.
         dpi: dots per inch; DPI by default.
     """
-    words, dpi = drawing.words, dpi or DPI
-    rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
-    columns = math.ceil((len(words) + 1) / rows)
+    caption, dpi = drawing.caption, dpi or DPI
+    panels = len(caption.words) + 1
+    rows = math.ceil(panels / MOST_COLUMNS)
+    columns = math.ceil(panels / rows)
     panel = width / columns if width else PANEL
     scale, photograph = panel / PANEL, drawing.photograph
     small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
@@ -95,70 +100,66 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     row_height = high + TITLE * scale
     height, edge = row_height * rows + CAPTION * scale, (1 - FILLED) / 2
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
-    figure, family = Figure((panel * columns, height), dpi), families(drawing.caption)
+    figure, family = Figure((panel * columns, height), dpi), families(caption.marked)
     top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
-    figure.suptitle(drawing.caption, fontsize=13 * scale, y=top, va="top", **style)
-    for place, title in enumerate(["", *titles(words, drawing.gates)]):
+    figure.suptitle(caption.marked, fontsize=13 * scale, y=top, va="top", **style)
+    for place, title in enumerate(["", *titles(caption)]):
         row, column = divmod(place, columns)
         bottom = (rows - 1 - row) * row_height + edge * panel
         axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-        axis.imshow(_darken(small, drawing.weights[place - 1], seen) if place else small)
+        axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small)
         axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
     return figure
 
 
-def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
+def titles(caption: CaptionOutput[np.ndarray]) -> list[str]:
     """Return each word with its beta; without beta for a model that has no gate."""
-    if (gates[: len(words)] >= UNGATED).all():
-        return list(words)
-    return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
+    gates = caption.gates[: len(caption.words)]
+    if (gates >= UNGATED).all():
+        return list(caption.words)
+    return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(caption.words, gates, strict=True)]
 
 
-def draw_animation(drawing: Drawing, path: Path) -> None:
-    """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map. Beta
-    is not shown."""
-    words = [*drawing.words, *([NOT_SURE.strip()] if drawing.caption.endswith(NOT_SURE) else [])]
+def animation(drawing: Drawing, suffix: str) -> bytes:
+    """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map. Beta is not
+    shown."""
+    caption = drawing.caption
+    parts = [*(caption.parts or (f" {word}" for word in caption.words)), *[NOT_SURE] * caption.unsure]
     small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
-    font, frames = pillow_font(" ".join(words), LETTERS), []
-    placed, height = place_words(words, font, small.width, spaces_before(words, drawing.caption))
-    if right_to_left(words):
-        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
-    for current in range(
-        -1, len(drawing.words)
-    ):  # the photograph alone, then a frame for each word: later words are dimmed
+    font, frames = pillow_font(caption.marked, LETTERS), []
+    placed, height = place_words(parts, font, small.width)
+    directions = map(unicodedata.bidirectional, caption.caption)
+    if next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L":
+        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]  # from the right
+    for current in range(-1, len(caption.words)):  # the photograph alone, then each word: later ones are dimmed
         frame = Image.new("RGB", (small.width, small.height + height), PAPER)
-        frame.paste(small if current < 0 else _darken(small, drawing.weights[current], seen))
+        frame.paste(small if current < 0 else _darken(small, caption.attention[current], seen))
         canvas = ImageDraw.Draw(frame)
         for i, (word, x, y) in enumerate(placed):
             top = small.height + y
             if i == current:
                 canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
             canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
-        frames.append(frame)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind == "gif":
-        frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    times, content = [WHOLE, *[WORD] * len(drawing.words)], BytesIO()
-    frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
-    write_bytes(content.getvalue(), path)
+        frames.append(frame if suffix == ".webp" else frame.quantize(dither=Image.Dither.FLOYDSTEINBERG))
+    times, content = [WHOLE, *[WORD] * len(caption.words)], BytesIO()
+    frames[0].save(content, suffix[1:], save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+    return content.getvalue()
 
 
 def place_words(
-    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int, spaced: Sequence[bool]
+    parts: Sequence[str], font: ImageFont.FreeTypeFont, width: int
 ) -> tuple[list[tuple[str, float, float]], int]:
-    """Break the words into lines of at most `width` pixels, unless one word is wider.
-
-    Args:
-        spaced: whether there is a space before each word.
+    """Break words, with the spaces before them, into lines of at most `width` pixels, unless one word is wider.
 
     Returns:
         Each word with its upper left corner (x, y), and the total height.
     """
     x = y = float(MARGIN)
     placed: list[tuple[str, float, float]] = []
-    for word, has_space in zip(words, spaced, strict=True):
-        if placed and not has_space:
+    for part in parts:
+        word = part.strip()
+        if placed and not part.startswith(" "):
             x -= GAP
         if placed and x + font.getlength(word) > width - MARGIN:
             x, y = float(MARGIN), y + LINE

@@ -5,7 +5,6 @@ import base64
 import math
 import re
 import signal
-import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -14,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
 from io import BytesIO
-from itertools import count
+from itertools import chain, count
 from multiprocessing import get_context
+from operator import attrgetter
 from pathlib import Path, PurePath
+from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +27,11 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_path
 from showattendtell.settings import Dpi, Inches, checked
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
-from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing, fill, spaces_before
+from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing, fill
 from showattendtell.visualization.result_files import write_bytes
 
 AHEAD = 2
 """Number of figures that may wait to be drawn; each holds a photograph in memory."""
-
-ANIMATIONS = (".gif", ".webp")
 
 LONGEST_SIDE = 640
 QUALITY = 72
@@ -83,41 +82,15 @@ class ImageCaptions:
     def best(self) -> CaptionOutput[np.ndarray]:
         return self.captions[0]
 
-    @property
-    def caption(self) -> str:
-        return self.best.caption
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return self.best.words
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.best.tokens
-
-    @property
-    def log_probs(self) -> np.ndarray:
-        return self.best.log_probs
-
-    @property
-    def attention(self) -> np.ndarray:
-        return self.best.attention
-
-    @property
-    def gates(self) -> np.ndarray:
-        return self.best.gates
-
-    @property
-    def log_prob(self) -> float:
-        return self.best.log_prob
-
-    @property
-    def confidence(self) -> float:
-        return self.best.confidence
-
-    @property
-    def unsure(self) -> bool:
-        return self.best.unsure
+    caption = property(attrgetter("best.caption"))
+    words = property(attrgetter("best.words"))
+    tokens = property(attrgetter("best.tokens"))
+    log_probs = property(attrgetter("best.log_probs"))
+    attention = property(attrgetter("best.attention"))
+    gates = property(attrgetter("best.gates"))
+    log_prob = property(attrgetter("best.log_prob"))
+    confidence = property(attrgetter("best.confidence"))
+    unsure = property(attrgetter("best.unsure"))
 
     @property
     def maps(self) -> np.ndarray:
@@ -129,8 +102,8 @@ class ImageCaptions:
 
         width, height = self.photograph.size
         maps = np.zeros((len(self.words), height, width), np.float32)
-        for step, grid in enumerate(self.attention[: len(self.words)]):
-            maps[step] = map_onto_photograph(grid, self.seen.scaled(width, height), width, height)
+        for grid, light in zip(self.attention, maps, strict=False):
+            light[:] = map_onto_photograph(grid, self.seen.scaled(width, height), width, height)
         return maps
 
     @checked
@@ -167,8 +140,7 @@ class ImageCaptions:
 
     def as_drawn(self) -> Drawing:
         """Return what the functions of `heatmaps` draw."""
-        seen = self.seen.scaled(*self.photograph.size)
-        return Drawing(self.photograph, self.words, self.attention, self.gates, seen, self.best.marked)
+        return Drawing(self.photograph, self.best, self.seen.scaled(*self.photograph.size))
 
     def _page(self) -> "Page":
         return Page("1 photograph", ["model"], [make_entry(self.name, [self])])
@@ -217,13 +189,10 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
-    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
-    from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
+    """Call `heatmaps.draw`, with which matplotlib is imported."""
+    from showattendtell.visualization.heatmaps import draw
 
-    if path.suffix.lower() in ANIMATIONS:
-        draw_animation(drawing, path)
-    else:
-        draw_heatmaps(drawing, path, width, dpi)
+    draw(drawing, path, width, dpi)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
@@ -239,13 +208,11 @@ def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[st
 
 def _different(paths: Sequence[str]) -> list[str]:
     """Return paths without their suffixes, with numbers at the ends of repeated ones."""
-    bases = [path.removesuffix(PurePath(path).suffix) for path in paths]
-    used, names = set(bases), dict[str, None]()  # `names` is an ordered set
-    for base in bases:
+    names = dict[str, None]()  # an ordered set
+    for path in paths:
+        base = path.removesuffix(PurePath(path).suffix)
         numbered = (f"{base}-{number}" for number in count(2))
-        name = next(name for name in numbered if name not in used) if base in names else base
-        used.add(name)
-        names[name] = None
+        names[next(name for name in chain([base], numbered) if name not in names)] = None
     return list(names)
 
 
@@ -257,7 +224,7 @@ class PageEntry(NamedTuple):
     picture         the reduced copy as a data URI
     outputs         the captions of each model; their photographs are reduced too
     references      reference captions
-    measures        values by which the page can be sorted, see `ORDERS`
+    measures        values by which the page can be sorted
     """
 
     name: str
@@ -267,18 +234,6 @@ class PageEntry(NamedTuple):
     outputs: Sequence[ImageCaptions]
     references: Sequence[str] = ()
     measures: Mapping[str, float] = {}
-
-
-SCORE, CONFIDENCE, DISAGREEMENT = "score", "confidence", "disagreement"
-ORDERS = {
-    SCORE: "worst first (lowest CIDEr-D)",
-    f"-{SCORE}": "best first (highest CIDEr-D)",
-    CONFIDENCE: "worst first (lowest confidence)",
-    f"-{CONFIDENCE}": "best first (highest confidence)",
-    f"-{DISAGREEMENT}": "most disagreement first",
-    DISAGREEMENT: "least disagreement first",
-}
-"""The names of the orders of a page, by a measure of its photographs; with a minus from its highest value on."""
 
 
 class Page(NamedTuple):
@@ -298,13 +253,12 @@ def make_entry(
 
     The confidence of an entry is the mean over the models; `score` is that of their captions.
     """
-    best = [output.best for output in outputs]
-    measures = {SCORE: score} if score is not None else {}
-    measures[CONFIDENCE] = sum(caption.confidence for caption in best) / len(best)
-    if len(best) > 1:
+    measures = {} if score is None else {"score": score}
+    measures["confidence"] = mean(output.confidence for output in outputs)
+    if len(outputs) > 1:
         from showattendtell.metrics.diversity import disagreement  # pycocoevalcap takes a while to import
 
-        measures[DISAGREEMENT] = disagreement([caption.words for caption in best])
+        measures["disagreement"] = disagreement([output.words for output in outputs])
     photograph = outputs[0].photograph
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
     width, height = (max(1, round(side * scale)) for side in photograph.size)
@@ -327,10 +281,6 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    orders = {}
-    if template == "page.html" and len(page.entries) > 1:
-        measures = page.entries[0].measures  # as those of all entries
-        orders = {order: name for order, name in ORDERS.items() if order.removeprefix("-") in measures}
     gated = []
     for model in range(len(page.models)):
         captions = [caption for entry in page.entries for caption in entry.outputs[model].captions]
@@ -339,14 +289,11 @@ def render(page: Page, template: str = "page.html") -> str:
         template,
         page=page,
         note=page.note,
-        orders=orders,
-        doubts=any(output.unsure for entry in page.entries for output in entry.outputs),
         gated=gated,
         darkest=DARKEST,
         unsure=UNSURE,
         encode_map=encode_map,
-        describe_word=describe_word,
-        spaces_before=spaces_before,
+        describe_peak=describe_peak,
         zip=zip,
         exp=math.exp,
     )
@@ -356,18 +303,6 @@ def encode_map(grid: np.ndarray) -> str:
     """Return attention (rows, columns) or (L,) as base64 of one byte per region, 255 at the peak."""
     levels = np.rint(grid / max(grid.max(), np.finfo(np.float32).tiny) * LEVELS)
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
-
-
-ISOLATE, END_ISOLATE = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
-"""Characters around a word from right to left, which leave the order of the words around it as it is."""
-
-
-def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box | RegionBoxes, log_prob: float) -> str:
-    """Return where the model looked at a word, beta and p of the word as text, for readers who do not see the map."""
-    beta = "" if gate is None else f", beta {gate:.2f}"
-    if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in word):
-        word = f"{ISOLATE}{word}{END_ISOLATE}"
-    return f"{word}: {describe_peak(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
 
 def describe_peak(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
@@ -380,9 +315,9 @@ def describe_peak(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
         return "everywhere alike"
     if isinstance(seen, RegionBoxes):
         left, top, right, bottom = seen.boxes[int(grid.argmax())]
-        x, y = (min((start + end) / 2, 0.999) for start, end in ((left, right), (top, bottom)))
+        x, y = (left + right) / 2, (top + bottom) / 2
     else:
         row, column = np.unravel_index(grid.argmax(), grid.shape)
         x = seen.left + (column + 0.5) / grid.shape[1] * (seen.right - seen.left)
         y = seen.top + (row + 0.5) / grid.shape[0] * (seen.bottom - seen.top)
-    return f"mostly {PLACES[int(3 * y)][int(3 * x)]}"
+    return f"mostly {PLACES[min(int(3 * y), 2)][min(int(3 * x), 2)]}"

@@ -6,10 +6,11 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from showattendtell.errors import UserError, has_control
 from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_times, sha256
@@ -17,23 +18,14 @@ from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_t
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
-class ResultContent(BaseModel):
-    """The fields that are read from a result file, apart from its scores; lists for an ensemble."""
+def finite(values: Any) -> Any:
+    """Return the finite numbers of an object as floats; JSON has integers that are not."""
+    if not isinstance(values, dict):
+        return values
+    return {name: float(x) for name, x in values.items() if type(x) in (int, float) and abs(x) <= sys.float_info.max}
 
-    model_config = ConfigDict(extra="allow")
 
-    dataset: str
-    split: str
-    split_sha256: str
-    tokenizer: str
-    decoding: dict[str, Any]
-    checkpoint: str | list[str]
-    checkpoint_sha256: str | list[str]
-    seed: int | list[int]
-    missing: dict[str, str] = {}
-    baselines: dict[str, dict[str, float | str]] = {}
-    choices: dict[str, Any] | list[dict[str, Any]] = {}
-    config: dict[str, Any] | list[dict[str, Any]]
+Figures = Annotated[Mapping[str, float], BeforeValidator(finite)]
 
 
 class ModelRecord(NamedTuple):
@@ -56,10 +48,10 @@ class Result(NamedTuple):
     split_sha256: str
     tokenizer: str
     decoding: Mapping[str, Any]
-    models: tuple[ModelRecord, ...]
-    figures: Mapping[str, float]
-    missing: Mapping[str, str]
-    baselines: Mapping[str, Mapping[str, float]] = {}
+    models: Annotated[tuple[ModelRecord, ...], Field(min_length=1)]
+    figures: Figures
+    missing: Mapping[str, str] = {}
+    baselines: Mapping[str, Figures] = {}
 
 
 def run_name(result: Result) -> str:
@@ -93,29 +85,22 @@ def find_results(paths: Sequence[str], split: str) -> list[Result]:
 def read_result(path: Path) -> Result:
     """Read a result file of `evaluate`; raise `UserError` for other files and for one without its configuration."""
     try:
-        content = ResultContent.model_validate_json(path.read_bytes())
+        content = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
+        names = ("checkpoint", "checkpoint_sha256", "seed", "choices", "config")
+        of_models = [{"choices": {}, **content}.get(name) for name in names]
+        # lists for an ensemble
+        models = zip_longest(*(value if isinstance(value, list) else [value] for value in of_models))
+        fields = {name: content[name] for name in Result._fields if name in content}
+        fields |= {"path": str(path), "models": list(models)}
+        fields["figures"] = {name: value for name, value in content.items() if name not in names}
+        result = TypeAdapter(Result).validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = "".join(f"{name}: " for name in first["loc"][:1])
         raise UserError(f"{path} is not a result file of evaluate ({field}{first['msg']}); leave it out") from None
-    if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
+    if has_control(result[1:]):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
-    models = [
-        value if isinstance(value, list) else [value]
-        for value in (content.checkpoint, content.checkpoint_sha256, content.seed, content.choices, content.config)
-    ]
-    if len({len(values) for values in models}) != 1 or not models[0]:
-        raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
-    fields = content.model_dump(include=set(Result._fields))
-    fields["baselines"] = {name: _finite(scores) for name, scores in content.baselines.items()}
-    records = tuple(ModelRecord(*model) for model in zip(*models, strict=True))
-    return Result(str(path), models=records, figures=_finite(content.model_extra or {}), **fields)
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that are finite as floats; JSON has integers that are not."""
-    numbers = {name: x for name, x in values.items() if isinstance(x, int | float) and not isinstance(x, bool)}
-    return {name: float(x) for name, x in numbers.items() if abs(x) <= sys.float_info.max}
+    return result
 
 
 def is_current(result: Result) -> bool:

@@ -86,11 +86,18 @@ class Terminal(Console):
         super().print(*lines, **options)
 
 
+def numeric_table(first: str, columns: Iterable[str], **options: Any) -> Table:
+    """Return an empty table, whose columns after the first are aligned to the right."""
+    table = Table(first, title_justify="left", **options)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
-    table = Table("split", title=Text(printable(dataset.name)), title_justify="left")
-    for column in ("images", "captions", "words per caption", "known words"):
-        table.add_column(column, justify="right")
+    columns = ("images", "captions", "words per caption", "known words")
+    table = numeric_table("split", columns, title=Text(printable(dataset.name)))
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)
@@ -102,7 +109,7 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
 
 
 SMALL = 100
-"""Number of images below which a split is said to tell little."""
+"""Number of images below which the scores of a split are said to be uncertain."""
 
 SPREADS = {"BLEU-4": 47, "CIDEr": 120}
 """Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
@@ -115,10 +122,7 @@ def describe_small_splits(dataset: Dataset) -> list[str]:
         number = len(dataset.splits.get(name, ()))
         if 0 < number < SMALL:
             limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
-            images = "image tells" if number == 1 else "images tell"
-            sentences.append(
-                f"{number} {name} {images} little: scores are uncertain, {limits} points (docs/own_data.md)"
-            )
+            sentences.append(f"{name} has {number} images: scores are uncertain, {limits} points (docs/own_data.md)")
     return sentences
 
 
@@ -140,9 +144,8 @@ def print_scores(
     Args:
         others: labels and number formats of scores that this module does not know.
     """
-    table = Table("", show_header=len(columns) > 1)
-    for i in range(1, len(columns) + 1):
-        table.add_column(f"({i})", justify="right")
+    headings = [f"({i})" for i in range(1, len(columns) + 1)]
+    table = numeric_table("", headings, show_header=len(columns) > 1)
     numbers = [name for figures in columns for name, score in figures.items() if isinstance(score, float)]
     for group in _groups(numbers, others):
         for name, (label, form) in group.items():
@@ -182,9 +185,7 @@ def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images:
 
 def print_comparison(comparison: Comparison, title: str) -> None:
     """Print the differences in score between the second and the first of two sets of captions."""
-    table = Table("")
-    for column in ("difference", "95 % interval", "higher in"):
-        table.add_column(column, justify="right")
+    table = numeric_table("", ("difference", "95 % interval", "higher in"))
     *groups, _ = _groups(comparison.differences, {})
     for group in groups:
         for name, (label, form) in group.items():
@@ -209,17 +210,16 @@ def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
 def print_statistics(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, and the accuracy on their
     relation words, if they have some."""
-    lines = [
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(
         f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
-    ]
+    )
     if num_words := figures["relation_words"]:
-        lines.append(
+        console.print(
             f"relation words (left, above, ...): {figures['relation_accuracy']:.1f} % of {num_words:,} correct; "
             f"always the most frequent: {figures['relation_majority']:.1f} %\n"
         )
-    for line in lines:
-        Terminal(highlight=False).print(line, soft_wrap=True)
 
 
 def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
@@ -228,17 +228,14 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     Args:
         figures: see `attention_score_figures`.
     """
-    table = Table("attention", title=title, title_justify="left")
-    for column in ("nouns", "pointing game", "correctness"):
-        table.add_column(column, justify="right")
+    table = numeric_table("attention", ("nouns", "pointing game", "correctness"), title=title)
     baselines = figures["attention_baselines"]
     rows = {"model": figures, "uniform": baselines["uniform"], "center prior": baselines["center"]}
     if with_kinds:
         rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
     for name, scores in rows.items():
-        num_words = scores.get("pointing_game_words", figures["pointing_game_words"])
-        rates = [f"{scores[rate]:.1f}" for rate in ("pointing_game", "attention_correctness")]
-        table.add_row(name, f"{num_words:,}", *rates, end_section=name == "center prior")
+        num_words, *rates = (scores[key] for key in ("pointing_game_words", "pointing_game", "attention_correctness"))
+        table.add_row(name, f"{num_words:,}", *(f"{rate:.1f}" for rate in rates), end_section=name == "center prior")
     Terminal(highlight=False).print(table)
 
 
@@ -253,25 +250,21 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
 
 def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     """Return the scores of attention maps by their names in result files; rates in percent."""
+
+    def describe(score: MapScore) -> dict[str, Any]:
+        rates = {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
+        return {**rates, "pointing_game_words": score.num_words}
+
     return {
-        **_with_words(scores.model),
-        "attention_baselines": {"uniform": _rates(scores.uniform), "center": _rates(scores.center)},
-        "attention_by_kind": {kind: _with_words(score) for kind, score in scores.by_kind.items()},
+        **describe(scores.model),
+        "attention_baselines": {"uniform": describe(scores.uniform), "center": describe(scores.center)},
+        "attention_by_kind": {kind: describe(score) for kind, score in scores.by_kind.items()},
     }
 
 
-def _with_words(score: MapScore) -> dict[str, float]:
-    return {**_rates(score), "pointing_game_words": score.num_words}
-
-
-def _rates(score: MapScore) -> dict[str, float]:
-    return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
-
-
-DIGITS = {"distinct_captions": 0}
-DIGITS |= dict.fromkeys(("meteor", "attention_entropy", "attention_movement"), 2)
-DIGITS |= dict.fromkeys(("attention_rank_correlation", "attention_magnitude_correlation"), 3)
-DIGITS |= dict.fromkeys(("attention_deletion", "attention_insertion"), 3)
+DIGITS = {"distinct_captions": 0, "meteor": 2, "attention_entropy": 2, "attention_movement": 2}
+DIGITS |= {"attention_rank_correlation": 3, "attention_magnitude_correlation": 3}
+DIGITS |= {"attention_deletion": 3, "attention_insertion": 3}
 """Digits after the decimal point, where not 1."""
 
 
@@ -329,9 +322,7 @@ class ResultsTable(NamedTuple):
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
     _, model, *others = _headings(overview.columns)
-    table = Table(model, title=f"results on the {overview.split} split", title_justify="left")
-    for name in others:
-        table.add_column(name, justify="right")
+    table = numeric_table(model, others, title=f"results on the {overview.split} split")
     for block in overview.blocks:
         table.add_row(Text(block.title, style="bold"))
         for _, *cells in _cells(block, overview.columns):

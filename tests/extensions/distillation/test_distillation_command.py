@@ -78,8 +78,6 @@ def test_teachers_and_captions_that_do_not_fit(run: Run, teacher: str, written: 
     assert_error(
         train(f"distillation.teacher={teacher}", "vocabulary.size=20"), "another vocabulary (40 words)", "(20)"
     )
-    assert_error(train("distillation.teacher=runs/none.ckpt"), "the checkpoint runs/none.ckpt does not exist")
-    assert_error(train("distillation.weight=1.5"), "distillation.weight=1.5 should be less than or equal to 1")
     content = json.loads(written.read_text())
     content["captions"]["train-00003.png"] = " "
     (folder / "runs/test.json").write_text(json.dumps(content))

@@ -110,7 +110,7 @@ def test_the_script_is_as_sure_as_the_package():
             confidence, unsure = script_assess(graphs, card, started, caption)
             assert confidence == pytest.approx(other.confidence, **close)
             assert unsure == other.unsure
-            plain, never = script_assess(graphs, SEARCH, started, caption)
+            plain, never = script_assess(graphs, SEARCH, started, beam_search(graphs, SEARCH, started, 3))
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
     assert 0 < sum(one.unsure for [one] in expected) < len(expected)

@@ -212,40 +212,6 @@ def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
     server.stop()
 
 
-@pytest.mark.slow
-def test_hard_attention_attends_as_the_page_is_asked_to(
-    runtime: Path, browser: Any, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    graphs = {}
-    with plain_torch():
-        for mode in ("argmax", "expectation"):
-            place, model = tmp_path / mode, small_model(f"hard, {mode}", seed=5)
-            (place / "best.ckpt").parent.mkdir()
-            (place / "best.ckpt").touch()
-            card = metadata_of(model, place / "best.ckpt", "uint8", 8)
-            write_metadata(place, write_formats(place, graphs_of(model, "uint8", 8), ["onnx"], card))
-            graphs[mode] = read_model("hard", card, place)
-    other = graphs["expectation"].graphs["step"]
-    both = graphs["argmax"]._replace(graphs={**graphs["argmax"].graphs, "step_expectation": other})
-    write_web(tmp_path / "web", [both], runtime, "")
-    server = Server(tmp_path / "web")
-    with browser.new_context() as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
-        said = {}
-        for mode in ("expectation", "argmax"):
-            tab.get_by_label("Hard attention looks at").select_option(mode)
-            caption(tab, drawings[0])
-            monkeypatch.setattr(run_onnx, "__file__", str(tmp_path / mode / "run_onnx.py"))
-            expected = run_onnx.caption(drawings[0])
-            words, _, confidence = shown(tab.locator(".card").first, "hard")
-            assert (words, confidence) == (expected.words, pytest.approx(expected.confidence, abs=0.01))
-            said[mode] = expected.words
-    assert said["argmax"] != said["expectation"]
-    server.stop()
-
-
 def words_and_maps(caption: Any) -> tuple[tuple[str, ...], np.ndarray]:
     """Words of a caption by the package, and its maps in levels (T, L)."""
     alpha = caption.attention.reshape(len(caption.attention), -1)[: len(caption.words)]

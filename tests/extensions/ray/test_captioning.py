@@ -39,7 +39,7 @@ def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
     assert rows["settings"].to_pylist() == ["0123"] * 3
     first, second, third = rows["error"].to_pylist()
     assert first is second is None
-    assert "b.png cannot be read (it is text)" in third
+    assert "b.png cannot be read (it is empty or of no known image format)" in third
 
 
 def test_complete_files_are_finished_and_others_are_removed(tmp_path: Path):

@@ -10,7 +10,9 @@ import pytest
 import torch
 from detected_shapes import DIM, draw, write_detections
 from extension_cases import cases
+from PIL import Image
 from runs import SIZES, TINY, Run, assert_done, assert_error
+from slow_cases import slow_after
 
 from showattendtell import load
 from showattendtell.datamodules.datamodule import ShapesDataModule
@@ -54,11 +56,13 @@ def test_its_page_and_pictures_show_boxes(run: Run, checkpoint: Path, folder: Pa
     assert 'data-grid="' not in page
 
 
-def test_photographs_without_stored_regions_are_refused_in_a_sentence(run: Run, checkpoint: Path, folder: Path):
-    photograph = next((folder / "cache/shapes").rglob("*.png"))
-    for command in (("caption", f"images={photograph}"), ("export", "formats=[onnx]"), ("serve", "port=0")):
-        done = run(command[0], f"checkpoint={checkpoint}", *command[1:])
-        assert_error(done, "detections.tsv", "the detector is not part of showattendtell", "split=test")
+@pytest.mark.parametrize("command", slow_after(1, ["caption docs.png", "export formats=[onnx]", "serve port=0"]))
+def test_photographs_without_stored_regions_are_refused_in_a_sentence(
+    run: Run, checkpoint: Path, folder: Path, command: str
+):
+    Image.new("RGB", (40, 30)).save(folder / "docs.png")
+    done = run(*command.split(), f"checkpoint={checkpoint}")
+    assert_error(done, "detections.tsv", "the detector is not part of showattendtell", "split=test")
 
 
 def test_a_checkpoint_is_loaded_without_the_file(checkpoint: Path):
@@ -73,19 +77,21 @@ def test_a_checkpoint_is_loaded_without_the_file(checkpoint: Path):
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [
-        (["loss.supervision_weight=1"], "regions of a detector are no grid"),
-        (["augment=flip"], "this encoder does not read any"),
-        (["features.views=2"], "features.views is about grids"),
-        (["encoder.dim=9"], f"give encoder.dim={DIM}"),
-        (["encoder.features=missing.tsv"], "missing.tsv does not exist"),
-    ],
+    slow_after(
+        1,
+        [
+            (["loss.supervision_weight=1"], "regions of a detector are no grid"),
+            (["augment=flip"], "this encoder does not read any"),
+            (["features.views=2"], "features.views is about grids"),
+            (["encoder.dim=9"], f"give encoder.dim={DIM}"),
+        ],
+    ),
 )
 def test_what_needs_a_grid_is_refused(run: Run, detections: Path, arguments: list[str], reason: str):
     assert_error(run("train", *TINY, *REGIONS, *arguments), reason)
 
 
-@pytest.mark.parametrize("kind", [["attention=hard"], ["decoder=nic"], *cases("ON_REGIONS").values()])
+@pytest.mark.parametrize("kind", slow_after(1, [["attention=hard"], ["decoder=nic"], *cases("ON_REGIONS").values()]))
 def test_every_kind_of_model_trains_on_regions(run: Run, detections: Path, kind: list[str], folder: Path):
     settings = [one for one in TINY if "attention" not in one or kind[0].startswith("attention")]
     place = f"runs/{kind[0].replace('=', '-')}"

@@ -11,9 +11,9 @@ from results import result, write
 from showattendtell.extensions.reproduction import outcome
 from showattendtell.extensions.reproduction.outcome import average
 from showattendtell.extensions.reproduction.runs import TableRun
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig, ScoringPlan
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig
 from showattendtell.metrics.bootstrap import ImageMeans, compare, draw_copies, resample
-from showattendtell.visualization.comparison import TABLE_1
+from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.tables import ResultsTable, TableInterval, TableValue
 
 TABLE = PaperTableConfig(
@@ -48,20 +48,16 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 def results_table(tmp_path: Path) -> Any:
     """The overview of runs, given by recipe and seed with the BLEU-4 and the captions of beam 3."""
 
-    def build(
-        finished: dict[tuple[str, int], tuple[float, dict[str, str]]], *begun: tuple[str, int], ensembles: Any = None
-    ) -> ResultsTable | None:
+    def build(finished: dict[tuple[str, int], tuple[float, dict[str, str]]], *more: TableRun) -> ResultsTable | None:
         runs = []
-        for recipe, seed in [*finished, *begun]:
-            folder = tmp_path / f"{recipe}/{seed}"
-            scoring = ScoringPlan(f"{recipe}, seed {seed}", folder, (folder / "best.ckpt",), (1, 3), False)
-            runs.append(TableRun(recipe, seed, folder, (), OmegaConf.create(), scoring))
-        for run, (bleu4, captions) in zip(runs, finished.values(), strict=False):
+        for (recipe, seed), (bleu4, captions) in finished.items():
+            run = TableRun(recipe, seed, tmp_path / f"{recipe}/{seed}", (1, 3), False, config=OmegaConf.create())
             for beam, lost in ((1, 2.0), (3, 0.0)):
                 decoding = {"method": "BeamSearch", "beam_size": beam}
                 changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": REFERENCES}
-                write(result(seed=run.seed, training_minutes=12.0, **changes), run.scoring.result_file(beam))
-        return outcome.make_table(TABLE, runs, ensembles or {}, ["a note"])
+                write(result(seed=seed, training_minutes=12.0, **changes), run.result_file(beam))
+            runs.append(run)
+        return outcome.make_table(TABLE, [*runs, *more], ["a note"])
 
     return build
 
@@ -81,10 +77,7 @@ def test_each_recipe_stands_below_the_papers_row_of_its_model(results_table: Any
         *("soft, beam 1", "soft, beam 3", "dot, beam 1", "dot, beam 3"),
     ]
     published = overview.blocks[0].rows[5]
-    assert (
-        " ".join(str(figure) for figure in published.figures.values()).split()[3]
-        == TABLE_1["flickr8k"]["Soft-Attention"][13:17]
-    )
+    assert published == paper_rows("flickr8k")["Soft-Attention"]
 
 
 def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(results_table: Any):
@@ -105,18 +98,18 @@ def test_others_are_held_against_the_base_and_the_base_against_its_own_other_wid
     assert any(note.startswith("differences: ") for note in overview.notes)
 
 
-def test_what_is_not_finished_has_no_row(results_table: Any):
-    assert results_table({}, ("soft", 1)) is None
-    assert "dot, beam 3" not in rows(results_table({("soft", 1): (20, GOOD)}, ("dot", 1)))
+def test_there_is_no_table_without_results(results_table: Any):
+    assert results_table({}) is None
 
 
 def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table: Any, tmp_path: Path):
-    ensemble = ScoringPlan("soft_ensemble", tmp_path / "soft_ensemble/1-2", (tmp_path / "deleted.ckpt",), (1, 3), False)
+    part = TableRun("soft", 1, tmp_path / "deleted", (1, 3), False)
+    ensemble = TableRun("soft_ensemble", None, tmp_path / "soft_ensemble/1", (1, 3), False, [part])
     for beam in ensemble.decodings:
         changes = {"decoding": {"method": "BeamSearch", "beam_size": beam}, "captions": GOOD, "references": REFERENCES}
         write(result(bleu4=23.0, **changes), ensemble.result_file(beam))
     finished = {("soft", 1): (20, GOOD), ("soft", 2): (21, GOOD), ("dot", 1): (15, POOR)}
-    overview = results_table(finished, ensembles={"soft_ensemble": ensemble})
+    overview = results_table(finished, ensemble)
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
     assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"

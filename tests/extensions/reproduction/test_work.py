@@ -1,6 +1,5 @@
 """Who carries out which runs."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_table import TABLE, configured, finish, hash_of, written
+from results import ensemble, result, write
+from small_table import TABLE, configured, finish, hash_of
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.runs import TableRun, make_runs
+from showattendtell.extensions.reproduction.runs import TableRun, make_ensembles, make_runs
 from showattendtell.extensions.reproduction.tables import RecipeConfig
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
@@ -38,16 +38,12 @@ class RecordedCommands(CommandRunner):
                 self.meanwhile(self.run_commands[-1])
 
 
-def errors_of(
-    runs: list[TableRun], commands: RecordedCommands, config: Any = None, ensembles: bool = False
-) -> list[str]:
-    """Carry out runs, or score their ensembles, and return the errors."""
-    work = Reproduction(TABLE, runs, commands.folder, config or configured(), commands)
-    if ensembles:
-        work.score_ensembles()
-    else:
-        work.carry_out()
-    return work.errors
+def carry_out(runs: list[TableRun], meanwhile: Callable[[str], None], folder: Path) -> tuple[list[str], list[str]]:
+    """Carry out runs; return the errors, and the commands."""
+    commands = RecordedCommands(folder, meanwhile)
+    work = Reproduction(TABLE, [], folder, configured(), commands)
+    work.carry_out(runs)
+    return work.errors, commands.run_commands
 
 
 def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
@@ -64,9 +60,8 @@ def test_a_second_stage_is_run_that_could_not_begin_before_another_one_was_done(
             finish(firsts[0])
         finish(next(run for run in seconds if message.endswith(f"/{run.seed}")))
 
-    commands = RecordedCommands(tmp_path, meanwhile)
-    assert errors_of(seconds, commands, configured()) == []
-    assert commands.run_commands == ["train soft_cider/2", "train soft_cider/1"]
+    done = carry_out(seconds, meanwhile, tmp_path)
+    assert done == ([], ["train soft_cider/2", "train soft_cider/1"])
 
 
 def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begun(made: Any, tmp_path: Path):
@@ -77,41 +72,35 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
             raise UserError("it fails")
         finish(next(run for run in (*firsts, *seconds) if message.endswith(f"{run.recipe}/{run.seed}")))
 
-    commands = RecordedCommands(tmp_path, meanwhile)
-    assert errors_of([*firsts, *seconds], commands, configured()) == ["soft, seed 1: it fails"]
-    assert commands.run_commands == ["train soft/1", "train soft/2", "train soft_cider/2"]
+    done = carry_out([*firsts, *seconds], meanwhile, tmp_path)
+    assert done == (["soft, seed 1: it fails"], ["train soft/1", "train soft/2", "train soft_cider/2"])
 
 
-def test_captions_are_written_once_and_again_for_other_models(tmp_path: Path):
-    table = TABLE._replace(
-        recipes={**TABLE.recipes, "captioned": RecipeConfig(["dataset=shapes"], captions_of=["soft"])}
+def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_path: Path):
+    captioned = RecipeConfig(["dataset=shapes"], captions_of=["soft"])
+    *writers, first, second = made(
+        "recipes=captioned", table=TABLE._replace(recipes={**TABLE.recipes, "captioned": captioned})
     )
-    config = configured("recipes=captioned")
-    *writers, first, second = make_runs(table, config, tmp_path)
     for run in writers:
         finish(run)
     file = tmp_path / "captioned/captions-train.json"
 
     def meanwhile(message: str) -> None:
         if message.startswith("evaluate"):
-            file.write_text(json.dumps({"checkpoint_sha256": [hash_of(run) for run in writers]}))
+            write(ensemble(*(result(checkpoint_sha256=hash_of(run)) for run in writers)), file)
         else:
             finish(first if message.endswith("/1") else second)
 
-    commands = RecordedCommands(tmp_path, meanwhile)
-    assert errors_of([first, second], commands, config) == []
-    write = "evaluate captioned/captions-train.json"
-    assert commands.run_commands == [write, "train captioned/1", "train captioned/2"]
+    written = "evaluate captioned/captions-train.json"
+    done = carry_out([first, second], meanwhile, tmp_path)
+    assert done == ([], [written, "train captioned/1", "train captioned/2"])
 
     shutil.rmtree(second.folder)
     for run in writers:
         (run.folder / "best.ckpt").write_text("trained again")
-        for beam in run.scoring.decodings:
-            result = {**written(beam), "checkpoint_sha256": hash_of(run)}
-            run.scoring.result_file(beam).write_text(json.dumps(result))
-    commands = RecordedCommands(tmp_path, meanwhile)
-    assert errors_of([second], commands, config) == []
-    assert commands.run_commands == [write, "train captioned/2"]
+        for beam in run.decodings:
+            write(result(checkpoint_sha256=hash_of(run)), run.result_file(beam))
+    assert carry_out([second], meanwhile, tmp_path) == ([], [written, "train captioned/2"])
 
 
 HOLDS = """
@@ -140,23 +129,37 @@ def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: 
     runs = made("recipes=soft")
     for run in runs:
         finish(run)
+    ensembles = make_ensembles(TABLE, runs, tmp_path)
     with another_worker(tmp_path / "soft_ensemble/1-2.lock"):
-        assert errors_of(runs, RecordedCommands(tmp_path), ensembles=True) == []
+        assert carry_out(ensembles, print, tmp_path) == ([], [])
     assert "soft_ensemble is being processed by another worker" in capsys.readouterr().out
-
-    commands = RecordedCommands(tmp_path)
-    [fault] = errors_of(runs, commands, ensembles=True)
-    assert commands.run_commands == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
-    assert fault.startswith("soft_ensemble: ")  # there is no result, since nothing was run
+    assert carry_out(ensembles, print, tmp_path)[1] == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
 
 
 def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: Path):
-    runs = made("recipes=soft", "seeds=[1,2,3]")
-    for run in runs[:2]:
+    for run in made("recipes=soft", "seeds=[1,2]"):
         finish(run)
-    commands = RecordedCommands(tmp_path)
-    assert errors_of(runs, commands, configured("seeds=[1,2,3]"), ensembles=True) == []
-    assert commands.run_commands == []
+
+    def ensembles(*settings: str) -> list[TableRun]:
+        config = configured(*settings)
+        runs = make_runs(TABLE, config, tmp_path)
+        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).make_ensembles()
+
+    assert ensembles("recipes=soft", "seeds=[1,2,3]") == []
+    assert [run.title for run in ensembles("recipes=[]", "seeds=[1,2,3]")] == ["soft_ensemble"]
+
+
+def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Path):
+    for run in made("recipes=[soft,hard]", "seeds=[1]"):
+        finish(run)
+
+    def finished(*settings: str) -> list[str]:
+        config = configured(*settings)
+        runs = make_runs(TABLE, config, tmp_path)
+        return [run.title for run in Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).finished_runs()]
+
+    assert finished("recipes=[]") == ["soft, seed 1", "hard, seed 1"]
+    assert finished("recipes=[]", "settings=[trainer.max_epochs=3]") == []
 
 
 PATIENT = """#!/bin/sh

@@ -31,7 +31,7 @@ from showattendtell.training.callbacks import CURVE, best_of, is_logged, metrics
 from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
-from showattendtell.types import Example
+from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.heatmaps import heatmap_figure
 from showattendtell.visualization.rendering import Drawing
@@ -140,7 +140,9 @@ def caption_panels(
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
             words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
-            drawing = Drawing(photograph, words, maps, gates, boxes.scaled(width, height), text)
+            parts, log_probs = module.vocabulary.tokenizer.parts(words), best.log_probs.float().cpu().numpy()
+            caption = CaptionOutput(best.tokens, log_probs, maps, gates, tuple(words), parts=parts)
+            drawing = Drawing(photograph, caption, boxes.scaled(width, height))
             content = encode(heatmap_figure(drawing, dpi=PICTURE_DPI))
             picture = Image.open(BytesIO(content)).convert("RGB")
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)

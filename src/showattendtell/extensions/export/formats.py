@@ -4,15 +4,18 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
 from rich.console import Console
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
@@ -21,7 +24,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import Graph
 from showattendtell.runtime.files import sha256
-from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
+from showattendtell.runtime.tracing import lacks_onnx, quietly, reason_of, to_onnx, traced
 
 CARD = "captioner.json"
 
@@ -64,12 +67,6 @@ def _write_onnx(program: ExportedProgram, graph: Graph) -> bytes:
     return content
 
 
-def _read_onnx(path: Path) -> Run:
-    session = open_session(path)
-    names = [entry.name for entry in session.get_inputs()]
-    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
-
-
 def _write_program(program: ExportedProgram, graph: Graph) -> bytes:
     """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialize."""
     for part in program.graph_module.modules():
@@ -105,7 +102,7 @@ def _read_package(path: Path) -> Run:
 
 
 FORMATS: Mapping[FormatName, Format] = {
-    "onnx": Format("onnx", "onnxruntime", _write_onnx, _read_onnx),
+    "onnx": Format("onnx", "onnxruntime", _write_onnx, run_onnx.open_graph),
     "torch": Format("pt2", "torch.export", _write_program, _read_program),
     "aoti": Format("pt2", "AOTInductor", _write_package, _read_package),
 }
@@ -147,16 +144,18 @@ def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[s
 
 def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
     """Return names, shapes and types of inputs and outputs; a word in a shape is a dynamic dimension."""
+
+    def describe(axes: Mapping[str, str], tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "shape": [rows, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
+            for (name, rows), tensor in zip(axes.items(), tensors, strict=True)
+        ]
+
     results = tree_leaves(program.module()(*graph.example))
-    inputs = zip(graph.inputs, graph.example, graph.inputs.values(), strict=True)
-    outputs = zip(graph.outputs, results, [graph.rows] * len(results), strict=True)
-    described: dict[str, Any] = {}
-    for kind, entries in (("inputs", inputs), ("outputs", outputs)):
-        described[kind] = []
-        for name, tensor, rows in entries:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            described[kind].append({"name": name, "shape": [rows, *tensor.shape[1:]], "type": dtype})
-    return described
+    return {
+        "inputs": describe(graph.inputs, graph.example),
+        "outputs": describe(dict.fromkeys(graph.outputs, graph.rows), results),
+    }
 
 
 def write_formats(
@@ -259,7 +258,7 @@ def _quantize(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Pat
         quantize_static(
             prepared,
             after,
-            _reader(pixels),
+            SimpleNamespace(get_next=partial(next, ({"pixels": image} for image in pixels), None)),
             op_types_to_quantize=list(CONVOLUTIONAL),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
@@ -269,16 +268,3 @@ def _quantize(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Pat
         # weights have 7 bits: with 8, processors without VNNI add two products in 16 bits, which overflow
         quantize_dynamic(prepared, after, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     return after.read_bytes()
-
-
-def _reader(pixels: Sequence[ndarray]) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self._rest: Iterator[ndarray] = iter(pixels)
-
-        def get_next(self) -> dict[str, ndarray] | None:
-            return next(({"pixels": image} for image in self._rest), None)
-
-    return Reader()

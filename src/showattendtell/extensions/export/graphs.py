@@ -5,7 +5,7 @@ for, and ignores strides.
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -143,35 +143,35 @@ class GreedyGraph(nn.Module):
         """
         regions = self.encode(pixels)
         keys, hidden, cell = self.begin(regions)
-        words = torch.full((regions.shape[0],), START)
+        images, num_regions = regions.shape[:2]
+        shape, words = (images, self.max_length), torch.full((images,), START)
         if language is not None:
             output = self.step.compute(regions, keys, DecoderState(hidden, cell), words)
             words, hidden, cell = language, output.hidden, output.cell
+        first = GreedyState(
+            torch.zeros((), dtype=torch.long),
+            words,
+            torch.full(shape, PAD),
+            regions.new_zeros(images),
+            regions.new_zeros(*shape, num_regions),
+            regions.new_zeros(shape),
+            hidden,
+            cell,
+        )
 
         def is_open(*values: Tensor) -> Tensor:
             state = GreedyState(*values)
             return (state.number < self.max_length) & (state.words != EOS).any()
 
         def step(*values: Tensor) -> tuple[Tensor, ...]:
-            state = GreedyState(*values)
-            return tuple(
-                self._append(
-                    state, self.step.compute(regions, keys, DecoderState(state.hidden, state.cell), state.words)
-                )
-            )
+            return tuple(self._append(GreedyState(*values), regions, keys))
 
-        done = GreedyState(*while_loop(is_open, step, tuple(self._first(regions, words, hidden, cell))))
+        done = GreedyState(*while_loop(is_open, step, tuple(first)))
         return done.tokens, done.log_prob, done.attention, done.gates
 
-    def _first(self, regions: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
-        images, num_regions = regions.shape[:2]
-        shape = (images, self.max_length)
-        number, log_prob = torch.zeros((), dtype=torch.long), regions.new_zeros(images)
-        attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
-        return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
-
-    def _append(self, state: GreedyState, output: ExportedStep) -> GreedyState:
+    def _append(self, state: GreedyState, regions: Tensor, keys: Tensor) -> GreedyState:
         """Append the likeliest words; captions that have ended stay unchanged."""
+        output = self.step.compute(regions, keys, DecoderState(state.hidden, state.cell), state.words)
         is_open = state.words != EOS
         best, words = output.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
         is_current = (torch.arange(self.max_length) == state.number) & is_open.unsqueeze(1)  # (B, T)
@@ -197,11 +197,16 @@ class Graph(NamedTuple):
         rows: name of the outputs' first dimension.
     """
 
-    module: nn.Module
+    module: Any
     example: tuple[Tensor, ...]
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     rows: str
+
+    @classmethod
+    def of_images(cls, module: nn.Module, inputs: Mapping[str, Tensor], *outputs: str) -> "Graph":
+        """Return a graph whose inputs and outputs all have a row per image."""
+        return cls(module, tuple(inputs.values()), dict.fromkeys(inputs, "images"), outputs, "images")
 
 
 @torch.no_grad()
@@ -225,30 +230,22 @@ def graphs_of(
     if not isinstance(cache.keys, AdditiveKeys | Tensor):
         raise UserError(f"{type(attention).__name__} keeps keys that are not tensors; only tensors can be exported")
     keys, hidden, cell = begin(regions)
-    step, image_index = StepGraph(model.captioner, cache), torch.tensor([0, 0, 1])
-    step_inputs = (
-        regions,
-        keys,
-        image_index,
-        hidden[image_index],
-        cell[image_index],
-        torch.full_like(image_index, START),
-    )
-    images = dict.fromkeys(("regions", "keys"), "images")
-    rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
-    captions = ("tokens", "log_prob", "attention", "gates")
-    num_languages = len(model.vocabulary.languages)
-    greedy = GreedyGraph(encode, begin, step, max_length, num_languages)
-    greedy_inputs = (pixels_example, torch.full((2,), len(SPECIAL))) if num_languages else (pixels_example,)
-    greedy_axes = dict.fromkeys(("pixels", "language") if num_languages else ("pixels",), "images")
+    image_index = torch.tensor([0, 0, 1])
+    last = (image_index, hidden[image_index], cell[image_index], torch.full_like(image_index, START))
+    axes = {"regions": "images", "keys": "images"}
+    axes |= dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
+    outputs = ("log_probs", "attention", "gates", "next_hidden", "next_cell")
+    step = Graph(StepGraph(model.captioner, cache), (regions, keys, *last), axes, outputs, "captions")
+    greedy_inputs, num_languages = {"pixels": pixels_example}, len(model.vocabulary.languages)
+    if num_languages:
+        greedy_inputs["language"] = torch.full((2,), len(SPECIAL))
+    greedy = GreedyGraph(encode, begin, step.module, max_length, num_languages)
     graphs = {
-        "encode": Graph(encode, (pixels_example,), {"pixels": "images"}, ("regions",), "images"),
-        "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
-        "step": Graph(
-            step, step_inputs, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"
-        ),
-        "greedy": Graph(greedy, greedy_inputs, greedy_axes, captions, "images"),
+        "encode": Graph.of_images(encode, {"pixels": pixels_example}, "regions"),
+        "begin": Graph.of_images(begin, {"regions": regions}, "keys", "hidden", "cell"),
+        "step": step,
+        "greedy": Graph.of_images(greedy, greedy_inputs, "tokens", "log_prob", "attention", "gates"),
     }
     if calibration is not None:
-        graphs["unlikeness"] = Graph(calibration, (regions,), {"regions": "images"}, ("unlikeness",), "images")
+        graphs["unlikeness"] = Graph.of_images(calibration, {"regions": regions}, "unlikeness")
     return graphs

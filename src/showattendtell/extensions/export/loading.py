@@ -1,6 +1,5 @@
 """What is exported: checkpoints with their graphs, and the photographs that they are checked and quantized on."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +61,13 @@ class ExportConfig:
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
     formats: Annotated[Sequence[Literal["onnx", "torch", "aoti", "web", "wheel"]], Field(min_length=1)]
     package: Text | None
-    precision: Literal["float32", "float16", "int8"]
+    precision: Precision
     split: Split | None
     images: Texts | None
     output: Text | None
     onnxruntime_web: Text | None
     webgpu: bool
-    pixels: Literal["uint8", "float32"]
+    pixels: Pixels
     max_length: PositiveInt
 
 
@@ -81,18 +80,9 @@ class ExportModel(NamedTuple):
     graphs: dict[str, Graph]
     metadata: dict[str, Any]
 
-    @property
-    def side(self) -> int:
-        """Side of what the encoder sees, in pixels."""
-        return self.module.encoder.preprocessing.crop
-
     def preprocess(self, path: str) -> ndarray:
         """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
-        pixels: ndarray = self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
-        return pixels
-
-    def preprocess_all(self, paths: Sequence[str]) -> list[ndarray]:
-        return [self.preprocess(path) for path in paths]
+        return self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
 
 
 def load_models(config: Config) -> list[ExportModel]:
@@ -104,26 +94,18 @@ def load_models(config: Config) -> list[ExportModel]:
     groups = checkpoint_groups(config)
     if len(groups) > 1 and "web" not in config.formats:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
-    return [_load(config, name, *group) for name, group in zip(model_names(config), groups, strict=True)]
-
-
-def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
-    module, trained, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
-    module.encoder.check_reads_pixels()
-    graphs = graphs_of(module, config.pixels, config.max_length, calibration)
-    if config.precision != "float32":
-        del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
-    if "web" in config.formats and module.captioner.attention.samples:
-        # the step of hard attention in its other mode, which a page lets its readers choose
-        other = copy.deepcopy(module)
-        is_argmax = module.captioner.attention.inference_mode == "argmax"
-        mode: Literal["argmax", "expectation"] = "expectation" if is_argmax else "argmax"
-        other.captioner.attention.inference_mode = mode
-        graphs[f"step_{mode}"] = graphs_of(other, config.pixels, config.max_length)["step"]
-    path = find_model(checkpoint)
-    weights = path / WEIGHTS if path.is_dir() else path
-    card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
-    return ExportModel(name, module, trained, graphs, card)
+    models = []
+    for name, [checkpoint] in zip(model_names(config), groups, strict=True):
+        module, trained, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+        module.encoder.check_reads_pixels()
+        graphs = graphs_of(module, config.pixels, config.max_length, calibration)
+        if config.precision != "float32":
+            del graphs["greedy"]  # its loop is a graph of its own, which is not quantized
+        path = find_model(checkpoint)
+        weights = path / WEIGHTS if path.is_dir() else path
+        card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
+        models.append(ExportModel(name, module, trained, graphs, card))
+    return models
 
 
 def metadata_of(
@@ -135,23 +117,20 @@ def metadata_of(
     precision: Precision = "float32",
 ) -> dict[str, Any]:
     """Return the description of the model as plain data; graphs and files are added when they are written."""
-    preprocessing = model.encoder.preprocessing
     card: dict[str, Any] = {
         "format": 1,
         "version": __version__,
         "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
-        "vocabulary": list(model.vocabulary.words),
+        "vocabulary": model.vocabulary.words,
         "detokenizer": model.vocabulary.tokenizer.joining(),
         "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
-        "suppressed_tokens": list(SUPPRESSED_TOKENS),
+        "suppressed_tokens": SUPPRESSED_TOKENS,
         "precision": precision,
         "max_length": max_length,
-        "grid": list(model.encoder.grid),
+        "grid": model.encoder.grid,
         "preprocessing": {
-            **preprocessing._asdict(),
-            "mean": list(preprocessing.mean),
-            "std": list(preprocessing.std),
+            **model.encoder.preprocessing._asdict(),
             "longest": MAX_ASPECT_RATIO,
             "pixels": pixels,
         },
@@ -168,8 +147,7 @@ def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
         return None
     settings = reading_settings(model.config, dataset=config.dataset)
     raise_errors(validate(settings))
-    dataset: Dataset = build(settings.dataset)
-    return dataset
+    return build(settings.dataset)
 
 
 def quantization_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:

@@ -31,12 +31,14 @@ Card = Mapping[str, Any]
 
 
 class OnnxCaption(NamedTuple):
-    """Token ids including `<eos>`, log p of the caption, alpha (T, L) and beta (T,)."""
+    """Token ids including `<eos>`, log p of the caption, alpha (T, L), beta (T,) and the sum of the tokens' calibrated
+    log p, which is log p itself if the model is not calibrated."""
 
     tokens: list[int]
     log_prob: float
     attention: ndarray
     gates: ndarray
+    calibrated: float = 0.0
 
 
 class CaptionedPhotograph(NamedTuple):
@@ -74,8 +76,7 @@ def read(path: str | Path) -> Image.Image:
                 photograph.draft(None, (max(1, photograph.width // 2), max(1, photograph.height // 2)))
             most = MEGAPIXELS // 4 if photograph.mode.startswith(("I", "F")) else MEGAPIXELS  # of 32 bits or more
             if photograph.width * photograph.height > most * 1_000_000:
-                pixels = f"{photograph.width} x {photograph.height} pixels"
-                raise ValueError(f"{path} has {pixels}; give a copy of at most {most} million pixels")
+                raise Image.DecompressionBombError
             photograph.load()
             return photograph
     except Image.DecompressionBombError:
@@ -84,19 +85,22 @@ def read(path: str | Path) -> Image.Image:
         raise ValueError(f"{path} cannot be read ({error}); give a {', '.join(formats)} file") from None
 
 
+def open_graph(path: Path) -> Callable[..., list[ndarray]]:
+    """Return an ONNX graph as a function from arrays to arrays."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3  # errors only
+    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+
+
 @cache
 def load(folder: Path) -> tuple[Card, Graphs]:
     """Load captioner.json and the graphs of an export folder."""
-    import onnxruntime
-
     card = json.loads((folder / "captioner.json").read_text(encoding="utf-8"))
-
-    def opened(name: str) -> Callable[..., list[ndarray]]:
-        session = onnxruntime.InferenceSession(folder / "onnx" / f"{name}.onnx", providers=["CPUExecutionProvider"])
-        names = [entry.name for entry in session.get_inputs()]
-        return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
-
-    return card, {name: opened(name) for name in card["graphs"]}
+    return card, {name: open_graph(folder / "onnx" / f"{name}.onnx") for name in card["graphs"]}
 
 
 def preprocess(photograph: Image.Image, card: Card) -> ndarray:
@@ -151,11 +155,13 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
 def language_token(card: Card, language: str | None) -> int | None:
     """Return the token of a language, by default the first; None for a model of one language."""
     languages = card.get("languages", {})
-    if language and language not in languages:
+    if language is None:
+        return next(iter(languages.values()), None)
+    if language not in languages:
         raise ValueError(
             f"the model does not write the language '{language}'; available: {', '.join(languages) or 'none'}"
         )
-    return languages[language or next(iter(languages))] if languages else None
+    return languages[language]
 
 
 def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
@@ -163,9 +169,8 @@ def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCapti
     captions, token = [], language_token(card, None)
     languages = [] if token is None else [np.full(len(pixels), token, np.int64)]
     for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card), *languages), strict=True):
-        words = tokens.tolist()
-        length = words.index(card["special"]["eos"]) + 1 if card["special"]["eos"] in words else len(words)
-        captions.append(OnnxCaption(words[:length], float(log_prob), attention[:length], gates[:length]))
+        length = np.count_nonzero(tokens != card["special"]["pad"])
+        captions.append(OnnxCaption(tokens[:length].tolist(), float(log_prob), attention[:length], gates[:length]))
     return captions
 
 
@@ -186,26 +191,33 @@ def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> On
     """Beam search for the likeliest caption of an image that was `started`, with `beam` open captions. A caption that
     ends is replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
     regions, keys, hidden, cell, first = started
+    eos, suppressed = card["special"]["eos"], [*card["suppressed_tokens"], *card.get("languages", {}).values()]
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
-    suppressed = [*card["suppressed_tokens"], *card.get("languages", {}).values()]
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        continued = _continue(open_captions, log_probs, suppressed, 2 * beam)
-        threshold = -np.inf if ended is None else ended.log_prob
-        for score, parent, word in continued[:beam]:
-            if word == card["special"]["eos"] and score > threshold:
-                ended, threshold = _append(open_captions[parent], score, word, attention[parent], gates[parent]), score
-        continuing = [candidate for candidate in continued if candidate[2] != card["special"]["eos"]][:beam]
-        continuing = [candidate for candidate in continuing if candidate[0] > threshold]
-        if not continuing:
+        calibrated = _calibrate(log_probs, card)
+        log_probs[:, suppressed] = -np.inf
+        scores = np.array([[caption.log_prob] for caption in open_captions], np.float32) + log_probs
+        likeliest = np.argpartition(-scores, min(2 * beam, scores.size) - 1, axis=None)[: 2 * beam]
+        likeliest = likeliest[np.argsort(-scores.ravel()[likeliest], kind="stable")]
+        extended = []
+        for parent, word in zip(*map(np.ndarray.tolist, np.unravel_index(likeliest, scores.shape)), strict=True):
+            tokens, _, maps, betas, before = open_captions[parent]
+            maps, betas = np.vstack([maps, attention[parent]]), np.append(betas, gates[parent])
+            score, total = float(scores[parent, word]), before + float(calibrated[parent, word])
+            extended.append((parent, OnnxCaption([*tokens, word], score, maps, betas, total)))
+        for _, caption in extended[:beam]:
+            if caption.tokens[-1] == eos and (ended is None or caption.log_prob > ended.log_prob):
+                ended = caption
+        going = [(parent, caption) for parent, caption in extended if caption.tokens[-1] != eos][:beam]
+        going = [one for one in going if ended is None or one[1].log_prob > ended.log_prob]
+        if not going:
             break
-        _, parents, words = map(list, zip(*continuing, strict=True))
-        open_captions = [
-            _append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in continuing
-        ]
+        parents, open_captions = map(list, zip(*going, strict=True))
+        words = [caption.tokens[-1] for caption in open_captions]
     return ended or open_captions[0]
 
 
@@ -214,45 +226,23 @@ def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption)
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    regions, keys, hidden, cell, first = started
-    image_index, total = np.zeros(1, np.int64), 0.0
-    for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
-        tokens = np.array([last], np.int64)
-        log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, tokens)
-        total += float(_calibrate(log_probs[0], card)[word])
     unsure = False
     if "calibration" in card:
-        [unlikeness] = graphs["unlikeness"](regions)
+        [unlikeness] = graphs["unlikeness"](started[0])
         unsure = bool(unlikeness[0] > card["calibration"]["threshold"])
-    return float(np.exp(total / max(1, len(caption.tokens)))), unsure
+    return float(np.exp(caption.calibrated / max(1, len(caption.tokens)))), unsure
 
 
 def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
-    """Return log p (V,) of a calibrated model: see `Calibration` of the package."""
+    """Return a copy of log p (B, V), calibrated if the model is: see `Calibration` of the package."""
     if "calibration" not in card:
-        return log_probs
+        return log_probs.copy()
     offset, slope, epsilon = card["calibration"]["scaling"]
-    entropy = -(np.exp(log_probs) * log_probs).sum()
+    entropy = -(np.exp(log_probs) * log_probs).sum(axis=1, keepdims=True)
     scaled = log_probs / np.exp(offset + slope * entropy)
-    exponentials = np.exp(scaled - scaled.max())
-    return np.log((1 - epsilon) * exponentials / exponentials.sum() + epsilon / len(log_probs))
-
-
-def _continue(
-    captions: list[OnnxCaption], log_probs: ndarray, never: list[int], number: int
-) -> list[tuple[float, int, int]]:
-    """Return the likeliest continuations, best first: log p, index of the continued caption, next word."""
-    log_probs[:, never] = -np.inf
-    scores = (np.array([[caption.log_prob] for caption in captions], np.float32) + log_probs).ravel()
-    best = np.argpartition(-scores, number)[:number] if number < len(scores) else np.arange(len(scores))
-    best = best[np.argsort(-scores[best], kind="stable")]
-    return [(float(scores[n]), int(n) // log_probs.shape[1], int(n) % log_probs.shape[1]) for n in best]
-
-
-def _append(caption: OnnxCaption, score: float, word: int, attention: ndarray, gate: float) -> OnnxCaption:
-    return OnnxCaption(
-        [*caption.tokens, word], score, np.concatenate([caption.attention, [attention]]), np.append(caption.gates, gate)
-    )
+    exponentials = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    shares = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return np.log((1 - epsilon) * shares + epsilon / log_probs.shape[1])
 
 
 def words_of(caption: OnnxCaption, card: Card) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home, sha256
 from showattendtell.visualization.pages import EVEN, UNSURE
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, UNGATED, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, UNGATED, fill
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNTIME = "onnxruntime-web"
@@ -29,7 +29,7 @@ GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.a
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")
 MEGABYTES = 32
 MAX_BEAM_SIZE = 10
-OTHER_STEPS = {"step_argmax", "step_expectation"}
+FILES = ("index.html", "style.css", "web.js", "worker.js", "captioner.js", "icon.svg", "manifest.webmanifest")
 
 
 class WebModel(NamedTuple):
@@ -77,37 +77,23 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     folder.mkdir()
     _extract(archive, folder / "onnxruntime", webgpu)
     described = [_write_model(folder, i, model) for i, model in enumerate(models)]
-    shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
+    shutil.copytree(EXAMPLES, folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
-    about = [
-        {
-            "name": model.name,
-            "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
-            "languages": list(model.metadata["languages"]),
-        }
-        for model in models
-    ]
-    overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
-    page = {"overview": overview, "note": note, "beams": MAX_BEAM_SIZE, "gated": [True, False], "examples": EXAMPLES}
-    texts = {
-        "index.html": fill(TEMPLATES / "web.html", bytes=total, **page),
-        "style.css": fill("style.css"),
-        "web.js": fill(
-            TEMPLATES / "web.js",
-            models=described,
-            bytes=total,
-            darkest=DARKEST,
-            unsure=UNSURE,
-            even=EVEN,
-            ungated=UNGATED,
-        ),
-        "worker.js": fill(TEMPLATES / "worker.js", webgpu=webgpu),
-        **{name: fill(TEMPLATES / name) for name in ("captioner.js", "icon.svg")},
-        "manifest.webmanifest": json.dumps(_manifest(models[0].name), indent=1),
+    content = {
+        "overview": {"models": described, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}},
+        "note": note,
+        "beams": MAX_BEAM_SIZE,
+        "gated": [True, False],
+        "bytes": total,
+        "darkest": DARKEST,
+        "unsure": UNSURE,
+        "even": EVEN,
+        "ungated": UNGATED,
+        "webgpu": webgpu,
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for name in FILES:
+        (folder / name).write_text(fill(TEMPLATES / name, **content), encoding="utf-8")
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     version = hashlib.sha256("".join(sha256(folder / name) for name in names).encode()).hexdigest()[:16]
     script = fill(TEMPLATES / "service_worker.js", files=["./", *names], version=version)
@@ -128,14 +114,14 @@ def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     for name, content in model.graphs.items():
         (model_folder / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
     (model_folder / "captioner.json").write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
-    preprocessing = model.metadata["preprocessing"]
     return {
         "name": model.name,
         "folder": model_folder.relative_to(folder).as_posix(),
-        "files": {name: f"{name}.onnx.gz" for name in model.graphs},
+        "graphs": list(model.graphs),
+        "languages": list(model.metadata["languages"]),
+        "hard_attention": False,  # the mode is that of the export
         "grid": model.metadata["grid"],
-        "squash": preprocessing["crop_mode"] == "squash",
-        "share": preprocessing["crop"] / preprocessing["resize"],
+        "preprocessing": model.metadata["preprocessing"],
     }
 
 
@@ -150,21 +136,7 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
             assert member
             content = member.read()
             if name.endswith(".wasm"):
-                (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
-            else:
-                (folder / name).write_bytes(content)
+                name, content = f"{name}.gz", gzip.compress(content, mtime=0)
+            (folder / name).write_bytes(content)
     for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
-
-
-def _manifest(name: str) -> dict[str, Any]:
-    return {
-        "name": "Describe a photograph",
-        "short_name": "Describe",
-        "description": f"Captions photographs with {name}, on this device.",
-        "start_url": "./",
-        "display": "standalone",
-        "background_color": "#f4f3f0",
-        "theme_color": "#f4f3f0",
-        "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}],
-    }

@@ -204,31 +204,26 @@ class RegionTable(NamedTuple):
         return cls(scores.sub_(scores.amax(dim=2, keepdim=True)).exp_().clamp_min_(torch.finfo(scores.dtype).tiny))
 
     def log_probs(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None = None) -> Tensor:
-        """Return log p(v) (B, V) from the scores without a region, s (B, V), which are overwritten, and log alpha
-        (B, L).
+        """Return log p(v) (B, V) from the scores without a region, s (B, V), and log alpha (B, L).
 
         Args:
             grid: the captions of each image; by default all are of one image.
         """
-        scores = scores.sub_(scores.amax(dim=1, keepdim=True))
-        weights, exp_words = log_weights.exp(), scores.exp()
+        scores = scores - scores.amax(dim=1, keepdim=True)
         if grid is not None:
-            weights, exp_words = (x[grid.rows].view(len(self.exp_scores), -1, x.shape[1]) for x in (weights, exp_words))
-        z = (exp_words.to(self.exp_scores.dtype) @ self.exp_scores.mT).to(scores.dtype)  # (I, K, L), or (1, B, L)
+            scores, log_weights = scores[grid.rows], log_weights[grid.rows]
+        scores, log_weights = (x.view(len(self.exp_scores), -1, x.shape[1]) for x in (scores, log_weights))
+        z = (scores.exp().to(self.exp_scores.dtype) @ self.exp_scores.mT).to(scores.dtype)  # (I, K, L)
         if bool((z < SMALLEST).any()):
-            return self._from_scores(scores, log_weights, grid)
-        ratios = (weights / z).to(self.exp_scores.dtype)
-        added = _log((ratios @ self.exp_scores).to(scores.dtype)).flatten(0, 1)
-        return scores.add_(added if grid is None else added[grid.positions])
-
-    def _from_scores(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None) -> Tensor:
-        """Return what `log_probs` does from the scores of one caption after the other."""
-        columns = 1 if grid is None else len(grid.rows) // len(self.exp_scores)
-        images = [0] * len(scores) if grid is None else (grid.positions // columns).tolist()
-        for row, image in enumerate(images):
-            log_p = (scores[row] + self.exp_scores[image].to(scores.dtype).log()).log_softmax(dim=1)  # (L, V)
-            scores[row] = (log_p + log_weights[row].unsqueeze(1)).logsumexp(dim=0)
-        return scores
+            log_regions = self.exp_scores.to(scores.dtype).log()
+            for s, log_alpha, r in zip(scores, log_weights, log_regions, strict=True):
+                by_region = (s.unsqueeze(1) + r).log_softmax(dim=2)  # (K, L, V)
+                s.copy_((by_region + log_alpha.unsqueeze(2)).logsumexp(dim=1))
+        else:
+            ratios = (log_weights.exp() / z).to(self.exp_scores.dtype)
+            scores = scores + _log((ratios @ self.exp_scores).to(scores.dtype))
+        log_p = scores.flatten(0, 1)
+        return log_p if grid is None else log_p[grid.positions]
 
 
 class _Mixture(torch.autograd.Function):

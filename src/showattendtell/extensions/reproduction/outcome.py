@@ -7,13 +7,13 @@ import numpy as np
 
 from showattendtell.data.formats import read_all
 from showattendtell.extensions.reproduction.runs import TableRun
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, title_of
 from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, compare, draw_copies, resample
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
-from showattendtell.visualization.result_files import Result, read_result
+from showattendtell.visualization.result_files import Result
 from showattendtell.visualization.tables import (
     DIGITS,
     FORMATS,
@@ -36,11 +36,9 @@ METRICS = ("bleu", "meteor", "rouge_l", "cider")
 RESAMPLES, SEED = 1000, 1
 
 
-def make_table(
-    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan], notes: Sequence[str]
-) -> ResultsTable | None:
-    """Return the figures of the finished runs next to the paper's rows; None if no run is finished."""
-    series = list(_series(table, runs, ensembles))
+def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequence[str]) -> ResultsTable | None:
+    """Return the figures of finished runs and ensembles next to the paper's rows; None without runs."""
+    series = list(_series(table, runs))
     rows = [row for _, _, row in series]
     results = [result for row in rows for result in row.results]
     if not rows:
@@ -78,29 +76,23 @@ def make_table(
     return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
 
 
-def _series(
-    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan]
-) -> Iterator[tuple[str, int | str, TableRow]]:
-    """Yield a row for each recipe, over its finished seeds, and each finished ensemble, with each decoding."""
-    for recipe in dict.fromkeys(run.recipe for run in runs):
-        finished = [run for run in runs if run.recipe == recipe and run.is_finished]
+def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> Iterator[tuple[str, int | str, TableRow]]:
+    """Yield a row for each recipe, over its seeds, and each ensemble, with each decoding."""
+    for name in (*table.recipes, *table.ensembles):
+        finished = [run for run in runs if run.recipe == name]
         for decoding in table.decodings if finished else ():
-            yield recipe, decoding, _row(recipe, decoding, tuple(_read(run, decoding) for run in finished))
-    for name, ensemble in ensembles.items():
-        for decoding in table.decodings if ensemble.is_finished else ():
-            yield name, decoding, _row(name, decoding, (read_result(ensemble.result_file(decoding)),))
-
-
-def _row(name: str, decoding: int | str, results: tuple[Result, ...]) -> TableRow:
-    figures = [result.figures for result in results]
-    return TableRow(f"{name}, {title_of(decoding)}", mean_scores(figures, COLUMNS), results)
+            results = tuple(_read(run, decoding) for run in finished)
+            figures = mean_scores([result.figures for result in results], COLUMNS)
+            yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", figures, results)
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
-    """Return a run's result; its training time includes the earlier stages."""
-    result = read_result(run.scoring.result_file(decoding))
-    minutes = 0.0 if run.is_mean else result.figures.get(TIME)
-    if not run.minutes_before or minutes is None:
+    """Return a run's result; its training time includes the earlier stages. Averaging takes none, and that of an
+    ensemble is left out."""
+    result = run.result(decoding)
+    assert result
+    minutes = result.figures.get(TIME) if run.config else 0.0
+    if run.seed is None or minutes is None:
         return result
     return result._replace(figures={**result.figures, TIME: minutes + run.minutes_before})
 

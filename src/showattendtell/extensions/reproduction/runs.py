@@ -1,240 +1,256 @@
-"""The runs of a table: the training settings of each, and its progress."""
+"""The runs of a table: the training settings of each, its progress, and its test results."""
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import as_value
-from showattendtell.config.compose import (
-    compose,
-    find_differences,
-    plain_settings,
-    to_plain,
-)
+from showattendtell.config.compose import compose, find_differences, plain_settings, to_plain
 from showattendtell.config.entry_point import HYDRA, config_dirs
 from showattendtell.config.trust import read_settings
-from showattendtell.config.validation import raise_errors
-from showattendtell.data.parsing import read_text
-from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.errors import UserError, listed
 from showattendtell.extensions.reproduction.tables import (
     PaperTableConfig,
-    ScoringPlan,
+    RecipeConfig,
+    as_list,
+    check_recipe,
     check_table,
-    sha256_of,
-    with_runs_before,
+    title_of,
 )
-from showattendtell.runtime.files import BEST, LAST, PREVIOUS, read_times
+from showattendtell.runtime.files import BEST, read_times, sha256
 from showattendtell.settings import may_differ
+from showattendtell.visualization.result_files import Result, read_result
 
-BEGINNING = "init_from.sha256"
-"""File with the SHA-256 of the weights that a second stage was initialized from, or that a mean was averaged from."""
+BOXED = "pointing_game"
+"""The figure that a result has if the data set has ground-truth boxes."""
 
-OTHER_RUNS = ("init_from", "distillation.teacher", "distillation.captions")
-"""Settings with paths to the weights of other runs of the table, whose folder may be moved."""
+CAPTIONS = "captions-train.json"
+"""File in a recipe's folder with the captions of an ensemble for the training images."""
 
-OWN = {
-    "seed": ", and choose seeds by seeds=[1]",
-    "init_from": "",
-    "distillation.teacher": "",
-    "distillation.captions": "",
-    "resume": "",
-    "stages": "",
-}
-"""Settings of training that each run of a table sets itself, and what to do instead."""
+SET_BY_TABLE = ("seed", "init_from", "distillation.teacher", "distillation.captions", "resume", "stages")
+"""Settings of training that each run of a table sets itself."""
 
 
-class TableRun(NamedTuple):
-    """A recipe with a seed.
+@dataclass(frozen=True, eq=False)
+class TableRun:
+    """A recipe with a seed, or an ensemble of such runs.
 
     Attributes:
-        arguments: arguments of `train`, without those that set the output folder.
-        config: the training configuration that they compose.
-        scoring: the required test results of its best checkpoint.
-        dependencies: the runs whose best weights initialize a second stage, are averaged, or are teachers.
-        is_mean: whether the run averages those weights instead of training.
-        writers: the ensemble that captions the training images, if the run learns from its captions.
+        recipe: name of the recipe or the ensemble.
+        seed: None for an ensemble.
+        folder: folder of the results, and of the weights unless it is an ensemble.
+        decodings: decodings of the test images, with one result for each.
+        boxed: whether the results need attention scores, which use ground-truth boxes.
+        dependencies: the runs whose best weights it starts from, averages, or learns from.
+        arguments: arguments of `train`, without the output folder; none for averages and ensembles.
+        config: the training configuration of the recipe.
+        writers: the checkpoints whose ensemble captions the training images, if the run learns from its captions.
     """
 
     recipe: str
-    seed: int
+    seed: int | None
     folder: Path
-    arguments: tuple[str, ...]
-    config: DictConfig
-    scoring: ScoringPlan
-    dependencies: "tuple[TableRun, ...]" = ()
-    is_mean: bool = False
-    writers: ScoringPlan | None = None
+    decodings: Sequence[int | str]
+    boxed: bool
+    dependencies: "Sequence[TableRun]" = ()
+    arguments: tuple[str, ...] = ()
+    config: DictConfig | None = None
+    writers: Sequence[Path] = ()
 
     @property
     def title(self) -> str:
-        return self.scoring.title
+        return self.recipe if self.seed is None else f"{self.recipe}, seed {self.seed}"
 
     @property
-    def can_begin(self) -> bool:
+    def best(self) -> Path:
+        return self.folder / BEST
+
+    @property
+    def models(self) -> list[Path]:
+        """The checkpoints that are scored."""
+        return [run.best for run in self.dependencies] if self.seed is None else [self.best]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all runs before it are finished."""
         return all(run.is_finished for run in self.dependencies)
 
     @property
-    def is_begun(self) -> bool:
-        return any((self.folder / name).is_file() for name in (LAST, PREVIOUS))
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether all epochs are done; with early stopping and for a mean, only its results show that."""
-        return self.scoring.was_scored or (self.num_epochs is not None and self.epochs >= self.num_epochs)
-
-    @property
     def is_finished(self) -> bool:
-        return self.scoring.is_finished
+        return all(self.result(decoding) for decoding in self.decodings)
+
+    @property
+    def was_scored(self) -> bool:
+        """Whether any result belongs to the present weights, which means that training was complete."""
+        files = self.folder.glob("results-test-*.json")
+        return all(map(Path.is_file, self.models)) and any(current_result(file, self.models) for file in files)
+
+    @property
+    def seconds(self) -> list[float]:
+        """The seconds of each finished epoch."""
+        return read_times(self.folder)
 
     @property
     def minutes_before(self) -> float:
         """Training minutes of all stages before it, each counted once."""
-        return sum(sum(read_times(folder)) for folder in dict.fromkeys(self._folders_before())) / 60
+        return sum(sum(run.seconds) for run in dict.fromkeys(self._runs_before())) / 60
 
-    def _folders_before(self) -> Iterator[Path]:
+    def _runs_before(self) -> "Iterator[TableRun]":
         for run in self.dependencies:
-            yield from (*run._folders_before(), run.folder)
+            yield from (*run._runs_before(), run)
 
-    @property
-    def epochs(self) -> int:
-        """Number of finished epochs."""
-        return len(read_times(self.folder))
+    def result_file(self, decoding: int | str) -> Path:
+        return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
 
-    @property
-    def num_epochs(self) -> int | None:
-        """Maximum number of epochs; None without a limit."""
-        max_epochs = self.config.trainer.get("max_epochs")
-        return max_epochs if max_epochs and max_epochs > 0 else None
+    def result(self, decoding: int | str) -> Result | None:
+        """Return the result of the present weights; None if there is none, or if it lacks scores of attention."""
+        result = current_result(self.result_file(decoding), self.models)
+        return result if result and (not self.boxed or BOXED in result.figures) else None
+
+
+def current_result(file: Path, models: Sequence[Path]) -> Result | None:
+    """Return a result if it belongs to these checkpoints. One that was deleted is assumed to be the one that was
+    scored."""
+    if not file.is_file():
+        return None
+    result = _read(file, file.stat().st_mtime_ns)
+    if len(result.models) != len(models):
+        return None
+    for path, model in zip(models, result.models, strict=True):
+        if path.is_file() and _hash(path, path.stat().st_mtime_ns) != model.sha256:
+            return None
+    return result
+
+
+@cache
+def _read(file: Path, modified: int) -> Result:
+    return read_result(file)
+
+
+@cache
+def _hash(checkpoint: Path, modified: int) -> str:
+    return sha256(checkpoint)
 
 
 def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
-    """Return the runs that a command asks for, recipe by recipe.
+    """Return the runs of a table with its seeds and those of the command, each after those that it depends on.
 
-    A second stage comes after the runs that it depends on, which are added if necessary.
+    Recipes that do not accept the settings are left out, unless the command asks for them.
 
     Raises:
-        UserError: the table names what does not exist, `train` does not accept a setting, or a folder holds a run with
-            other settings.
+        UserError: the table names what does not exist, or `train` does not accept a setting.
     """
     check_table(table)
-    requested = table.recipes if config.recipes is None else config.recipes
-    names = [requested] if isinstance(requested, str) else list(requested)
-    for name in names:
-        if name not in table.recipes:
-            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    runs = _make_runs(table, config, folder, with_runs_before(table, names, config.seeds or table.seeds))
-    check_settings(runs)
-    return runs
-
-
-def finished_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
-    """Return all finished runs of the table with these settings, including those that the command does not ask for."""
-    return [run for run in _all_runs(table, config, folder) if run.is_finished and not find_other_settings(run)]
-
-
-def runs_with_other_settings(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[str]:
-    """Return a sentence for each existing run of the table with other settings."""
-    return [error for run in _all_runs(table, config, folder) for error in find_other_settings(run)]
-
-
-def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
-    """Return the runs of all recipes that accept the settings; raise `UserError` if none does."""
-    seeds = list(dict.fromkeys([*table.seeds, *(config.seeds or [])]))
-    runs: list[TableRun] = []
-    errors = []
-    for recipe in table.recipes:
-        try:
-            recipe_runs = _make_runs(table, config, folder, with_runs_before(table, [recipe], seeds))
-        except UserError as error:
-            errors.append(str(error))
-        else:
-            runs += [run for run in recipe_runs if run.recipe == recipe]
-    if len(errors) == len(table.recipes):
-        raise_errors(errors[:1])
-    return runs
-
-
-def _make_runs(
-    table: PaperTableConfig, config: DictConfig, folder: Path, seeds: Mapping[str, Sequence[int]]
-) -> list[TableRun]:
     common = [*config_dirs(), *given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
-    runs: dict[tuple[str, int], TableRun] = {}
-    for name in seeds:
-        recipe = table.recipes[name]
-        source = recipe
-        while source.average_of:  # a mean has the settings of its first part, as in its checkpoint
-            source = table.recipes[source.average_of[0]]
-        arguments = (*source.settings, *common)
-        settings = compose("train", arguments)
-        for seed in seeds[name]:
-            at = folder / name / str(seed)
-            scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
-            dependencies = tuple(runs[needed] for needed in table.runs_before(name, seed))
-            run_settings: dict[str, Any] = {"seed": seed}
-            if recipe.init_from:
-                run_settings["init_from"] = str(folder / recipe.init_from / str(seed) / BEST)
-            if recipe.teachers:
-                teachers = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
-                run_settings["distillation.teacher"] = teachers
-            writers = None
-            if recipe.captions_of:
-                models = [folder / other / str(each) / BEST for other in recipe.captions_of for each in table.seeds]
-                writers = ScoringPlan(f"captions for {name}", folder / name, tuple(models), (), boxed=False)
-                run_settings["distillation.captions"] = str(captions_file(writers))
-            run_config = copy.deepcopy(settings)
-            run_arguments = list(arguments)
-            for key, value in run_settings.items():
-                OmegaConf.update(run_config, key, value)
-                run_arguments.append(f"{key}={as_value(value if isinstance(value, list) else str(value))}")
-            is_mean = bool(recipe.average_of)
-            runs[name, seed] = TableRun(
-                name, seed, at, tuple(run_arguments), run_config, scoring, dependencies, is_mean, writers
+    runs: dict[str, dict[int, TableRun]] = {}
+    for name in _in_order(table):
+        recipe, settings = table.recipes[name], None
+        if recipe.settings:
+            try:
+                settings = compose("train", [*recipe.settings, *common])
+            except UserError:
+                if name == table.base or name in requested_recipes(table, config):
+                    raise
+                continue
+        if not runs.keys() >= {*recipe.needs, *recipe.captions_of}:
+            continue
+        writers = [runs[writer][seed] for writer in recipe.captions_of for seed in table.seeds]
+        runs[name] = {}
+        for seed in dict.fromkeys([*table.seeds, *(config.seeds or ())]):
+            parts = {part: runs[part][seed] for part in recipe.needs}
+            arguments: tuple[str, ...] = ()
+            if settings:
+                arguments = (*recipe.settings, *common, f"seed={seed}", *_inputs(recipe, parts, folder / name))
+            runs[name][seed] = TableRun(
+                name,
+                seed,
+                folder / name / str(seed),
+                table.decodings,
+                boxed,
+                list(dict.fromkeys([*parts.values(), *writers])),
+                arguments,
+                settings,
+                [run.best for run in writers],
             )
-    return list(runs.values())
+    return [run for runs_by_seed in runs.values() for run in runs_by_seed.values()]
 
 
-def captions_file(writers: ScoringPlan) -> Path:
-    """Return the file with the captions of an ensemble for the training images."""
-    return writers.folder / "captions-train.json"
+def _in_order(table: PaperTableConfig) -> list[str]:
+    """Return the recipes, each after those that it depends on."""
+    graph = {name: (*recipe.needs, *recipe.captions_of) for name, recipe in table.recipes.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        cycle = " needs ".join(reversed(error.args[1]))
+        raise UserError(f"table={table.name}: recipes depend on each other in a cycle: {cycle}") from None
 
 
-def check_settings(runs: Iterable[TableRun]) -> None:
-    """Raise `UserError` if a run's folder holds one with other settings or with other initial weights."""
-    raise_errors([error for run in runs for error in find_other_settings(run)][:1])
+def _inputs(recipe: RecipeConfig, parts: Mapping[str, TableRun], folder: Path) -> Iterator[str]:
+    """Yield the arguments of `train` that name the weights and captions of other runs."""
+    if recipe.init_from:
+        yield f"init_from={as_value(str(parts[recipe.init_from].best))}"
+    if recipe.teachers:
+        yield f"distillation.teacher={as_value([str(parts[teacher].best) for teacher in recipe.teachers])}"
+    if recipe.captions_of:
+        yield f"distillation.captions={as_value(str(folder / CAPTIONS))}"
 
 
-def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> dict[str, ScoringPlan]:
-    """Return the table's ensembles by name, if each recipe has a run and there are several runs. Ensembles have no
-    attention scores, since they have no common attention maps."""
-    ensembles = {}
-    for name in table.ensembles:
-        members = [[run for run in runs if run.recipe == recipe] for recipe in table.members(name)]
-        ensemble_runs = [run for member_runs in members for run in member_runs]
-        if all(members) and len(ensemble_runs) > 1:
+def requested_recipes(table: PaperTableConfig, config: DictConfig) -> list[str]:
+    names = list(table.recipes) if config.recipes is None else as_list(config.recipes)
+    for name in names:
+        check_recipe(table, name)
+    return names
+
+
+def select_runs(runs: Sequence[TableRun], table: PaperTableConfig, config: DictConfig) -> list[TableRun]:
+    """Return the runs that the command asks for, and those that they depend on.
+
+    Raises:
+        UserError: the folder of one holds a run with other settings.
+    """
+    names, seeds = requested_recipes(table, config), config.seeds or table.seeds
+    needed = {run for run in runs if run.recipe in names and run.seed in seeds}
+    for run in reversed(runs):
+        if run in needed:
+            needed.update(run.dependencies)
+    selected = [run for run in runs if run in needed]
+    for run in selected:
+        if error := find_other_settings(run):
+            raise UserError(error)
+    return selected
+
+
+def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> list[TableRun]:
+    """Return the table's ensembles, if each recipe has a run and there are several runs. Ensembles have no attention
+    scores, since they have no common attention maps."""
+    ensembles = []
+    for name, recipes in table.ensembles.items():
+        members = [[run for run in runs if run.recipe == recipe] for recipe in as_list(recipes)]
+        parts = [run for member_runs in members for run in member_runs]
+        if all(members) and len(parts) > 1:
             seeds = "_".join("-".join(str(run.seed) for run in member_runs) for member_runs in members)
-            models = tuple(run.folder / BEST for run in ensemble_runs)
-            ensembles[name] = ensemble_runs[0].scoring._replace(
-                title=name, folder=folder / name / seeds, models=models, boxed=False
-            )
+            ensembles.append(TableRun(name, None, folder / name / seeds, table.decodings, False, parts))
     return ensembles
 
 
 def given_settings(config: DictConfig) -> list[str]:
     """Return the settings of all runs; raise `UserError` for one that each run sets itself."""
-    settings = [config.settings] if isinstance(config.settings, str) else list(config.settings)
+    settings = as_list(config.settings)
     for setting in settings:
         name = setting.partition("=")[0].lstrip("+")
-        if name in OWN or name.startswith("hydra."):
-            raise UserError(f"settings=[{setting}]: {name} is set by the table; leave it out{OWN.get(name, '')}")
+        if name in SET_BY_TABLE or name.startswith("hydra."):
+            advice = ", and choose seeds by seeds=[1]" if name == "seed" else ""
+            raise UserError(f"settings=[{setting}]: {name} is set by the table; leave it out{advice}")
     return settings
 
 
-def budget(config: DictConfig) -> list[str]:
+def changed_settings(config: DictConfig) -> list[str]:
     """Return the settings of all runs that make them differ from the recipes."""
     return [setting for setting in given_settings(config) if not may_differ(setting.partition("=")[0])]
 
@@ -245,58 +261,30 @@ def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     return [f"dataset.{name}={as_value(config.dataset[name])}" for name in set_names]
 
 
-def find_other_settings(run: TableRun) -> list[str]:
-    """Return a sentence if the folder of the run holds one that was started with other settings."""
-    if not (run.is_begun or run.scoring.results):
-        return []
-    if run.is_mean and (errors := [error for part in run.dependencies for error in find_other_settings(part)]):
-        return errors
+def find_other_settings(run: TableRun) -> str | None:
+    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
     file = run.folder / HYDRA / "config.yaml"
-    if file.is_file():
-        stored = plain_settings(read_settings(file))
-        if run.dependencies:  # their folder may have been moved
-            paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS}
-            stored |= {name: path for name, path in paths.items() if path}
-        if differences := find_differences(to_plain(run.config, resolve=False), stored):
-            differing = listed(differences, shown=5)
-            return [f"{run.folder} has other settings: {differing}; give the same, or another folder as output=DIR"]
-    if changed := _changed_dependencies(run):
-        return [f"{run.folder} was trained from an earlier {changed[0].title}; delete it to train it again"]
-    return []
-
-
-def _changed_dependencies(run: TableRun) -> list[TableRun]:
-    """Return the runs before it whose weights have changed since. Without a record of the weights, or if a checkpoint
-    was deleted, no change is assumed."""
-    marker = run.folder / BEGINNING
-    hashes = read_text(marker).split() if marker.is_file() else None
-    if hashes is None or len(hashes) != len(run.dependencies):
-        return [] if hashes is None else list(run.dependencies)
-    best = [dependency.folder / BEST for dependency in run.dependencies]
-    records = zip(run.dependencies, best, hashes, strict=True)
-    return [dependency for dependency, file, sha256 in records if file.is_file() and sha256_of(file) != sha256]
-
-
-def note_beginning(run: TableRun) -> None:
-    """Record the weights that a second stage or a mean starts from; raise `UserError` if they are missing."""
-    missing = [dependency for dependency in run.dependencies if not (dependency.folder / BEST).is_file()]
-    if missing:
-        raise UserError(
-            f"{missing[0].folder} has no {BEST} any more, but {run.title} needs it; delete it to train it again"
-        )
-    if run.dependencies:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        hashes = [sha256_of(dependency.folder / BEST) for dependency in run.dependencies]
-        (run.folder / BEGINNING).write_text("".join(f"{sha256}\n" for sha256 in hashes))
+    if run.config is None:
+        return next(filter(None, map(find_other_settings, run.dependencies)), None)
+    if not file.is_file():
+        return None
+    stored, own = plain_settings(read_settings(file)), to_plain(run.config, resolve=False)
+    differences = find_differences({**own, "seed": run.seed}, stored)
+    # the paths of other runs follow from the recipe, and their folder may have been moved
+    differences = [each for each in differences if not each.startswith(SET_BY_TABLE[1:])]
+    if not differences:
+        return None
+    shown = listed(differences, shown=5)
+    return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
 
 
 def expected_seconds(run: TableRun, runs: Sequence[TableRun], minutes: float | None) -> float | None:
     """Estimate the remaining training time from the run's own epochs, from runs of the same recipe, or from the table's
     `minutes`; None if there is no estimate."""
-    if run.is_finished or run.is_trained or run.is_mean:
+    if run.config is None or run.is_finished or run.was_scored:
         return 0.0
-    seconds = read_times(run.folder)
-    if seconds and run.num_epochs:
-        return mean(seconds) * max(0, run.num_epochs - len(seconds))
-    durations = [sum(read_times(other.folder)) for other in runs if other.recipe == run.recipe and other.is_finished]
+    max_epochs = run.config.trainer.get("max_epochs") or 0
+    if run.seconds and max_epochs > 0:
+        return mean(run.seconds) * max(0, max_epochs - len(run.seconds))
+    durations = [sum(other.seconds) for other in runs if other.recipe == run.recipe and other.is_finished]
     return mean(durations) if durations else None if minutes is None else 60 * minutes

@@ -3,9 +3,12 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from html import escape
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, get_args
@@ -33,10 +36,9 @@ from showattendtell.extensions.serving.schemas import (
     Upload,
 )
 from showattendtell.extensions.serving.server import client_network
-from showattendtell.extensions.serving.traffic import TEXT, Traffic
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
-from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
@@ -49,6 +51,16 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
     "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
 }
+
+
+@dataclass
+class Traffic:
+    """Counts since the server was started: requests with photographs by status, their seconds, and captions of models,
+    which are unsure or not."""
+
+    answers: Counter[int]
+    captions: Counter[bool]
+    seconds: float = 0.0
 
 
 class Service(NamedTuple):
@@ -70,7 +82,8 @@ class Service(NamedTuple):
             status = error.status_code
             raise
         finally:
-            self.traffic.count_answer(status, perf_counter() - started)
+            self.traffic.answers[status] += 1
+            self.traffic.seconds += perf_counter() - started
 
     async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
         """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
@@ -89,7 +102,7 @@ class Service(NamedTuple):
                     return make(photographs, outputs), outputs
 
                 content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
-                self.traffic.count_captions(one.unsure for own in outputs.values() for one in own)
+                self.traffic.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
                 return content
             finally:
                 watch.cancel()
@@ -161,7 +174,8 @@ async def overview(request: Request) -> ModelsResponse:
 async def metrics(request: Request) -> Response:
     """Return counts of requests and captions, in the text format of Prometheus."""
     service: Service = request.app.state.service
-    return Response(service.traffic.text(service.queue.taken, service.queue.capacity), media_type=TEXT)
+    text = fill(TEMPLATES / "metrics.txt", traffic=service.traffic, queue=service.queue)
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -190,9 +204,8 @@ def add_pages(app: FastAPI) -> None:
         note=service.note,
         beams=MAX_BEAM_SIZE,
         gated=[True, False],
-        examples=EXAMPLES,
     )
-    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS, spell=spell_schema)
+    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS)
     pages = {
         "/": ("text/html", site.encode()),
         "/docs": ("text/html", reference.encode()),
@@ -202,7 +215,7 @@ def add_pages(app: FastAPI) -> None:
         "/health": ("application/json", b'{"status":"ok"}'),
         "/favicon.ico": ("image/x-icon", b""),
     }
-    pages |= {f"/examples/{one.file}": ("image/jpeg", (EXAMPLE_FOLDER / one.file).read_bytes()) for one in EXAMPLES}
+    pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
 
     async def page(request: Request) -> Response:
         kind, content = pages[request.scope["path"]]
@@ -212,23 +225,6 @@ def add_pages(app: FastAPI) -> None:
 
     for path in pages:
         app.add_route(path, page)
-
-
-def spell_schema(schema: Mapping[str, Any]) -> str:
-    """Return in words what kind of value a JSON schema describes."""
-    if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(spell_schema(option) for option in schema["anyOf"] if option.get("type") != "null")
-    if "enum" in schema:
-        return ", ".join(map(str, schema["enum"]))
-    if schema.get("type") == "array":
-        return f"list of {spell_schema(schema['items'])}"
-    if schema.get("format") == "binary":
-        return "file"
-    bounds = [f"from {schema['minimum']:g}"] if "minimum" in schema else []
-    bounds += [f"to {schema['maximum']:g}"] if "maximum" in schema else []
-    return " ".join([schema.get("type", "any"), *bounds])
 
 
 async def http_error(request: Request, error: Exception) -> Response:
@@ -289,7 +285,7 @@ def make_app(
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(Front, hosts=hosts)
-    app.state.service = Service(models, queue, limits, note, Traffic())
+    app.state.service = Service(models, queue, limits, note, Traffic(Counter(), Counter()))
     app.include_router(router)
     add_pages(app)
     return app

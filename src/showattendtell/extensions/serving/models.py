@@ -11,7 +11,6 @@ from torch import Tensor
 from showattendtell.data.image_limits import MAX_PIXELS
 from showattendtell.data.images import decode_image
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload, clean
@@ -33,17 +32,10 @@ class RegisteredModel:
         attentions = (model.module.captioner.attention for model in captioner.models)
         self.hard = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self._pipeline = lru_cache(VARIANTS)(self._with_options)
-
-    @property
-    def languages(self) -> list[str]:
-        """The languages that a request can choose from; that of the server's setting comes first."""
-        module = self._captioner.models[0].module
-        first = [] if module.language is None else [module.language]
-        return [*dict.fromkeys([*first, *module.vocabulary.languages])]
-
-    @property
-    def decoding(self) -> Decoding:
-        return self._captioner.models[0].module.decoding
+        module = captioner.models[0].module
+        self.decoding = module.decoding
+        # those that a request can choose from; that of the server's setting comes first
+        self.languages = sorted(module.vocabulary.languages, key=lambda language: language != module.language)
 
     def describe(
         self, photographs: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor], options: CaptionRequest
@@ -68,12 +60,10 @@ class RegisteredModel:
             decoding = dataclasses.replace(decoding, **changes)  # type: ignore[arg-type]
         except ValueError as error:
             raise RequestError(422, f"beam_size: {error}") from None
-        models = [
-            model._replace(
-                module=ImageCaptioner(model.module.encoder, model.module.captioner, model.module.vocabulary, decoding)
-            )
-            for model in self._captioner.models
-        ]
+        models = []
+        for model in self._captioner.models:
+            parts = (model.module.encoder, model.module.captioner, model.module.vocabulary)
+            models.append(model._replace(module=ImageCaptioner(*parts, decoding)))
         return CaptioningPipeline(self.name, models, self._captioner.seed)
 
 
@@ -98,11 +88,10 @@ class ModelRegistry:
 
         Raises `RequestError` for a damaged photograph.
         """
-        models = []
-        for name in dict.fromkeys(options.model or self.names[:1]):
-            if name not in self.by_name:
-                raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
-            models.append(self.by_name[name])
+        names = dict.fromkeys(options.model or self.names[:1])
+        for name in map(clean, names.keys() - self.by_name.keys()):
+            raise RequestError(422, f"there is no model '{name}'{did_you_mean(name, self.names)}")
+        models = [self.by_name[name] for name in names]
         try:
             images = [decode_image(photograph.content, photograph.name, max_pixels) for photograph in photographs]
         except UserError as error:

@@ -14,12 +14,19 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.data.images import find_images
     from showattendtell.extensions.export import checking, web, wheel
-    from showattendtell.extensions.export.formats import graph_formats, remove_graphs, write_formats, write_metadata
+    from showattendtell.extensions.export.formats import (
+        graph_formats,
+        read_graphs,
+        remove_graphs,
+        write_formats,
+        write_metadata,
+    )
     from showattendtell.extensions.export.loading import load_models, quantization_images, read_dataset
     from showattendtell.inference.captioning import checkpoint_groups
     from showattendtell.inference.loading import next_to, note_about
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
+    from showattendtell.visualization.tables import print_scores
 
     formats = graph_formats(config.formats)
     if config.split and "onnx" not in formats:
@@ -33,18 +40,27 @@ def main(config: DictConfig) -> None:
     photographs = quantization_images(config.precision, paths, dataset)
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
-            metadata = write_formats(output, model.graphs, formats, model.metadata, model.preprocess_all(photographs))
-        images = model.preprocess_all(paths) or checking.generated_images(model.side, 8)
-        rows = checking.check_formats(model.module, output, formats, metadata, images)
-        scores = (
-            checking.score_on_split(model, output, metadata, dataset, config.split) if config.split and dataset else {}
+            metadata = write_formats(
+                output, model.graphs, formats, model.metadata, list(map(model.preprocess, photographs))
+            )
+        images = list(map(model.preprocess, paths)) or checking.generated_images(
+            model.module.encoder.preprocessing.crop, 8
         )
+        found = checking.check_formats(model.module, output, formats, metadata, images)
+        scores = {}
+        if config.split and dataset:
+            graphs = read_graphs(metadata["graphs"], "onnx", output)
+            writers = {
+                "PyTorch": checking.by_pytorch(model.module, checking.BEAM, config.max_length),
+                f"onnxruntime, {config.precision}": checking.by_graphs(graphs, metadata, checking.BEAM),
+            }
+            scores = checking.score_writers(writers, model, dataset, config.split)
         if runtime:
             web_models = [web.read_model(model.name, model.metadata, output)]
             for other in other_models:
                 with TemporaryDirectory() as place, plain_torch():
                     write_formats(
-                        Path(place), other.graphs, ["onnx"], other.metadata, other.preprocess_all(photographs)
+                        Path(place), other.graphs, ["onnx"], other.metadata, list(map(other.preprocess, photographs))
                     )
                     web_models.append(web.read_model(other.name, other.metadata, Path(place)))
             note = note_about(chain.from_iterable(checkpoint_groups(config)))
@@ -55,8 +71,10 @@ def main(config: DictConfig) -> None:
             remove_graphs(output, "onnx")
         sizes = write_metadata(output, metadata)
     checking.print_files(sizes)
-    checking.print_rows(rows, len(images), "photographs" if paths else "generated pictures")
-    checking.print_scores(scores, f"{config.split}, beam {checking.BEAM}")
+    checking.print_agreement(found, len(images), "photographs" if paths else "generated pictures")
+    if scores:
+        names = (f"({i}) {name}" for i, name in enumerate(scores, start=1))
+        print_scores(list(scores.values()), {}, "\n".join([f"{config.split}, beam {checking.BEAM}", *names]))
     if runtime:
         print(
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"

@@ -176,13 +176,11 @@ function calibrated(logProbs, word, calibration) {
 }
 
 /**
- * Caption an image by beam search for the likeliest caption with `beam` open captions. Hard attention attends in this
- * `mode`, if there is a graph for it. A model of several languages writes `language`, or its first one.
+ * Caption an image by beam search for the likeliest caption with `beam` open captions. A model of several languages writes `language`, or its first one.
  *
  * Returns {text, words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
  */
-export async function caption(graphs, card, pixels, beam, mode, language) {
-  const attend = graphs[`step_${mode}`] ?? graphs.step;
+export async function caption(graphs, card, pixels, beam, language) {
   const side = card.preprocessing.crop, {start, eos} = card.special, languages = Object.values(card.languages);
   const never = new Set([...card.suppressed_tokens, ...languages]);
   const [regions] = await graphs.encode({data: pixels, dims: [1, 3, side, side]});
@@ -192,11 +190,11 @@ export async function caption(graphs, card, pixels, beam, mode, language) {
   const integers = values => ({data: BigInt64Array.from(values, BigInt), dims: [values.length]});
   if (languages.length) {  // the language is the first word
     words = [card.languages[language] ?? languages[0]];
-    [, , , hidden, cell] = await attend(regions, keys, integers([0]), hidden, cell, integers([start]));
+    [, , , hidden, cell] = await graphs.step(regions, keys, integers([0]), hidden, cell, integers([start]));
   }
   for (let step = 0; step < card.max_length; step++) {
     const images = integers(words.map(() => 0)), last = integers(words);
-    const outputs = await attend(regions, keys, images, select(hidden, parents), select(cell, parents), last);
+    const outputs = await graphs.step(regions, keys, images, select(hidden, parents), select(cell, parents), last);
     const [logProbs, attention, gates] = outputs.map(({data}) => data);
     [, , , hidden, cell] = outputs;
     const append = ({score, parent, word}) => {

@@ -1,6 +1,6 @@
 const DARKEST = {{ darkest }};
 const UNSURE = {{ unsure | tojson }};
-const MODELS = {{ models | tojson }};  // name, folder and graphs, files by name, of each
+const MODELS = {{ overview.models | tojson }};  // name, folder, graphs, grid and preprocessing of each
 const BYTES = {{ bytes }};             // of all models
 const PATIENCE = 60_000;               // milliseconds that a photograph may take
 {% include "page.js" %}
@@ -53,7 +53,7 @@ async function ask(file, fields) {
       reject(new Error(`takes longer than ${PATIENCE / 1000} seconds; choose another photograph`));
     }, PATIENCE * chosen.length);
   });
-  const request = {file, chosen, beam: Number(get.beam_size ?? 3), mode: get.attention, language: get.language};
+  const request = {file, chosen, beam: Number(get.beam_size ?? 3), language: get.language};
   return Promise.race([call(request), late]).finally(() => clearTimeout(timer));
 }
 
@@ -92,7 +92,8 @@ function joinWords(words, text) {
 
 function makePanel(output, photograph, name, several) {
   const model = MODELS.find(one => one.name === output.name), [wide, high] = [photograph.width, photograph.height];
-  const seen = model.squash ? [0, 0, 1, 1] : seenPart(wide, high, model.share);
+  const {crop, crop_mode: mode, resize} = model.preprocessing;
+  const seen = mode === "squash" ? [0, 0, 1, 1] : seenPart(wide, high, crop / resize);
   const panel = element("section", {className: "panel", role: "group", ariaLabel: output.name});
   Object.assign(panel.dataset, {grid: model.grid.join(" "), seen: seen.map(part => part.toFixed(4)).join(" ")});
   if (several) panel.append(element("h3", {textContent: output.name}));

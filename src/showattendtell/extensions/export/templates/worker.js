@@ -19,13 +19,13 @@ async function read(address, report) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function open({name, folder, files}, gpu, report) {
+async function open({name, folder, graphs: names}, gpu, report) {
   const card = JSON.parse(new TextDecoder().decode(await read(`${folder}/captioner.json`, report)));
   const graphs = {};
-  for (const [graph, file] of Object.entries(files)) {
+  for (const graph of names) {
     // each step of the decoder is small: on a GPU it would wait for the transfers
     const executionProviders = gpu && graph === "encode" ? ["webgpu", "wasm"] : ["wasm"];
-    const session = await ort.InferenceSession.create(await read(`${folder}/${file}`, report), {executionProviders});
+    const session = await ort.InferenceSession.create(await read(`${folder}/${graph}.onnx.gz`, report), {executionProviders});
     graphs[graph] = async (...arrays) => {
       const tensors = arrays.map(({data, dims}) => new ort.Tensor(TYPES[data.constructor.name], data, dims));
       const given = await session.run(Object.fromEntries(session.inputNames.map((input, n) => [input, tensors[n]])));
@@ -62,11 +62,11 @@ function see(bitmap, settings) {
   return preprocess(data, part.width, part.height, part.size, settings);
 }
 
-async function describe({file, chosen, beam, mode, language}) {
+async function describe({file, chosen, beam, language}) {
   const bitmap = await decode(file), outputs = [];
   for (const name of chosen) {
     const {card, graphs} = models.get(name);
-    outputs.push({name, ...await caption(graphs, card, see(bitmap, card.preprocessing), beam, mode, language)});
+    outputs.push({name, ...await caption(graphs, card, see(bitmap, card.preprocessing), beam, language)});
   }
   return {width: bitmap.width, height: bitmap.height, outputs};
 }

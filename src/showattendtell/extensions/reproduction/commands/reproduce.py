@@ -25,11 +25,11 @@ def main(config: DictConfig) -> None:
     table = instantiate(config.table, _convert_="all")
     folder = as_typed(Path(config.output or f"runs/paper-{table.folder}").absolute())
     with reading(str(folder)):
-        runs = make_runs(table, config, folder)
-        if runs:
-            print_plan(table, runs, config)
+        work = Reproduction(table, make_runs(table, config, folder), folder, config, CommandRunner())
+        if work.runs:
+            print_plan(table, work.runs, config)
         if not config.plan:
-            Reproduction(table, runs, folder, config, CommandRunner()).reproduce()
+            work.reproduce()
 
 
 if __name__ == "__main__":
