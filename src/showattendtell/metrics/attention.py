@@ -92,7 +92,8 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
 
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    model, uniform, center = (mean([word[place] for word in words]) for place in (1, 2, 3))
+    _, *maps = zip(*words, strict=True) if words else ((), (), (), ())
+    model, uniform, center = map(mean, maps)
     return AttentionScores(model, uniform, center, by_kind)
 
 
@@ -106,8 +107,7 @@ def compare_maps(word: GroundedWord) -> WordHits:
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
     uniform = np.full(word.weights.shape, 1 / word.weights.size)
-    has_boxes = isinstance(word.seen, RegionBoxes)
-    center = center_prior_of(word.seen) if has_boxes else center_prior(*word.weights.shape)
+    center = center_prior_of(word.seen) if isinstance(word.seen, RegionBoxes) else center_prior(*word.weights.shape)
     return WordHits(word.kind, score(word.weights), score(uniform), score(center))
 
 

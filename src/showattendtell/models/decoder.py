@@ -255,7 +255,8 @@ class LSTMDecoder(RecurrentDecoder):
         if not self._fuses(attention):
             return super().unroll(attention, captions)
         embedded, word_gates = self.embed_words(captions.packing.pack(captions.inputs))
-        steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, attention.sampler())
+        sampler = attention if attention.samples else None
+        steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, sampler)
         return steps._replace(embedded=embedded, word_gates=word_gates)
 
     def _fuses(self, attention: Any) -> bool:

@@ -38,18 +38,6 @@ from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import SampledLocations
 
 
-class Sampler(NamedTuple):
-    """How hard attention samples locations.
-
-    sample  from alpha (..., L) and given locations (...), of which negative ones are to be sampled, to locations (...)
-    noise   the same by argmax_i (log alpha_i + g_i): from N and keys (I, L, A) to g (N, L), Gumbel noise, or zeros for
-            the likeliest location
-    """
-
-    sample: Callable[[Tensor, Tensor | None], Tensor]
-    noise: Callable[[int, Tensor], Tensor]
-
-
 class RecurrenceWeights(NamedTuple):
     """Weights of the recurrence.
 
@@ -75,13 +63,13 @@ def unroll_fused(
     weights: RecurrenceWeights,
     captions: GivenCaptions,
     word_gates: Tensor,
-    sampler: Sampler | None = None,
+    sampler: Any = None,
 ) -> Steps:
     """Compute all steps of given captions.
 
     Args:
         word_gates: x, (N, 4n).
-        sampler: samples the locations of hard attention.
+        sampler: hard attention, whose `sample` or `noise` chooses the locations; None for the expectation.
     """
     cache, packing = captions.cache, captions.packing
     image_index = captions.image_index[packing.order]
