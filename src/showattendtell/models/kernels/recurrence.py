@@ -146,7 +146,7 @@ class _Recurrence(torch.autograd.Function):
         pairs = RegionPairs(groups, AdditiveKeys(keys), weights.score)
         hidden, cell, sigmoids = first_hidden, first_cell, 3 * first_hidden.shape[1]
         steps, samples = [], []
-        for rows, size in zip(packing.steps(), packing.sizes, strict=True):
+        for rows, size in packing.steps():
             # W_h h, q and the argument of beta by one product; the three are views of it
             from_hidden = _product(hidden[:size], weights.state, weights.bias)  # (b, 4n + A + G)
             gates, query, beta = weights.split(from_hidden)
@@ -196,7 +196,7 @@ class _Recurrence(torch.autograd.Function):
         keys = pairs.keys.values
         grad_keys, grad_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         grad_hidden, grad_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
-        for rows, size in reversed([*zip(packing.steps(), packing.sizes, strict=True)]):
+        for rows, size in reversed([*packing.steps()]):
             # h' = o tanh(c'):  dc' += dh' o (1 - tanh^2 c')
             i, f, o, g = gates[rows].chunk(4, dim=1)  # after their activations
             tanh_cell, grad_out = torch.tanh(cell[rows]), grad_hidden[:size] + loss_grad_hidden[rows]
@@ -259,4 +259,4 @@ def _shift(initial: Tensor, values: Tensor, packing: Packing) -> Tensor:
     A step has at most as many captions as the previous one, so it reads the first rows of the previous step.
     """
     steps = zip(packing.steps(), packing.sizes[1:], strict=False)
-    return torch.cat([initial[: packing.sizes[0]], *(values[rows.start : rows.start + size] for rows, size in steps)])
+    return torch.cat([initial[: packing.sizes[0]], *(values[rows][:size] for (rows, _), size in steps)])
