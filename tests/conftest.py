@@ -28,7 +28,8 @@ os.fsync = lambda descriptor: None  # no test turns the power off, and each call
 FIXTURES = Path(__file__).with_name("fixtures")
 
 RUN_HERE = """
-import atexit, os, runpy, signal, sys
+import atexit, multiprocessing, os, runpy, signal, sys
+multiprocessing.set_start_method(None, force=True)  # the default, as in a new Python
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores in its background
 os.chdir(folder)
 os.environ.update(environment)

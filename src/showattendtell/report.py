@@ -12,16 +12,16 @@ def main(config: DictConfig) -> None:
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
     from showattendtell.visualization.result_files import find_results, write_bytes
-    from showattendtell.visualization.tables import find_format, format_table, print_overview
+    from showattendtell.visualization.tables import check_format, format_table, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
     for file in files:
-        find_format(Path(file))
+        check_format(Path(file))
     paths = list(map(new_path, files))
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
     # before standard output, which a pipe may close
-    paths = [write_bytes(format_table(overview, path), path) for path in paths]
+    paths = [write_bytes(format_table(overview, path).encode(), path) for path in paths]
     print_overview(overview)
     for path in paths:
         print(f"written to {path}")

@@ -1,6 +1,5 @@
 """The benchmark harness: goals, comparison with the last run, stored figures, and scripts that fail."""
 
-import mmap
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -10,18 +9,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.harness import script, timing
-from benchmarks.harness.figures import (
-    Change,
-    Figure,
-    gain,
-    improvements,
-    regressions,
-    verdict,
-)
+from benchmarks.harness.figures import Figure, verdict
 from benchmarks.harness.machine import Code, Machine, this_code, this_machine
-from benchmarks.harness.memory import can_measure, peak_over_resident
 from benchmarks.harness.results import Run, last_comparable, store, stored
-from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, compare, main
+from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, main
 from benchmarks.harness.timing import growth_factor, interleave, medians
 
 from benchmarks import __main__ as everything
@@ -57,23 +48,6 @@ def test_a_goal_is_reached_or_missed_by_a_share_of_it(figure: Figure, expected: 
     assert verdict(figure) == expected
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "times"), [(SPEED, replace(SPEED, value=2.0), 0.5), (TIME, replace(TIME, value=250.0), 2.0)]
-)
-def test_a_gain_is_how_many_times_as_good(before: Figure, now: Figure, times: float):
-    assert gain(before, now) == times
-
-
-def test_more_than_a_tenth_is_worse_or_better():
-    found = [Change(SPEED, replace(SPEED, value=4 * times), times) for times in (0.85, 0.95, 1.05, 1.15)]
-    assert [change.gain for change in regressions(found)] == [0.85]
-    assert [change.gain for change in improvements(found)] == [1.15]
-    output = compare("yesterday", found)
-    assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in output
-    assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in output
-    assert compare("yesterday", found[1:3]) == "since the run of yesterday: no change of more than 10 %"
-
-
 def test_a_run_is_compared_with_the_newest_earlier_one_of_its_script_machine_and_options(tmp_path: Path):
     def later(minutes: int) -> datetime:
         return RUN.time + timedelta(minutes=minutes)
@@ -101,18 +75,6 @@ def test_variants_take_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
     assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 1
     assert medians({"a": [1.0, 9.0, 2.0]}) == {"a": 2.0}
-
-
-@pytest.mark.skipif(not can_measure(), reason="needs Linux's /proc")
-def test_peak_memory_excludes_resident_memory():
-    def use_memory() -> None:
-        with mmap.mmap(-1, 40_000_000) as block:  # from the system, and not memory that was freed before
-            for start in range(0, len(block), mmap.PAGESIZE):
-                block[start] = 1
-
-    kept = bytearray(30_000_000)
-    assert 35 < peak_over_resident(use_memory) < 50
-    assert len(kept) == 30_000_000
 
 
 def test_growth_factor_is_two_to_the_exponent():

@@ -28,10 +28,7 @@ def answer(run_light: Callable[..., Any], tmp_path: Path) -> Answer:
     return lambda *arguments: run_light(ANSWER, *arguments, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [*COMMANDS, "demo", "features"],
-)
+@pytest.mark.parametrize("command", [*COMMANDS, "demo", "features"])
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, command: str, tmp_path: Path):
     done = answer(command, "--help")
     assert done.status == 0
@@ -43,11 +40,7 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, com
 
 @pytest.mark.parametrize(
     "line",
-    [
-        ["train", "sed=3"],
-        ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"],
-        ["demo", "sed=3"],
-    ],
+    [["train", "sed=3"], ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"], ["demo", "sed=3"]],
     ids=lambda line: line[0],
 )
 def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answer, line: list[str], tmp_path: Path):

@@ -111,7 +111,8 @@ def test_evaluation_sees_images_as_they_are_and_leaves_out_what_is_broken_in_its
 def test_augmentation_of_what_a_frozen_encoder_has_stored_is_refused(tmp_path: Path):
     encoder = Encoder("tf_efficientnet_lite0", 16, "random", size=64)
     with pytest.raises(
-        UserError, match=r"augment changes what a trained encoder sees; set encoder.trainable=true, or store"
+        UserError,
+        match=r"augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or store",
     ):
         build_source(training(tmp_path, crop=0.5), photographs(tmp_path), encoder)
 

@@ -1,6 +1,7 @@
 """`variant=paper` against `variant=arctic`, the released code: a test for each point in which the two differ."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ OWNERS = torch.tensor([0, 1, 1])
 TOKENS = torch.tensor([[4, 5, EOS], [6, 4, EOS], [7, 8, EOS]])
 
 
+@cache
 def configured(variant: str, *choices: str) -> DictConfig:
     sizes = [f"++decoder.embedding_dim={M}", f"++decoder.hidden_dim={N}"]
     return compose("train", [f"variant={variant}", *sizes, *choices])

@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
 RUN = """
-import resource, sys
+import os, resource, sys
 import numpy as np
 from PIL import Image
 from showattendtell.data.images import Preprocessing, open_image, read_pixels
@@ -19,11 +18,16 @@ from showattendtell.visualization.rendering import Drawing
 Preprocessing(64, 64, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(Image.new("RGB", (64, 80)))
 small = Image.new("RGB", (64, 64))
 encode(heatmap_figure(Drawing(small, ["dog"], np.ones((1, 2, 2)), np.ones(1), Box(0, 0, 64, 64), "dog")))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-file = sys.argv[1]
-exec(sys.argv[2])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
+for file, code in zip(sys.argv[1::2], sys.argv[2::2]):
+    process = os.fork()
+    if not process:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        exec(code)
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000, flush=True)
+        os._exit(0)
+    os.waitpid(process, 0)
 """
+"""Of each file and code, in a process of its own, the megabytes by which the memory grows."""
 
 SQUASH = 'Preprocessing(320, 320, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(read_pixels(file))'
 OPEN = "open_image(file)"
@@ -34,23 +38,29 @@ encode(heatmap_figure(Drawing(photograph, ["dog"] * 8, np.ones((8, 2, 2)), np.on
 """
 
 
-def growth(file: Path, code: str) -> float:
-    """Megabytes by which the memory of a process grows."""
-    done = subprocess.run([sys.executable, "-c", RUN, str(file), code], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+PASSES = [("squashed", SQUASH, 20), ("drawn", FIGURE, 60)]
+LINES = {"line": (1, 60_000), "row": (60_000, 1)}
+CASES = {f"{size}, {name}": (f"{size}.png", code, most) for size in LINES for name, code, most in PASSES}
+CASES |= {"16 bits": ("I;16.png", OPEN, 16 * 9 + 50), "floats": ("F.tif", OPEN, 16 * 15 + 50)}
+"""A file, what is done with it, and the megabytes that it may take.
+
+A line of pixels takes no more than a photograph. Of pictures of many bits and 16 megapixels the file, the array, and
+grey and RGB of 8 bits are in memory at once.
+"""
 
 
-@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
-@pytest.mark.parametrize(("code", "megabytes"), [(SQUASH, 20), (FIGURE, 60)])
-def test_a_line_of_pixels_takes_no_more_than_a_photograph(
-    tmp_path: Path, size: tuple[int, int], code: str, megabytes: float
-):
-    Image.new("RGB", size).save(tmp_path / "line.png")
-    assert growth(tmp_path / "line.png", code) < megabytes
+@pytest.fixture(scope="module")
+def growths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, size in LINES.items():
+        Image.new("RGB", size).save(folder / f"{name}.png")
+    Image.new("I;16", (4000, 4000)).save(folder / "I;16.png")
+    Image.new("F", (4000, 4000)).save(folder / "F.tif")
+    line = [part for file, code, _ in CASES.values() for part in (str(folder / file), code)]
+    done = subprocess.run([sys.executable, "-c", RUN, *line], capture_output=True, text=True, check=True)
+    return dict(zip(CASES, map(float, done.stdout.split()), strict=True))
 
 
-@pytest.mark.parametrize(("mode", "suffix", "most"), [("I;16", "png", 9), ("F", "tif", 15)])
-def test_pictures_of_many_bits_take_a_few_bytes_for_a_pixel(tmp_path: Path, mode: str, suffix: str, most: float):
-    """16 megapixels; the file, the array, and grey and RGB of 8 bits are in memory at once."""
-    Image.new(mode, (4000, 4000)).save(tmp_path / f"deep.{suffix}")
-    assert growth(tmp_path / f"deep.{suffix}", OPEN) < 16 * most + 50
+@pytest.mark.parametrize("name", CASES)
+def test_a_picture_takes_a_few_bytes_for_a_pixel(growths: dict[str, float], name: str):
+    assert growths[name] < CASES[name][2]

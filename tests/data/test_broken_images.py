@@ -152,29 +152,9 @@ def damaged_avif(path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Write, str]] = {
-    "empty": (content(""), "it is empty or of no known image format"),
-    "zeros": (content(bytes(9999)), "it is empty or of no known image format"),
-    "text": (content("Größe: 404\n"), "it is empty or of no known image format"),
-    "a drawing as text": (
-        content("<svg xmlns='http://www.w3.org/2000/svg'/>"),
-        "it is empty or of no known image format",
-    ),
-    "an error page": (
-        content("\n<!DOCTYPE html>\n<title>Not Found</title>"),
-        "it is empty or of no known image format",
-    ),
-    "a page without a type": (
-        content("<HTML><BODY>403 Forbidden</BODY></HTML>"),
-        "it is empty or of no known image format",
-    ),
-    "random bytes": (
-        content(np.random.default_rng(1).bytes(999)),
-        "it is empty or of no known image format",
-    ),
-    "bytes before a JPEG": (
-        content(b"\0\1before" + encoded(PLAIN, "JPEG")),
-        "it is empty or of no known image format",
-    ),
+    "empty": (content(""), "no known image format"),
+    "text": (content("Größe: 404\n"), "no known image format"),
+    "bytes before a JPEG": (content(b"\0\1before" + encoded(PLAIN, "JPEG")), "no known image format"),
     "half a JPEG": (cut(encoded(noise(), "JPEG"), 0.5), "truncated"),
     "half a progressive JPEG": (cut(encoded(noise(), "JPEG", progressive=True), 0.5), "truncated"),
     "the header of a JPEG": (cut(encoded(noise(), "JPEG"), 0.1), "[Tt]runcated"),

@@ -1,7 +1,6 @@
 """A user's own data set, in each of the forms that it may have."""
 
 import csv
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -40,39 +39,10 @@ def write_csv(root: Path, said: dict[str, list[str]], splits: dict[str, list[str
         rows.writerows([split, image, text] for image, split in owner(splits).items() for text in said[image])
 
 
-def write_tsv(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
-    with (root / "captions.tsv").open("w", newline="") as file:
-        rows = csv.writer(file, "excel-tab")
-        rows.writerow(["image", "split", "caption"])
-        rows.writerows([image, split, text] for image, split in owner(splits).items() for text in said[image])
-
-
-def write_json_lines(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
-    lines = ({"image": image, "captions": said[image], "split": split} for image, split in owner(splits).items())
-    (root / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
-
-
-def write_karpathy(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
-    entries = [
-        {"filename": image, "split": split, "sentences": [{"raw": text, "tokens": []} for text in said[image]]}
-        for image, split in owner(splits).items()
-    ]
-    (root / "captions.json").write_text(json.dumps({"images": entries, "dataset": "own"}))
-
-
 def write_lists(root: Path, splits: dict[str, list[str]]) -> None:
     (root / "lists").mkdir()
     for split, images in splits.items():
         (root / "lists" / f"{split}.txt").write_text("".join(f"{image}\n" for image in images))
-
-
-def write_coco(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
-    content: dict[str, Any] = {"images": [], "annotations": []}
-    for number, (image, sentences) in enumerate(said.items()):
-        content["images"].append({"id": number, "file_name": image, "height": 20})
-        content["annotations"] += [{"image_id": number, "caption": text, "id": 1} for text in sentences]
-    (root / "captions.json").write_text(json.dumps(content))
-    write_lists(root, splits)
 
 
 def write_tokens(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
@@ -88,20 +58,11 @@ def write_texts(root: Path, said: dict[str, list[str]], splits: dict[str, list[s
     write_lists(root, splits)
 
 
-FORMS: dict[str, Write] = {
-    "csv": write_csv,
-    "tsv": write_tsv,
-    "json lines": write_json_lines,
-    "karpathy": write_karpathy,
-    "coco": write_coco,
-    "tokens": write_tokens,
-    "texts": write_texts,
-}
-NEEDS_LISTS = ("coco", "tokens", "texts")
+FORMS: dict[str, Write] = {"csv": write_csv, "tokens": write_tokens, "texts": write_texts}
 
 
 def read(root: Path, form: str, **settings: Any) -> Dataset:
-    return read_custom(str(root), splits="lists" if form in NEEDS_LISTS else None, **settings)
+    return read_custom(str(root), splits=None if form == "csv" else "lists", **settings)
 
 
 def names(dataset: Dataset) -> dict[str, list[str]]:
@@ -127,7 +88,7 @@ def test_every_form_gives_the_same_records(root: Path, form: str):
         assert [caption.written for caption in example.captions] == SAID[example.image]
 
 
-@pytest.mark.parametrize("form", ["csv", "tokens", "texts"])
+@pytest.mark.parametrize("form", FORMS)
 def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, form: str):
     said = {f"{number}.jpg": ["A dog ."] for number in range(60)}
     shutil.rmtree(root / "images")

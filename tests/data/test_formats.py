@@ -24,11 +24,6 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def test_a_token_file_gives_the_sentences_of_each_image_in_order(tmp_path: Path):
-    file = read_captions(write(tmp_path / "tokens.txt", TOKENS))
-    assert file.captions == {"a.jpg": ["A dog .", "It barks !"], "b.jpg": ["Two cats ."]}
-
-
 @pytest.mark.parametrize(
     ("end", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n\n", "utf-8"), ("\n", "utf-8-sig")]
 )
@@ -41,18 +36,6 @@ def test_windows_line_ends_blank_lines_and_a_byte_order_mark_change_nothing(tmp_
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
     assert read_captions(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
-
-
-def test_an_image_name_may_contain_the_mark_before_the_number(tmp_path: Path):
-    assert read_captions(write(tmp_path / "tokens.txt", "a#1.jpg#0\tA dog .\n")).captions == {"a#1.jpg": ["A dog ."]}
-
-
-def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: Path):
-    entries = [entry(), entry(filename="b.jpg", split="val", sentences=[{"raw": "Two cats ."}, {"raw": "Cats ."}])]
-    path = write(tmp_path / "dataset.json", json.dumps({"images": entries, "dataset": "flickr8k"}))
-    file = read_captions(path)
-    assert file.captions == {"a.jpg": ["A dog ."], "b.jpg": ["Two cats .", "Cats ."]}
-    assert file.splits == {"train": ["a.jpg"], "val": ["b.jpg"]}
 
 
 @pytest.mark.parametrize("text", ["{,}", '{"images": ['])
@@ -127,12 +110,6 @@ def test_coco_s_captions_are_named_after_files_and_their_numbers_are_aliases(tmp
     file = read_captions(write(tmp_path / "captions.json", json.dumps(COCO)))
     assert list(file.captions.items()) == [("b.jpg", ["Two cats ."]), ("a.jpg", ["A dog .", "It barks !"]), ("9", [])]
     assert file.aliases == {"7": "b.jpg", "5": "a.jpg"}
-
-
-def test_coco_s_results_are_captions_by_number(tmp_path: Path):
-    entries = [{"image_id": 7, "caption": "two cats"}, {"image_id": 5, "caption": "a dog"}]
-    file = read_captions(write(tmp_path / "results.json", json.dumps(entries)))
-    assert list(file.captions.items()) == [("7", ["two cats"]), ("5", ["a dog"])]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from slow_cases import slow_after
 
 from showattendtell.data.images import (
     CropMode,
-    ImageFiles,
     Preprocessing,
     find_images,
     image_size,
@@ -282,13 +281,3 @@ def test_the_crop_box_worked_by_hand():
     assert Preprocessing(256, 224, MEAN, STD).crop_box(500, 400) == (75, 25, 425, 375)
     assert Preprocessing(256, 224, MEAN, STD, crop_mode="squash").crop_box(512, 400) == (32, 25, 480, 375)
     assert Preprocessing(224, 224, MEAN, STD, crop_mode="squash").crop_box(500, 400) == (0, 0, 500, 400)
-
-
-def test_a_broken_file_gives_its_fault_in_the_tensor_s_place(tmp_path: Path):
-    Image.new("RGB", (40, 40), (255, 0, 0)).save(tmp_path / "a.png")
-    files = ImageFiles([str(tmp_path / "a.png"), str(tmp_path / "nowhere.png")], Preprocessing(32, 24, MEAN, STD))
-    (first, tensor), (second, fault) = files[0], files[1]
-    assert (len(files), first, second) == (2, 0, 1)
-    assert tensor[:, 5, 5].tolist() == [255, 0, 0]
-    assert isinstance(fault, UserError)
-    assert "nowhere.png" in str(fault)

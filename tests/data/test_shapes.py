@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from showattendtell.data.shapes import COLORS, SHAPES, SIDE, Scene, SceneObject, draw_scene, read_shapes, relation
 from showattendtell.errors import UserError
@@ -37,7 +37,7 @@ def pixels_of(example: Example) -> np.ndarray:
 
 def colored(pixels: np.ndarray, color: str) -> np.ndarray:
     """Where the image has exactly that color, but for rounding."""
-    return (np.abs(pixels - np.array(COLORS[color])) <= 1).all(axis=-1)
+    return (np.abs(pixels - np.array(ImageColor.getrgb(COLORS[color]))) <= 1).all(axis=-1)
 
 
 def named(caption: Caption, phrase: Phrase) -> tuple[str, str, Box]:

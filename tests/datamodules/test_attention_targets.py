@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from showattendtell.data.augmentation import Augmentation
+from showattendtell.data.augmentation import Augmentation, frame_of, view_of
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -22,7 +22,6 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
-from showattendtell.features.views import frame_of, view_of
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import WHOLE, AttentionTargets, Box, Caption, Dataset, Example, Phrase
 

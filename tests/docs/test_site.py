@@ -112,32 +112,3 @@ def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: An
     assert [url for url in asked if not url.startswith(site.as_uri()) and not url.startswith("data:")] == []
     assert expected == []
     tab.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("term", "place"),
-    {
-        "checkpoint": "training.html#checkpoints",
-        "resume": "training.html#resume-an-interrupted-run",
-        "ensemble": "scores.html#ensemble",
-        "reference captions": "scores.html#reference-captions",
-        "fine-tune": "stages.html#fine-tune-a-checkpoint",
-        "learning rate schedule": "training.html#learning-rate-schedule",
-        "early stopping": "training.html#early-stopping",
-        "HEIC": "faq.html#a-photograph-is-heic-or-of-another-format-that-cannot-be-read",
-    }.items(),
-)
-def test_a_term_of_the_field_leads_to_its_section(browser: Any, site: Path, term: str, place: str):
-    """The page is one of the first three results, and the section is listed with it."""
-    tab = browser.new_page()
-    tab.goto((site / "index.html").as_uri())
-    tab.click("input.md-search__input")
-    tab.keyboard.insert_text(term[:-1])
-    tab.keyboard.type(term[-1])  # the page searches when a key is released, here once
-    results = tab.locator(".md-search-result__item")
-    results.first.wait_for()
-    links = "items => items.slice(0, 3).flatMap(item => [...item.querySelectorAll('a')].map(link => link.href))"
-    found = [urlsplit(link) for link in results.evaluate_all(links)]
-    assert Path(place).name in [f"{Path(link.path).name}#{link.fragment}" for link in found]
-    tab.close()

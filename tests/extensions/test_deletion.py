@@ -1,5 +1,6 @@
 """Without an extension's folder, options, tests and page, what is left is imported, trains and captions."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,12 +13,21 @@ from slow_cases import slow_after
 
 EXTENSIONS = sorted(file.parent.name for file in ROOT.glob("src/showattendtell/extensions/*/__init__.py"))
 
-IMPORT_ALL = """
-import importlib, pkgutil, showattendtell
+USE = """
+import importlib, json, pkgutil, runpy, sys
+import showattendtell
+
 for module in pkgutil.walk_packages(showattendtell.__path__, "showattendtell."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
+for line in json.loads(sys.argv[1]):
+    sys.argv = line
+    try:
+        runpy.run_module(f"showattendtell.{line[0]}", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        assert not ended.code, line
 """
+"""Import all modules, and run commands."""
 
 TRAIN = ["dataset.train=8", "dataset.val=2", "dataset.test=2", "encoder.weights=random", "encoder.size=64"]
 TRAIN += ["trainer.max_epochs=1", "decoder.hidden_dim=8", "decoder.embedding_dim=8", "hydra.run.dir=run"]
@@ -39,17 +49,11 @@ def copy_without(name: str, folder: Path) -> None:
 def test_what_is_left_without_an_extension_works(name: str, tmp_path: Path):
     copy_without(name, tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")}
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run("-c", IMPORT_ALL)
-    run("-m", "showattendtell.train", *TRAIN)
-    photograph = next((tmp_path / "cache").rglob("*.png"))
-    for checkpoint in ("run/best.ckpt", "flickr8k_soft"):
-        assert run("-m", "showattendtell.caption", str(photograph), f"checkpoint={checkpoint}").strip()
+    models = ["checkpoint=run/best.ckpt", "compare=flickr8k_soft"]
+    lines = [["train", *TRAIN], ["caption", "docs/figures/bird.jpg", *models, "output=captions"]]
+    command = [sys.executable, "-c", USE, json.dumps(lines)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "captions/captions.jsonl").read_text().splitlines()) == 2
     sources = (tmp_path / "src").rglob("*.py")
     assert [str(file) for file in sources if f"showattendtell.extensions.{name}" in file.read_text()] == []

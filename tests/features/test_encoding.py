@@ -108,7 +108,7 @@ def test_a_network_that_the_exporter_refuses_is_reported():
 def test_grids_that_differ_from_torchs_are_reported(monkeypatch: pytest.MonkeyPatch):
     """The session is that of the same network with other weights."""
     encoder, other = (Encoder("test_efficientnet", "last", "random", size=64) for _ in range(2))
-    own = encoding._open_session
-    monkeypatch.setattr(encoding, "_open_session", lambda encoder, example: own(other, example))
+    own = encoding.traced
+    monkeypatch.setattr(encoding, "traced", lambda encoder, *arguments: own(other, *arguments))
     with pytest.raises(UserError, match=r"test_efficientnet \(its grids differ from torch's by \d+\.\d %\)"):
         start_engine(encoder, "onnxruntime", "float32")

@@ -203,6 +203,7 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):

@@ -6,13 +6,7 @@ import pytest
 from showattendtell.data.formats import PLAIN
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
-from showattendtell.inference.matching import (
-    MatchedCaptions,
-    in_words,
-    match,
-    split_words,
-    training_captions,
-)
+from showattendtell.inference.matching import MatchedCaptions, in_words, match, split_words, training_captions
 from showattendtell.metrics.java import MetricError
 
 WRITTEN, OTHER, REFERENCES = Path("written.json"), Path("other.json"), Path("people.json")

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from slow_cases import slow_after
 
 from showattendtell import load
 from showattendtell.caption import _print_captions
-from showattendtell.data.vocabulary import UNK
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions
 
@@ -238,21 +237,6 @@ def test_captions_are_written_into_photographs(run_forked: Run, checkpoint: Path
         assert (place / f"{name}_original").read_bytes() == content[name]
     assert (place / "2.gif").read_bytes() == content["2.gif"]
     assert list(tmp_path.iterdir()) == [place]
-
-
-@pytest.mark.slow
-def test_an_unknown_word_is_never_in_a_caption(
-    run: Run, checkpoint: Path, altered: Callable[..., Path], album: Path, folder: Path
-):
-    def prefer(content: dict[str, Any]) -> None:
-        content["state_dict"]["captioner.decoder.word_scores.bias"][UNK] += 20
-
-    other = altered(prefer)
-    line = [f"checkpoint={other}", "album/0.png", SHORT, "formats=[jsonl]"]
-    allowed = assert_done(run("caption", *line, "decoding.allow_unk=true", "output=unk"))
-    assert allowed.out.startswith("<unk>")
-    assert "<unk>" not in assert_done(run("caption", *line, "output=known")).out
-    assert "<unk>" not in load(other, device="cpu", max_length=4)(album / "0.png").words
 
 
 def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):

@@ -100,17 +100,6 @@ def test_a_checkpoint_cannot_name_a_program_to_run(
     assert not mark.exists()
 
 
-def test_a_checkpoint_with_a_class_of_your_own_opens_where_the_environment_trusts_it(
-    altered: Callable[..., Path], write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-):
-    write_module("homemade", "from showattendtell.models.attention import SoftAttention as Own\n")
-    renamed = altered(lambda content: content["showattendtell"]["config"]["attention"].update(_target_="homemade.Own"))
-    with pytest.raises(UserError, match=r"homemade\.Own, .*SHOWATTENDTELL_TRUST=homemade"):
-        load_model(str(renamed), "cpu", BeamSearch())
-    monkeypatch.setenv("SHOWATTENDTELL_TRUST", "homemade")
-    assert load_model(str(renamed), "cpu", BeamSearch()).config.attention._target_ == "homemade.Own"
-
-
 def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):
     mark = tmp_path / "it-ran"
     with pytest.raises(UserError, match="altered.ckpt is damaged"):

@@ -15,7 +15,7 @@ import pytest
 import slurm
 import torch
 from ray_cluster import OWN_RAY, start_head, wait_until
-from runs import SIZES, TINY
+from runs import SIZES, TINY, restore_sigint
 from slow_cases import slow_after
 
 from showattendtell.features.store import FeatureStore, verify_changed
@@ -25,11 +25,6 @@ RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_
 RAY += ["hydra.launcher.ray.init.object_store_memory=80000000"]
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
-
-
-def restore_sigint() -> None:
-    """Also where the tests run in the background of a shell, which has them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

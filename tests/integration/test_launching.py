@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from grid_stores import content
-from runs import TINY, assert_error
+from runs import TINY, assert_error, restore_sigint
 from slow_cases import slow_after
 
 from showattendtell.training.loggers import METRICS
@@ -36,11 +36,6 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     given = {"cwd": folder, "env": {**os.environ, **own, **environment}, "preexec_fn": restore_sigint}
     return subprocess.Popen([sys.executable, *arguments], **given, **pipes)
-
-
-def restore_sigint() -> None:
-    """Also where the tests run in the background of a shell, which has them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str]) -> SimpleNamespace:
@@ -163,7 +158,7 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_continues(folder: P
     wait_for_step(process, own)
     os.kill(children(process)[victim], signal.SIGKILL)
     done = finish(process)
-    assert_error(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues from there")
+    assert_error(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues")
     done = run(folder, *command)
     assert_all_done(done)
     assert "resumes after step" in done.out
@@ -214,10 +209,7 @@ def test_under_torchrun_the_others_say_that_one_is_lost(folder: Path, prepared: 
     os.kill(int(workers[1]), signal.SIGKILL)
     done = finish(process)
     assert done.status == 1
-    assert (
-        "error: another process of this run has ended or does not answer; the checkpoints saved before are intact"
-        in done.err
-    )
+    assert "error: another process of this run has ended or does not answer; run the command again" in done.err
     assert torch.load(own / "last.ckpt", weights_only=True)["global_step"] > 0
 
 
@@ -235,18 +227,10 @@ def test_a_fault_is_reported_once(folder: Path, prepared: Any, name: str):
 
 
 @pytest.mark.slow
-def test_a_fault_is_reported_once_under_torchrun(folder: Path, prepared: Any):
-    settings = [*SETTINGS, "trainer=ddp", "encoder.network=vgg99"]
-    done = run(folder, *TORCHRUN, "--standalone", "--nproc-per-node=2", *TRAIN, *settings)
-    assert done.err.count("error: ") == 1
-    assert "vgg99 is not a network of timm" in done.err
-
-
-@pytest.mark.slow
 def test_a_sweep_has_runs_of_several_processes(folder: Path, two: Path):
     done = run(folder, *TRAIN, "-m", *SETTINGS, *TWO, "seed=1,2", "hydra.sweep.dir=runs/pairs")
     assert_all_done(done)
-    assert len(re.findall(r"^runs/pairs/\d  seed=\d  \d", done.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^runs/pairs/\d .*seed=\d  \d", done.out, re.MULTILINE)) == 2
     assert_same_weights(two, folder / "runs/pairs/0")
 
 

@@ -34,14 +34,10 @@ from showattendtell.config.trust import TRUST
 from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.images import read_pixels
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
-from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.inference.loading import load_model, reading_settings
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.models.attention import SoftAttention
-from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset
 
@@ -197,28 +193,6 @@ def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
     captioner = showattendtell.load(tmp_path / "own.ckpt")
     assert isinstance(captioner.models[0].module.captioner.attention, import_module("own_parts").SharpAttention)
     assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_parts_that_cannot_be_imported_says_so(tmp_path: Path, cache: Path, encoder: Encoder):
-    data = ReaderDataModule(lambda: shapes(cache, encoder)._read(), encoder, 8, cache=cache)
-    for part, given in (
-        ("attention", SoftAttention(112, 8)),
-        ("attention", lambda dim, width: SoftAttention(dim, width)),
-        ("decoder", lambda **sizes: LSTMDecoder(**sizes, hidden_dim=8)),
-    ):
-        model, run = small(**{part: given}), trainer(tmp_path, max_steps=1)
-        run.fit(model, data)
-        run.save_checkpoint(tmp_path / "own.ckpt")
-        with pytest.raises(UserError, match=f"own.ckpt does not say how to build its {part}.*load_from_checkpoint"):
-            showattendtell.load(tmp_path / "own.ckpt")
-    model, run = small(), trainer(tmp_path, max_steps=1)
-    run.fit(model, data)
-    run.save_checkpoint(tmp_path / "data.ckpt", weights_only=True)
-    loaded = load_model(str(tmp_path / "data.ckpt"), "cpu", BeamSearch())
-    assert_same(weights(loaded.module), weights(model))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="does not say how to read its data set; .*trainer.test"):
-        reading_settings(loaded.config)
 
 
 def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):

@@ -2,29 +2,20 @@
 
 import csv
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runs import SIZES, TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
+from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
 
-from showattendtell.data.shapes import read_shapes
 from showattendtell.errors import UserError
-from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.training.stages import plan_stages
-from showattendtell.types import Example
 
 SHORT = [*TINY, "trainer.limit_train_batches=3"]
 CIDER = 'cider:["reward=cider","reward.max_length=12","trainer.max_epochs=2"]'
 STAGES = [*SHORT, f"stages={{likelihood:[],{CIDER},mean:{{average:[likelihood,cider]}}}}"]
-
-
-def learned_from(folder: Path) -> tuple[Example, ...]:
-    return read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
 
 
 def weights(file: Path) -> dict[str, Any]:
@@ -43,8 +34,6 @@ def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_bef
     card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
     assert card["config"]["init_from"] == "runs/staged/1-likelihood/best.ckpt"
     assert card["config"]["reward"]["cider"] == 1.0
-    captions = [[(*said.words, "<eos>") for said in example.captions] for example in learned_from(folder)]
-    assert card["rewards"] == {"images": 40, "document_frequencies": DocumentFrequencies.of(captions).sha256}
     with (staged / "2-cider/metrics.csv").open() as file:
         assert {"train/sampled_cider", "train/sampled_unended", "val/cider"} <= set(next(csv.reader(file)))
 
@@ -146,13 +135,13 @@ print("the next stage")
 """
 
 
-def test_a_signal_at_the_end_of_a_stage_starts_no_other(tmp_path: Path):
+def test_a_signal_at_the_end_of_a_stage_starts_no_other(start_code: Start, tmp_path: Path):
     (tmp_path / "last_moment").write_text(LAST_MOMENT)
     (tmp_path / "last_moment").chmod(0o755)
-    process = subprocess.Popen([sys.executable, "-c", TWO_STAGES], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    running = start_code(TWO_STAGES, folder=tmp_path)
     deadline = time.monotonic() + 900
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.terminate()
-    output, _ = process.communicate(timeout=900)
-    assert (process.returncode, output) == (143, "")
+    running.process.terminate()
+    done = running.finish()
+    assert (done.status, done.out) == (143, "")

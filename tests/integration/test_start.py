@@ -63,6 +63,7 @@ def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
     assert number < 3_700
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="PyTorch for CPUs has no Triton")
 def test_a_script_that_imports_the_training_ends_without_reports_of_leaks(tmp_path: Path):
     code = "import triton, pytorch_lightning, showattendtell; showattendtell.CaptioningModule"

@@ -135,7 +135,7 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     slow_after(
-        2,
+        1,
         [
             (replaced("showattendtell", "config", value={}), "was altered"),
             (replaced("callbacks", value=None), "was altered"),
@@ -190,28 +190,3 @@ def test_names_of_strangers_are_no_commands_for_the_terminal(run_forked: Run, ch
     done = assert_done(run_forked("caption", *line, folder=tmp_path))
     assert "\x1b" not in done.out + done.err
     assert "\\x1b]0;title.png\t" in done.out
-
-
-RESULT = "results-test-beam3.json"
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    slow_after(
-        1,
-        [
-            (".hydra/config.yaml", b"\xff\xfe"),
-            (RESULT, b"[" * 100_000),
-            (RESULT, b'{"checkpoint_sha256": 5}'),
-            (RESULT, b'{"checkpoint_sha256": ' + b"9" * 5000 + b"}"),
-        ],
-    ),
-)
-def test_a_broken_file_in_a_folder_of_reproduce_is_reported(run_forked: Run, tmp_path: Path, file: str, content: bytes):
-    path = tmp_path / "out/soft/1" / file
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    for name in ("last.ckpt", "best.ckpt"):
-        (tmp_path / "out/soft/1" / name).touch()
-    output = run_forked("reproduce", "table=shapes", "output=out", "recipes=[soft]", "plan=true", folder=tmp_path)
-    assert_error(output, "out")

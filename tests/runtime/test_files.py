@@ -14,13 +14,7 @@ from showattendtell.data.assembly import open_folder
 from showattendtell.data.formats import find_caption_files
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import find_model
-from showattendtell.runtime.files import (
-    atomic_write,
-    cache_folder,
-    new_file,
-    new_folder,
-    new_path,
-)
+from showattendtell.runtime.files import atomic_write, cache_folder, new_file, new_folder, new_path
 
 
 def names(folder: Path) -> list[str]:

@@ -44,7 +44,7 @@ class Sender(Callback):
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    slow_after(2, [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)]),
+    slow_after(1, [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)]),
     ids=str,
 )
 def test_a_signal_stops_after_the_step_which_is_saved(
@@ -84,7 +84,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "moment", "step"), slow_after(2, MOMENTS.values()), ids=MOMENTS)
+@pytest.mark.parametrize(("settings", "moment", "step"), slow_after(1, MOMENTS.values()), ids=MOMENTS)
 def test_a_signal_at_any_moment_loses_nothing(tmp_path: Path, settings: list[str], moment: dict[str, int], step: int):
     config, whole, run = small_config("checkpoint_interval_minutes=60", *settings), tmp_path / "whole", tmp_path / "run"
     small_run(config, whole)

@@ -11,8 +11,7 @@ from showattendtell.training.optimizers import Cosine, GravesRMSprop, parameter_
 
 
 @pytest.mark.parametrize(
-    ("step", "factor"),
-    [(0, 1.0), (25, 0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2), (50, 0.6), (100, 0.2), (200, 0.2)],
+    ("step", "factor"), [(0, 1.0), (25, 0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2), (50, 0.6), (100, 0.2), (200, 0.2)]
 )
 def test_the_cosine_worked_by_hand(step: int, factor: float):
     assert Cosine(final=0.2)(step, 100) == pytest.approx(factor)

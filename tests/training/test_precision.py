@@ -88,7 +88,7 @@ MODELS = [
 FEW = ["decoder.dropout=0", "trainer.max_epochs=1", "checkpoint_interval_minutes=60"]
 
 
-@pytest.mark.parametrize("settings", slow_after(2, MODELS), ids=" ".join)
+@pytest.mark.parametrize("settings", slow_after(1, MODELS), ids=" ".join)
 def test_in_half_the_precision_training_ends_near_the_weights_of_the_whole(tmp_path: Path, settings: list[str]):
     config = small_config(*FEW, *settings)
     whole, float16, bfloat16 = Steps(), Steps(), Steps()

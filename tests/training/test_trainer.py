@@ -47,12 +47,7 @@ class Scripted(lightning.LightningModule):
     ("settings", "best_epoch", "best_score", "message"),
     [
         ([], 2, 30.0, "val/nll_per_word 2.600, perplexity 13.5, val/bleu4 20.0 (best 30.0), val/cider 44.0"),
-        (
-            ["brevity_penalty=true"],
-            3,
-            15.0,
-            "perplexity 13.5, val/bleu4_with_penalty 15.0 (best 15.0), val/cider 44.0",
-        ),
+        (["brevity_penalty=true"], 3, 15.0, "perplexity 13.5, val/bleu4_with_penalty 15.0 (best 15.0), val/cider 44.0"),
         (["monitor=cider"], 3, 44.0, "val/bleu4 20.0, val/cider 44.0 (best 44.0), val/distinct_captions 3;"),
         (["monitor=val/nll_per_word"], 4, 2.5, "val/nll_per_word 2.600 (best 2.600), perplexity 13.5, val/bleu4 20.0"),
     ],
@@ -104,11 +99,7 @@ class Metrics(Callback):
     ids=str,
 )
 def test_an_epoch_without_validation_has_no_metrics_of_another(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    settings: list[str],
-    validated: list[int],
-    epochs: int,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], validated: list[int], epochs: int
 ):
     metrics = Metrics()
     config = small_config(*(f"++trainer.{setting}" for setting in settings))
@@ -137,12 +128,6 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
 def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):
     with pytest.raises(UserError, match=f"{setting.partition('=')[0]}.*{message}"):
         build_trainer(small_config(f"++{setting}"), tmp_path)
-
-
-@pytest.mark.parametrize("setting", ["reward.length=0.1", "reward.repetition=0.1"])
-def test_terms_of_a_reward_need_a_reward(setting: str, tmp_path: Path):
-    with pytest.raises(UserError, match=r"set reward\.cider or reward\.bleu4 as well"):
-        small_run(small_config(setting), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")

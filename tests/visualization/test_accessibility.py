@@ -12,12 +12,13 @@ from slow_cases import slow_after
 
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render
-from showattendtell.visualization.tables import ResultsTable, TableBlock, html
+from showattendtell.visualization.tables import ResultsTable, TableBlock, format_table
 
 
 def table() -> str:
     block = TableBlock("Flickr8k", tuple(paper_rows("flickr8k").values()))
-    return html(ResultsTable("test", ("bleu4", "meteor"), (block,), ("a note",), "photographs.html"))
+    overview = ResultsTable("test", ("bleu4", "meteor"), (block,), ("a note",), "photographs.html")
+    return format_table(overview, Path("table.html"))
 
 
 PAGES = {"one model": lambda: render(one_model()), "two models": lambda: render(two_models()), "table": table}

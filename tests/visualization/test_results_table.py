@@ -17,11 +17,8 @@ from showattendtell.visualization.tables import (
     TableInterval,
     TableRow,
     TableValue,
-    as_json,
-    find_format,
-    html,
-    latex,
-    markdown,
+    check_format,
+    format_table,
     print_overview,
 )
 
@@ -49,6 +46,11 @@ OVERVIEW = ResultsTable(
     ),
     notes=("a_b & c",),
 )
+
+
+def formatted(overview: ResultsTable, name: str) -> str:
+    return format_table(overview, Path(name))
+
 
 ESCAPED = re.compile(r"\\.")
 """A character that a backslash has made literal, or a line's end."""
@@ -90,12 +92,12 @@ def test_a_terminal_of_80_columns_shows_the_papers_five_figures_with_their_devia
 
 
 def test_markdown_is_one_table_with_the_notes_below():
-    lines = markdown(OVERVIEW).splitlines()
+    lines = formatted(OVERVIEW, "a.md").splitlines()
     rows = [cells(line, " | ") for line in lines if line.startswith("| ")]
     assert rows[0] == ["| data", "model", "B-4", "METEOR", "seeds |"]
     assert rows[1] == ["| Flickr8k", "paper: Soft-Attention", "19.5", "18.93", "|"]
     assert rows[2] == ["|", "soft", "18.5 ± 0.3", "-", "2 |"]
-    assert lines[1].count(":|") == 3
+    assert lines[1].count("---:|") == 3
     assert lines[-2:] == ["", "- a_b & c"]
     [line] = [line for line in lines if "50%" in line]
     assert r"a\|b_c & 50% #1 {x} ~^\\[0.5, 0.5] \*\_target\_\*" in line
@@ -103,7 +105,7 @@ def test_markdown_is_one_table_with_the_notes_below():
 
 
 def test_latex_is_balanced_and_every_row_has_every_cell():
-    text = latex(OVERVIEW)
+    text = formatted(OVERVIEW, "a.tex")
     bare = ESCAPED.sub("", text)
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
@@ -121,7 +123,7 @@ def test_latex_is_balanced_and_every_row_has_every_cell():
 
 
 def test_json_has_figures_in_full_with_the_files_behind_them():
-    content: dict[str, Any] = json.loads(as_json(OVERVIEW))
+    content: dict[str, Any] = json.loads(formatted(OVERVIEW, "a.json"))
     [flickr8k, coco] = content["blocks"]
     assert (content["split"], content["notes"], coco["title"]) == ("test", ["a_b & c"], "COCO")
     assert flickr8k["rows"][1] == {
@@ -139,7 +141,7 @@ def rows_of(page: str) -> list[list[str]]:
 
 
 def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
-    page = html(OVERVIEW._replace(photographs="photo graphs.html"), Path("out"))
+    page = formatted(OVERVIEW._replace(photographs="photo graphs.html"), "out/a.html")
     assert rows_of(page) == [
         ["model", "B-4", "METEOR", "seeds", "runs"],
         ["paper: Soft-Attention", "19.5", "18.93", "", ""],
@@ -149,7 +151,7 @@ def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_fo
     ]
     links = re.findall('(?:href|src)="([^"]*)"', page)
     assert links == ["data:,", "photo%20graphs.html", "../runs/soft/seed%201", "../runs/soft/2", ".."]
-    assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
+    assert "<script" not in formatted(OVERVIEW._replace(notes=("<script>x</script>",)), "a.html")
 
 
 def test_a_difference_has_its_interval_in_every_format():
@@ -158,17 +160,18 @@ def test_a_difference_has_its_interval_in_every_format():
     )
     overview = OVERVIEW._replace(blocks=(TableBlock("Flickr8k: less soft", (row,)),))
     shown = ["-1.0 [-2.0, +0.0]", "+0.30 [+0.01, +0.70]"]
-    assert rows_of(html(overview))[1][1:3] == shown
-    assert all(text in form(overview) for form in (markdown, latex) for text in shown)
-    [block] = json.loads(as_json(overview))["blocks"]
+    assert rows_of(formatted(overview, "a.html"))[1][1:3] == shown
+    assert all(text in formatted(overview, name) for name in ("a.md", "a.tex") for text in shown)
+    [block] = json.loads(formatted(overview, "a.json"))["blocks"]
     assert block["rows"][0]["figures"]["bleu4"] == {"difference": -1.04, "low": -2.0, "high": -0.04}
 
 
-def test_the_suffix_decides_the_format():
-    assert [find_format(Path(f"table{suffix}")) for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
+def test_a_file_of_another_suffix_is_refused():
+    for suffix in (".md", ".tex", ".json", ".html"):
+        check_format(Path(f"table{suffix}"))
     for file in ("table.csv", "table", ".md"):
         with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md"):
-            find_format(Path(file))
+            check_format(Path(file))
 
 
 def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():
@@ -178,6 +181,6 @@ def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the
         TableRow("one", {"bleu4": TableValue(20)}, (together,)),
         TableRow("three", {"bleu4": TableValue(20, 1.0)}, (together,) * 3),
     )
-    table = markdown(ResultsTable("test", ("bleu4",), (TableBlock("Flickr8k", rows),), ()))
+    table = formatted(ResultsTable("test", ("bleu4",), (TableBlock("Flickr8k", rows),), ()), "a.md")
     cells = [line.split("|") for line in table.splitlines() if line.startswith("|")]
     assert [line[-2].strip() for line in cells if "one" in line[2] or "three" in line[2]] == ["2", "3"]

@@ -80,13 +80,14 @@ def assemble(
     return dataset.without(without)._replace(notes=tuple(notes))
 
 
+def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Dataset:
+    """Return the data set with every example replaced by `change(example)`."""
+    return dataset._replace(splits={split: tuple(map(change, part)) for split, part in dataset.splits.items()})
+
+
 def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
     """Return the data set with every caption replaced by `change(its example, the caption)`."""
-    splits = {
-        split: tuple(e._replace(captions=tuple(change(e, caption) for caption in e.captions)) for e in examples)
-        for split, examples in dataset.splits.items()
-    }
-    return dataset._replace(splits=splits)
+    return map_examples(dataset, lambda e: e._replace(captions=tuple(change(e, caption) for caption in e.captions)))
 
 
 def find_data_problems(dataset: Dataset) -> list[str]:
@@ -192,9 +193,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         return dataset
     on_disk = {*filter(is_photograph, existing), *photographs(root)} - {example.path for example in examples}
     found = _find_elsewhere(examples, missing, on_disk)
-    moved = {e.image: e._replace(path=found[e.image]) for e in missing if e.image in found}
     notes = [*dataset.notes, *([_describe_moves(missing, found, root)] if found else [])]
-    splits = {split: tuple(moved.get(e.image, e) for e in part) for split, part in dataset.splits.items()}
     lost = [e for e in missing if e.image not in found]
     if len(lost) == len(examples):
         others = sorted(os.path.relpath(path, root) for path in on_disk)
@@ -212,7 +211,8 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
-    return Dataset(dataset.name, splits, tuple(notes)).without(names)
+    moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
+    return moved.without(names)._replace(notes=tuple(notes))
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:

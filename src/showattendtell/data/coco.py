@@ -1,11 +1,12 @@
 """MS COCO (Lin et al. 2014): the 2014 images in Karpathy's splits, the 2017 release, and boxes of its instances."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
 from showattendtell.data.discovery import read_references
 from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.splits import join_restval, split_by_hash
@@ -182,38 +183,35 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     images = {image.id: image for image in content.images}
     categories = {category.id: category for category in content.categories}
     names = {name: category for category in content.categories for name in names_of(category.name)}
-    boxes: dict[str, dict[int, list[Box]]] = {image.file_name: {} for image in content.images}  # by image and category
+    boxes = {image.file_name: defaultdict[int, list[Box]](list) for image in content.images}  # by image and category
     for instance in content.annotations:
         if instance.category_id not in categories:
             raise UserError(
                 f"{path} has things of category {instance.category_id}, which it does not define; download it again"
             )
-        if instance.image_id not in images:
+        image = images.get(instance.image_id)
+        if image is None:
             continue
-        image = images[instance.image_id]
-        category_boxes = boxes[image.file_name].setdefault(instance.category_id, [])  # stays empty for a crowd
+        category_boxes = boxes[image.file_name][instance.category_id]  # stays empty for a crowd
         left, top, width, height = instance.bbox  # in pixels
         box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
         if box.area > 0 and not instance.iscrowd:
             category_boxes.append(box)
-
     if not any(example.image in boxes for example in dataset.examples()):
         raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
 
     def mark(example: Example) -> Example:
         if example.image not in boxes:
             return example
-        image_boxes, captions = boxes[example.image], []
+        own, captions = boxes[example.image], []
         for caption in example.captions:
-            phrases = []
-            for noun, category in find_names(caption.words, names):
-                if image_boxes.get(category.id):
-                    phrases.append(Phrase(noun, tuple(image_boxes[category.id]), category.supercategory))
-            captions.append(caption._replace(phrases=tuple(phrases)))
-        objects = tuple(sorted(categories[category].name for category in image_boxes))
+            found = [(noun, category) for noun, category in find_names(caption.words, names) if own.get(category.id)]
+            phrases = tuple(Phrase(noun, tuple(own[c.id]), c.supercategory) for noun, c in found)
+            captions.append(caption._replace(phrases=phrases))
+        objects = tuple(sorted(categories[number].name for number in own))
         return example._replace(captions=tuple(captions), objects=objects)
 
-    return dataset._replace(splits={split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()})
+    return map_examples(dataset, mark)
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:

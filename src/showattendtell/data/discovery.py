@@ -8,9 +8,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path, PurePath
 
 from showattendtell.data.formats import FRAMES, PICKLES, find_delimiter, read_captions
-from showattendtell.data.names import Names, photographs
+from showattendtell.data.names import Names, files_below, is_photograph, photographs
 from showattendtell.data.parsing import (
-    CAPTION_FIELDS,
+    COLUMNS,
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
@@ -27,10 +27,13 @@ SIDECARS = (".txt", ".caption")
 PREFERRED = (r"captions?", r"metadata", r".*caption.*", r"results.*", r".*annot.*", r"dataset.*", r".*")
 """Stems of caption files, the likeliest first."""
 
+DEEPEST = 3
+"""Levels of folders that are searched for caption files."""
+
 START = 2**16
 """Bytes at both ends of a file that are searched for captions."""
 
-_HAS_CAPTIONS = re.compile(rf'"({"|".join(CAPTION_FIELDS)})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
+_HAS_CAPTIONS = re.compile(rf'"({COLUMNS["caption"].replace(" ", "|")})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
 _BY_IMAGE = re.compile(r'\s*\{\s*"[^"]+\.(jpe?g|png|webp)"\s*:', re.IGNORECASE)
 
 
@@ -42,19 +45,18 @@ def caption_files(root: Path) -> dict[str, Path]:
     Raises:
         UserError: several files are equally likely.
     """
-    ranked: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
-    beside = {os.path.splitext(photograph)[0] for photograph in photographs(root)}
-    for pattern in ("*", "*/*", "*/*/*"):
-        for path in root.glob(pattern):
-            suffix, stem = path.suffix.lower(), path.stem.lower()
-            if suffix not in (*TEXTS, *FRAMES, *PICKLES) or path.name.startswith(".") or not path.is_file():
-                continue
-            if str(path.with_suffix("")) in beside:
-                continue
-            rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, stem))
-            if (rank == 0 and path.parent == root) or _holds_captions(path):
-                rank += len(PREFERRED) * (suffix in PICKLES)
-                ranked[rank, pattern.count("/")].append(path)
+    ranked = defaultdict[tuple[int, int], list[Path]](list)
+    files = list(files_below(root))
+    beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
+    for file in files:
+        base, suffix = os.path.splitext(file)
+        if suffix.lower() not in (*TEXTS, *FRAMES, *PICKLES) or base in beside:
+            continue
+        path = Path(file)
+        depth = len(path.relative_to(root).parts)
+        rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, path.stem.lower()))
+        if depth <= DEEPEST and (rank + depth == 1 or _holds_captions(path)):
+            ranked[rank + len(PREFERRED) * (suffix.lower() in PICKLES), depth].append(path)
     if not ranked:
         return {}
     likeliest = sorted(ranked[min(ranked)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
 from showattendtell.data.discovery import hint_above, read_found, read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.parsing import CaptionFile, read_list
@@ -324,9 +324,9 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
         captions = tuple(caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
         return example._replace(captions=captions)
 
-    splits = {split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()}
+    marked = map_examples(dataset, mark)
     if not num_matched:
         raise UserError(f"{path} has none of the {num_captions:,} captions of {dataset.name}; it is for other images")
     note = f"{num_matched:,} of {num_captions:,} captions are in {path.name}; the others have no boxes"
     notes = (note,) if num_matched < num_captions else ()
-    return Dataset(dataset.name, splits, (*dataset.notes, *notes))
+    return marked._replace(notes=(*dataset.notes, *notes))

@@ -30,15 +30,13 @@ PLAIN = "plain lines"
 FRAMES = {
     ".xlsx": ("read_excel", "openpyxl"),
     ".xlsm": ("read_excel", "openpyxl"),
-    ".xls": ("read_excel", "xlrd"),
-    ".ods": ("read_excel", "odfpy"),
     ".parquet": ("read_parquet", "pyarrow"),
     ".pq": ("read_parquet", "pyarrow"),
     ".feather": ("read_feather", "pyarrow"),
 }
 """By suffix of a table that pandas reads: its function, and the package that it needs for it."""
 
-PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
+PICKLES = (".pkl", ".pickle")
 
 LINE_ALIGNED = re.compile(r"train(\.\d)?(\.[a-z]{2})")
 """Names of Multi30k's training captions: `train.de`, or `train.1.de` of several."""
@@ -126,8 +124,8 @@ def _read_tokens(path: Path, text: str) -> CaptionFile:
     for i, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        match = re.fullmatch(r"([^\t]+)#\d+\t([^\t]*[^\s][^\t]*)", _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1))
-        if not match:
+        match = re.fullmatch(r"([^\t]+)#\d+\t([^\t]+)", _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1))
+        if not match or not match[2].strip():
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
         sentences.setdefault(match[1], []).append(match[2])
     return CaptionFile("Flickr's token file", sentences)
@@ -181,7 +179,7 @@ def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
     """
     end = re.escape(delimiter)
-    pattern = re.compile(rf'(?:[ ]*"((?:[^"]|"")*+)"[ ]*|([^{end}\n]*))({end}|\n|\Z)')
+    pattern = re.compile(rf'(?:[ ]*"((?:[^"]+|"")*+)"[ ]*|([^{end}\n]*))({end}|\n|\Z)')
     first, line, cells = 1, 1, list[str]()
     for cell in pattern.finditer(text):
         quoted, plain, ending = cell.groups()

@@ -135,7 +135,7 @@ def bounded_open(raw: Any, formats: Iterable[str] = FORMATS, max_pixels: float =
     with _open(reader, formats) as image:
         if image.width * image.height > max_pixels:
             _reduce(image, max_pixels)
-        _check_decoder(image)
+        _check_decoder(image, reader)
         yield image
 
 
@@ -180,7 +180,7 @@ def _reduce(image: Image.Image, max_pixels: float) -> None:
     image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
 
 
-def _check_decoder(image: Image.Image) -> None:
+def _check_decoder(image: Any, reader: CountingReader) -> None:
     """Raise `CostlyImageError` for limits that depend on how the pixels are stored."""
     pixels, compression = image.width * image.height, image.info.get("compression")
     if len(image.info.get("exif") or b"") > EXIF_BYTES:
@@ -189,8 +189,14 @@ def _check_decoder(image: Image.Image) -> None:
         raise CostlyImageError(
             f"is a run-length encoded BMP of more than {RUN_LENGTH_PIXELS:,} pixels; save it again as PNG or JPEG"
         )
-    if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):  # strips may share data with many scans
-        raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
+    if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):
+        # Strips may share data, so each of them may have all scans in the file.
+        reader.seek(0)
+        scans = reader.read().count(b"\xff\xda")
+        planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
+        num_scans = min(scans, SCANS) if compression == "jpeg" else scans  # libtiff stops at SCANS in each strip
+        if num_scans * planes * pixels > SCAN_PIXELS:
+            raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
 
 
 def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:

@@ -221,7 +221,7 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
         images = list(filter(is_photograph, files))
         if not images:
             raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
-        paths += images
+        paths += (str(Path(image)) for image in images)  # without "./"
         names += (os.path.relpath(image, path) for image in images)
         others += len(files) - len(images)
     return FoundImages(paths, names, others)
@@ -307,23 +307,6 @@ class Preprocessing(NamedTuple):
         # without the default crop mode, as in checkpoints from before there was another
         plain = {**self._asdict(), "mean": list(self.mean), "std": list(self.std)}
         return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
-
-
-class ImageFiles(torch.utils.data.Dataset):
-    """Data set of pairs (position, preprocessed pixels), with a `UserError` instead of pixels for unreadable images."""
-
-    def __init__(self, paths: Sequence[str], preprocessing: Preprocessing):
-        self.paths = list(paths)
-        self.preprocessing = preprocessing
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, position: int) -> tuple[int, Tensor | UserError]:
-        try:
-            return position, self.preprocessing(read_pixels(self.paths[position]))
-        except UserError as error:
-            return position, error
 
 
 Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.assembly import map_captions
+from showattendtell.data.assembly import map_captions, map_examples
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.errors import UserError, did_you_mean
@@ -36,7 +36,7 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     if isinstance(captions, str):
         return read(captions)
     name, notes = "", list[str]()
-    merged: dict[str, dict[str, Example]] = {}  # by split and image
+    splits: dict[str, dict[str, Example]] = {}  # by split and image
     first_place: dict[str, tuple[str, str]] = {}
     counts: dict[str, int] = {}
     for language, file in captions.items():
@@ -44,7 +44,7 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
         name, counts[language] = name or dataset.name, len(dataset.examples())
         notes += [f"{language}: {note}" for note in dataset.notes]
         for split, examples in dataset.splits.items():
-            images = merged.setdefault(split, {})
+            images = splits.setdefault(split, {})
             for example in examples:
                 first_split, first_language = first_place.setdefault(example.image, (split, language))
                 if first_split != split:
@@ -52,14 +52,13 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
                         f"image {example.image} is in {first_split} (captions in {first_language}) and in "
                         f"{split} ({language}); give it one split"
                     )
-                known = images.get(example.image)
-                joined = known._replace(captions=known.captions + example.captions) if known else example
-                images[example.image] = joined
+                known = images.setdefault(example.image, example._replace(captions=()))
+                images[example.image] = known._replace(captions=known.captions + example.captions)
     for language, count in counts.items():
         if count < len(first_place):
             missing = len(first_place) - count
             notes.append(f"{language}: images with captions in other languages only: {missing:,}")
-    return Dataset(name, {split: tuple(images.values()) for split, images in merged.items()}, tuple(notes))
+    return Dataset(name, {split: tuple(images.values()) for split, images in splits.items()}, tuple(notes))
 
 
 def languages_of(dataset: Dataset) -> tuple[str, ...]:
@@ -89,14 +88,10 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
         hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
 
-    def only(example: Example) -> Example:
-        return example._replace(captions=tuple(c for c in example.captions if c.language == language))
-
-    splits = {
-        name: tuple(example for example in map(only, examples) if example.captions)
-        for name, examples in dataset.splits.items()
-    }
-    return dataset._replace(splits=splits)
+    spoken = map_examples(
+        dataset, lambda e: e._replace(captions=tuple(caption for caption in e.captions if caption.language == language))
+    )
+    return spoken.without(example.image for example in spoken.examples() if not example.captions)
 
 
 def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:

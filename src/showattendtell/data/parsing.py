@@ -108,10 +108,12 @@ CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
 """An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
 
 
-_FILE_FIELDS = ("image", "file", "filename", "imagename", "imagefile", "imagefilename", "filepath", "imagepath", "path")
-IMAGE_FIELDS = (*_FILE_FIELDS, "photo", "picture", "img", "imgname", "imgpath", "imageid", "imgid", "name", "id")
-_WRITTEN_FIELDS = ("generated", "generatedcaption", "prediction", "predcaption", "predictedcaption", "hypothesis")
-CAPTION_FIELDS = ("caption", "text", "comment", "sentence", "description", "alttext", "prompt", "raw", *_WRITTEN_FIELDS)
+COLUMNS = {
+    "image": "image file filename imagename imagefile imagefilename filepath imagepath path photo picture img imgname "
+    "imgpath imageid imgid name id",
+    "caption": "caption text comment sentence description alttext prompt raw generated generatedcaption prediction "
+    "predcaption predictedcaption hypothesis",
+}
 """Names of the column or field of images and of captions, as `plain_name` gives them; the first that exists counts."""
 
 
@@ -124,8 +126,8 @@ def plain_name(field: str) -> str:
 def find_columns(fields: tuple[str, ...]) -> tuple[str, list[str]] | None:
     """Return the field of the image, and those of its captions, such as `caption` and `caption_2`; None without any."""
     plain = {plain_name(field): field for field in fields}
-    image = next((plain[name] for name in IMAGE_FIELDS if name in plain), None)
-    for name in CAPTION_FIELDS:
+    image = next((plain[name] for name in COLUMNS["image"].split() if name in plain), None)
+    for name in COLUMNS["caption"].split():
         captions = [field for found, field in plain.items() if re.fullmatch(rf"{name}(s|str)?\d*", found)]
         if image and captions:
             return image, captions
@@ -141,15 +143,15 @@ def refuse_columns(fields: Iterable[str], origin: str) -> UserError:
 
 
 SPLIT_NAMES = {
-    "train": ("train", "training", "trn"),
-    "restval": ("restval",),
-    "val": ("val", "valid", "validation", "dev", "development"),
-    "test": ("test", "testing", "tst"),
+    "train": "train training trn",
+    "restval": "restval",
+    "val": "val valid validation dev development",
+    "test": "test testing tst",
 }
 """Names of splits, with the spellings that are read; `restval` holds the images of COCO's validation set that Karpathy
 added to training."""
 
-SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings}
+SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings.split()}
 
 FILLERS = {"image", "images", "set", "split", "list", "names", "ids", "data"}
 """Words beside a split in the name of a folder or list, as in `train_images`."""
@@ -171,10 +173,9 @@ def is_split_field(name: str) -> bool:
     """Return whether a field or column has the split of an image, by its name."""
     words = words_of(name)
     joined = "".join(words)
-    is_other = joined in ("set", "fold", "phase", "istrain", "isval", "istest")
-    return (
-        is_other or bool(re.search("split|subset|partition", joined)) or not SPLIT_OF_SPELLING.keys().isdisjoint(words)
-    )
+    if joined in ("set", "fold", "phase", "istrain", "isval", "istest") or re.search("split|subset|partition", joined):
+        return True
+    return not SPLIT_OF_SPELLING.keys().isdisjoint(words)
 
 
 def holds_split(value: Any) -> bool:
@@ -186,7 +187,7 @@ def holds_split(value: Any) -> bool:
 
 def _to_split(value: Any) -> str | None:
     """Return the split that a value names: empty for an empty value, None for another one."""
-    spelling = "" if value is None else re.sub(r"[\W_]", "", str(value)).lower()
+    spelling = "" if value is None else plain_name(str(value))
     return SPLIT_OF_SPELLING.get(spelling) if spelling else ""
 
 

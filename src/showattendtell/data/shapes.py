@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -17,15 +18,23 @@ from showattendtell.settings import NonNegativeInt, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 COLORS = {
-    "red": (214, 40, 40),
-    "green": (46, 140, 62),
-    "blue": (38, 84, 214),
-    "yellow": (244, 204, 36),
-    "purple": (128, 52, 160),
-    "orange": (244, 130, 32),
-    "black": (24, 24, 24),
-    "white": (250, 250, 250),
+    "red": "#d62828",
+    "green": "#2e8c3e",
+    "blue": "#2654d6",
+    "yellow": "#f4cc24",
+    "purple": "#8034a0",
+    "orange": "#f48220",
+    "black": "#181818",
+    "white": "#fafafa",
 }
+OUTLINES = {
+    "square": "-0.85,-0.85 0.85,-0.85 0.85,0.85 -0.85,0.85",
+    "triangle": "0,-0.95 1,0.85 -1,0.85",
+    "diamond": "0,-1 0.75,0 0,1 -0.75,0",
+    "cross": "0.33,-1 0.33,-0.33 1,-0.33 1,0.33 0.33,0.33 0.33,1 -0.33,1 -0.33,0.33 -1,0.33 -1,-0.33 -0.33,-0.33 "
+    "-0.33,-1",
+}
+"""The corners of shapes with straight sides, as of a polygon in SVG."""
 SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
 SIDE = 128
@@ -96,11 +105,10 @@ def read_shapes(
     for split, size in sizes.items():
         examples = []
         for number in range(size):
-            rng = _rng(seed, split, number)
+            rng, file = _rng(seed, split, number), _file_name(split, number)
             scene = compose_scene(rng)
             [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
             captions = describe_scene(scene, np.random.default_rng(of_captions))
-            file = _file_name(split, number)
             examples.append(Example(file, f"{folder}/{file}", captions))
         splits[split] = tuple(examples)
     return Dataset(name, splits)
@@ -111,10 +119,10 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    numbers = [(split, number) for split, size in sizes.items() for number in range(size)]
-    for split, number in track(numbers, description="drawing shapes"):
-        rng = _rng(seed, split, number)
-        draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
+    for split, size in sizes.items():
+        for number in track(range(size), description=f"drawing shapes ({split})"):
+            rng = _rng(seed, split, number)
+            draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
     unfinished.rename(folder)
 
 
@@ -198,16 +206,9 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
 
 def outline(shape: str) -> list[tuple[float, float]]:
     """Return the corners of a shape, x to the right and y downwards, from -1 to 1."""
-    if shape == "square":
-        return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
-    if shape == "triangle":
-        return [(0, -0.95), (1, 0.85), (-1, 0.85)]
-    if shape == "diamond":
-        return [(0, -1), (0.75, 0), (0, 1), (-0.75, 0)]
-    if shape == "cross":
-        quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
-        turns = [(1, 0), (0, 1), (-1, 0), (0, -1)]  # cosine and sine of each quarter turn
-        return [(x * cos - y * sin, x * sin + y * cos) for cos, sin in turns for x, y in quarter]
+    if shape in OUTLINES:
+        corners = [map(float, corner.split(",")) for corner in OUTLINES[shape].split()]
+        return [(x, y) for x, y in corners]
     radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72  # a circle is a polygon of 72 corners
     angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
@@ -221,19 +222,14 @@ def _background(kind: str, rng: np.random.Generator) -> Image.Image:
     image = Image.new("RGB", (side, side), tuple(map(int, tone)))
     pen, ink = ImageDraw.Draw(image), tuple(map(int, other))
     step = int(rng.integers(10, 20)) * FINENESS
-    cells = [(x, y) for x in range(0, side, step) for y in range(0, side, step)]
-    if kind == "striped":
-        for x in range(0, side, 2 * step):
-            pen.rectangle((x, 0, x + step - 1, side), fill=ink)
-    elif kind == "checkered":
-        for x, y in cells:
-            if (x + y) // step % 2:
-                pen.rectangle((x, y, x + step - 1, y + step - 1), fill=ink)
-    elif kind == "spotted":
-        for x, y in cells:
-            pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
-    elif kind == "cloudy":
+    if kind == "cloudy":
         noise = Image.fromarray(rng.integers(0, 256, size=(6, 6), dtype=np.uint8))
         coarse = noise.resize((side, side), Image.Resampling.BICUBIC)
         image.paste(Image.new("RGB", (side, side), ink), mask=coarse.filter(ImageFilter.GaussianBlur(4 * FINENESS)))
+    for x, y in itertools.product(range(0, side, step), repeat=2):
+        column, row = x // step, y // step
+        if kind == "spotted":
+            pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
+        elif (kind == "striped" and column % 2 == 0) or (kind == "checkered" and (column + row) % 2):
+            pen.rectangle((x, y, x + step - 1, y + step - 1), fill=ink)
     return image

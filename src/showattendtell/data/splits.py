@@ -1,8 +1,9 @@
 """The splits of a data set: those of lists, folders or a hash of the images' names."""
 
 import hashlib
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path, PurePath
 
 from showattendtell.data.names import Names
@@ -25,27 +26,21 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
     if sum(shares.values()) >= 1:
         fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
         raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
-    splits: defaultdict[str, list[str]] = defaultdict(list)
+    bounds, names = list(accumulate(shares.values())), [*shares, "train"]
+    splits: dict[str, list[str]] = {"train": [], **{split: [] for split, share in shares.items() if share}}
     for image in images:
-        position, end, assigned = hash_fraction(image), 0.0, "train"
-        for split, share in shares.items():
-            end += share
-            if position < end:
-                assigned = split
-                break
-        splits[assigned].append(image)
-    names = ["train", *(split for split, share in shares.items() if share)]
-    for split in names:
-        largest = max(splits, key=lambda name: len(splits[name]), default=split)
-        if not splits[split] and len(splits[largest]) > 1:  # of few images none may have such a hash
-            chosen = min(splits[largest], key=hash_fraction)
-            splits[largest].remove(chosen)
-            splits[split].append(chosen)
-        if not splits[split]:
+        splits[names[bisect_right(bounds, hash_fraction(image))]].append(image)
+    for split, chosen in splits.items():
+        largest = max(splits.values(), key=len)
+        if not chosen and len(largest) > 1:  # of few images none may have such a hash
+            moved = min(largest, key=hash_fraction)
+            largest.remove(moved)
+            chosen.append(moved)
+        if not chosen:
             raise UserError(
                 f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
             )
-    return {split: splits[split] for split in names}
+    return splits
 
 
 def hash_fraction(image: str) -> float:
@@ -67,11 +62,11 @@ def with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
     """Return the file with splits, and a note if it had none: those of folders such as `train`, or of a hash."""
     if file.splits:
         return file
-    split_of = {
-        image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in file.captions
-    }
-    if len({*split_of.values()} - {""}) > 1:
-        splits = {split: [image for image in split_of if split_of[image] == split] for split in split_of.values()}
+    splits = dict[str, list[str]]()
+    for image in file.captions:
+        named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
+        splits.setdefault(next(named, ""), []).append(image)
+    if len(splits.keys() - {""}) > 1:
         if "" in splits:
             raise UserError(
                 f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"

@@ -19,9 +19,10 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import regex  # type: ignore[import-untyped]
-from pydantic import StrictInt, TypeAdapter, ValidationError
+from pydantic import StrictInt
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
+from showattendtell.data.parsing import check_layout
 from showattendtell.errors import UserError
 
 _QUOTES = "\u2018\u2019\u201c\u201d\u2026"  # ‘ ’ “ ” …
@@ -251,16 +252,13 @@ class SubwordTokenizer(Tokenizer):
         """Restore the tokens and merges of `state`. The rest is ignored: it could hold costly regular expressions."""
         from tokenizers import models
 
+        model = check_layout(state, _State, "the tokenizer was altered")["model"]
         try:
-            model = TypeAdapter(_State).validate_python(state)["model"]
             if sorted(model["vocab"].values()) != list(range(len(model["vocab"]))):
                 raise ValueError("its ids are not 0, 1, 2, ...")
             if model["vocab"].get(_UNKNOWN) != 0:
                 raise ValueError(f"its first token is not {_UNKNOWN}")
             self._trained = _byte_pair_encoding(models.BPE(model["vocab"], model["merges"], unk_token=_UNKNOWN))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise UserError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'].lower()}") from None
         except Exception as error:  # the package raises no type of its own
             raise UserError(str(error)) from None
 

@@ -115,10 +115,9 @@ class Vocabulary:
 
     def language_token(self, language: str) -> int:
         """Return the id of a language. Raise `UserError` if it is none of the vocabulary's."""
-        if not self.languages:
-            raise UserError(f"the model does not write '{language}', it has one language; leave language out")
         if language not in self.languages:
-            raise UserError(f"the model does not write '{language}'{did_you_mean(language, self.languages)}")
+            hint = did_you_mean(language, self.languages) if self.languages else ", it has one language; leave it out"
+            raise UserError(f"the model does not write '{language}'{hint}")
         return len(SPECIAL) + self.languages.index(language)
 
     def coverage(self, captions: Iterable[Sequence[str]]) -> float:

@@ -74,10 +74,11 @@ def _token_means(matrix: Path, tokenizer: Path, words: Collection[str]) -> dict[
         raise UserError(f"{tokenizer} cannot be used ({first_line(error)}); give that of the matrix") from None
     if len(tensors) != 1:
         raise UserError(f"{matrix} has {len(tensors)} matrices; one is needed, with a row for each token")
-    [rows] = tensors
-    if max((max(ids, default=0) for ids in tokens.values()), default=0) >= len(rows):
-        raise UserError(f"{matrix} has {len(rows):,} rows, fewer than {tokenizer} has tokens; give files of one model")
-    vectors = {word: rows[ids].float().mean(dim=0) for word, ids in tokens.items() if ids}
+    try:
+        vectors = {word: tensors[0][ids].float().mean(dim=0) for word, ids in tokens.items() if ids}
+    except IndexError:
+        count = f"{len(tensors[0]):,} rows"
+        raise UserError(f"{matrix} has {count}, fewer than {tokenizer} has tokens; give files of one model") from None
     if not all(vector.isfinite().all() for vector in vectors.values()):
         raise UserError(f"{matrix} has values that are not finite; give another file")
     return vectors

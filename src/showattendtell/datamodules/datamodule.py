@@ -126,10 +126,9 @@ class CaptionDataModule(lightning.LightningDataModule):
             self._open(dataset, vocabulary, source)
 
     def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: ImageSourceFactory) -> None:
-        train, val = dataset.split("train"), dataset.split("val")
+        train = dataset.split("train")
         self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
         self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
-        self.val_captions = CaptionDataset(val, vocabulary, source(val))
         self.val_images = self._images_of("val")
 
     def add_targets(self, grid: tuple[int, int]) -> None:
@@ -174,14 +173,11 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        return self._evaluation_loaders(self.val_captions, self.val_images)
+        return self._evaluation_loaders("val", self.val_images)
 
     def test_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        assert self.dataset is not None
-        test = self.dataset.split("test")
-        captions = CaptionDataset(test, self.vocabulary, self._source(test))
-        return self._evaluation_loaders(captions, self._images_of("test"))
+        return self._evaluation_loaders("test", self._images_of("test"))
 
     def _images_of(self, split: str) -> ImageDataset:
         """Return the images of a split to caption; with several languages, those with captions in the first one, and
@@ -195,7 +191,10 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Return the loader of the images of the test split."""
         return self.test_dataloader()[1]
 
-    def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
+    def _evaluation_loaders(self, split: str, images: ImageDataset) -> list[DataLoader]:
+        assert self.dataset is not None
+        examples = self.dataset.split(split)
+        captions = CaptionDataset(examples, self.vocabulary, self._source(examples))
         size = BatchSize(self._size.captions)
         buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
@@ -295,20 +294,19 @@ class ReaderDataModule(CaptionDataModule):
         **options: Any,
     ):
         super().__init__(None, None, None, batch_size, seed, **options)
-        self._read, self._skip_unreadable = read, skip_unreadable
-        self._given_vocabulary, self._tokenizer, self._vocabulary_size = vocabulary, tokenizer, vocabulary_size
-        self._cache, self._augmentation = cache_folder(cache), augmentation
+        self._read, self._given_vocabulary, self._tokenizer = read, vocabulary, tokenizer
+        self._vocabulary_size, self._cache = vocabulary_size, cache_folder(cache)
         self._extraction = extraction or Extraction()
         if self.cache_on_device and self._extraction.views > 1:
             raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
         name = encoder or DEFAULT_NETWORK
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
+        self._settings = (self._extraction, augmentation, seed, skip_unreadable)
 
     @cached_property
     def _images(self) -> tuple[ImageSourceFactory, Dataset]:
         """The image source and the readable part of the data set; missing grids are computed and stored."""
-        settings = (self._extraction, self._augmentation, self._seed, self._skip_unreadable)
-        return open_source(self._read(), self.encoder, self._cache / "features", *settings)
+        return open_source(self._read(), self.encoder, self._cache / "features", *self._settings)
 
     def prepare_data(self) -> None:
         """Check the data set and store the grids of its images; called by Lightning in one process."""
@@ -318,13 +316,12 @@ class ReaderDataModule(CaptionDataModule):
         """Read the data set and build the vocabulary; every stage loads all splits."""
         if self.dataset is None:
             source, dataset = self._images
-            vocabulary = self._given_vocabulary or self._build_vocabulary(dataset)
+            vocabulary = self._given_vocabulary
+            if vocabulary is None:
+                tokenizer = self._tokenizer or PlainTokenizer()
+                captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
+                vocabulary = Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
             self._open(tokenized(dataset, vocabulary.tokenizer), vocabulary, source)
-
-    def _build_vocabulary(self, dataset: Dataset) -> Vocabulary:
-        tokenizer = self._tokenizer or PlainTokenizer()
-        captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
-        return Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `evaluate` opens the same images; `dataset` is None if the reader cannot be
@@ -380,11 +377,8 @@ class FolderDataModule(ReaderDataModule):
         self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
     ):
         parameters = signature(self.reader)
-        arguments = dict(self.defaults)
-        if root is not None:
-            arguments["root"] = root
-        for name in parameters.parameters.keys() & options.keys():
-            arguments[name] = options.pop(name)
+        arguments = {**self.defaults, **({} if root is None else {"root": root})}
+        arguments |= {name: options.pop(name) for name in parameters.parameters.keys() & options.keys()}
         parameters.bind(**arguments)  # a folder without a default must be given
         skip_unreadable = arguments.get("skip_unreadable", False)
         super().__init__(partial(self.reader, **arguments), encoder, batch_size, skip_unreadable, **options)

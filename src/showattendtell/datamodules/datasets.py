@@ -15,14 +15,21 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, mentions_sides
+from showattendtell.data.augmentation import (
+    FIRST_DRAW,
+    MIRRORED,
+    Augmentation,
+    Draw,
+    draw_views,
+    frame_of,
+    mentions_sides,
+)
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
@@ -35,14 +42,14 @@ ImageReader = Callable[..., Tensor]
 class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         """Return the images.
 
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
         """
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the image of the same call shows."""
 
 
@@ -50,11 +57,9 @@ View = Literal["plain", "mirrored", "drawn"]
 """View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
 
 
-class ImageSourceFactory(Protocol):
-    """Function from examples to their image source."""
-
-    def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        """Return the image source of a split, in which an image has the position of its example."""
+ImageSourceFactory = Callable[..., ImageSource]
+"""Function of the examples of a split, and a `View` of them, that returns their image source. An image has the position
+of its example."""
 
 
 class GridSource:
@@ -79,17 +84,17 @@ class GridSource:
         self._rows = store.rows([example.image for example in examples])
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         return self._store.read(self._rows[list(positions)], self._views(positions, draw))
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
         views = self._views(positions, draw).tolist()
         return [
             frame_of(self._examples[i], view, self._preprocessing) for i, view in zip(positions, views, strict=True)
         ]
 
-    def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
+    def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
         if self.draws_views:
             return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
         return torch.full((len(positions),), self._fixed_view)
@@ -101,10 +106,10 @@ class ConstantSource:
     def __init__(self, regions: Tensor):
         self._regions = regions
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         return self._regions.repeat(len(positions), 1, 1)
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         return [Frame(WHOLE)] * len(positions)
 
 
@@ -130,28 +135,29 @@ class PixelSource:
         self._augmentation = augmentation if view == "drawn" else None
         self._mentions_sides = [mentions_sides(example) for example in examples if self._augmentation]
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         images = []
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
             if self._augmentation:
-                rng, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                images.append(self._augmentation.view(pixels, self._preprocessing, rng, is_sided))
+                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                images.append(self._augmentation.view(pixels, self._preprocessing, random, is_sided))
             else:
                 images.append(self._preprocessing(pixels))
         return torch.stack(images).flip(-1) if self._mirrored else torch.stack(images)
 
-    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
         frames = []
         for position in positions:
-            path, part, mirrored = self._examples[position].path, None, self._mirrored
+            path = self._examples[position].path
             width, height = image_size(path)
+            part, mirrored = None, self._mirrored
             if self._augmentation:
-                rng, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                part, mirrored = self._augmentation.draw_part(height, width, rng, is_sided)
-            box = part.scaled(1 / width, 1 / height) if part else self._preprocessing.frame(path).seen
-            frames.append(Frame(box, mirrored))
+                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
+                part, mirrored = self._augmentation.draw_part(height, width, random, is_sided)
+            box = part or self._preprocessing.crop_box(width, height)
+            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored))
         return frames
 
 
@@ -217,7 +223,7 @@ class PackedRows:
         code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
     """
 
-    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"]):
+    def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"] = "i"):
         flat: Any = array(code)
         ends = [0]
         for row in rows:
@@ -234,9 +240,6 @@ class PackedRows:
 
 class PackedTokens(PackedRows):
     """Tokens of N captions, in 4 bytes per token and 8 per caption."""
-
-    def __init__(self, captions: Iterable[Sequence[int]]):
-        super().__init__(captions, "i")
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return map(self.__getitem__, range(len(self)))
@@ -261,7 +264,7 @@ class PackedBoxes:
 
     def __init__(self, captions: Iterable[Caption], offset: int = 0):
         phrases = [caption.phrases for caption in captions]
-        self._words = PackedRows(([phrase.noun + offset for phrase in row] for row in phrases), "i")
+        self._words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
         self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __len__(self) -> int:
@@ -283,26 +286,24 @@ class TargetMaker(NamedTuple):
     """
 
     boxes: PackedBoxes
-    frames: Callable[[Sequence[int], tuple[int, int]], list[Frame]]
+    frames: Callable[[Sequence[int], Draw], list[Frame]]
     grid: tuple[int, int]
 
     def __call__(
-        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: tuple[int, int], steps: int
+        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: Draw, steps: int
     ) -> AttentionTargets:
         """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
         rows, columns = self.grid
         frames = self.frames(positions, draw)
-        indices, grid_boxes, mirrored = list[int](), list[NDArray](), list[int]()
+        indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
         for row, caption in enumerate(captions):
-            seen, mirror = frames[image_index[row]]
+            seen, is_mirrored = frames[image_index[row]]
             for word, boxes in self.boxes.of_caption(caption):
-                mirrored += [len(indices)] * mirror
                 indices.append(row * steps + word)
-                grid_boxes.append(boxes_on_grid(boxes, seen, rows, columns))
-        padded = np.zeros((len(indices), max(map(len, grid_boxes), default=0), 4))  # empty boxes cover nothing
-        for i, boxes in enumerate(grid_boxes):
-            padded[i, : len(boxes)] = boxes
-        areas = covered_areas(padded, rows, columns)
+                grid_boxes.append(torch.from_numpy(boxes_on_grid(boxes, seen, rows, columns)))
+                mirrored.append(is_mirrored)
+        padded = pad_sequence(grid_boxes, batch_first=True).numpy() if indices else np.zeros((0, 0, 4))
+        areas = covered_areas(padded, rows, columns)  # empty boxes cover nothing
         areas[mirrored] = areas[mirrored][:, :, ::-1]
         areas = areas.reshape(len(indices), rows * columns)
         totals = areas.sum(axis=1)
@@ -364,7 +365,7 @@ class CaptionDataset(TorchDataset[Batch]):
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
         for positions in torch.arange(num_images).split(256):
             grids[positions] = self.images(positions.tolist()).to(grids)
-        self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
+        self.images = lambda positions, draw=FIRST_DRAW: grids[torch.as_tensor(positions, device=device)]
         self.is_cached = True
         if device.type == "cuda" and rank() == 0:
             stored = f"grids of {num_images:,} images in GPU memory: {grids.nbytes / 1e9:.1f} GB"
@@ -381,7 +382,7 @@ class CaptionDataset(TorchDataset[Batch]):
     def __getitem__(self, captions: list[int]) -> Batch:
         return self.batch(captions)
 
-    def batch(self, captions: list[int], draw: tuple[int, int] = (0, 0)) -> Batch:
+    def batch(self, captions: list[int], draw: Draw = FIRST_DRAW) -> Batch:
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
         # each image once, and for each caption its row among them
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)

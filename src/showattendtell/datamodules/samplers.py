@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler
 
+from showattendtell.data.augmentation import Draw
 from showattendtell.runtime.distributed import shard, shard_indices, world_size
 from showattendtell.types import BatchShard
 
@@ -229,7 +230,7 @@ class BatchRequest(NamedTuple):
 
     content: list[int]
     shard: BatchShard
-    draw: tuple[int, int]
+    draw: Draw
 
 
 class ShardedBatchSampler(EpochBatchSampler):

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from showattendtell.data.images import ImageFiles
+from showattendtell.data.augmentation import view_of
+from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
 from showattendtell.features.store import FileStamp
-from showattendtell.features.views import view_of
 from showattendtell.features.writer import BATCH_SIZE, EncodedBatch
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device
@@ -65,29 +65,25 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
         raise UserError(f"features.engine={name} computes in float32; leave features.precision={precision} out")
     if missing := lacks_onnx():
         raise UserError(f"features.engine=onnxruntime needs {missing}")
-    message = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
-        session = _open_session(encoder, example)
+        graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
+        session = open_session(graph.model_proto.SerializeToString())
+
+        def run(pixels: Tensor) -> Tensor:
+            parts = [session.run(None, {"pixels": part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
+            return torch.cat([torch.from_numpy(part) for part in parts])
+
+        expected = _run_by_torch(encoder, "float32")(example)
+        difference = ((run(example) - expected).norm() / expected.norm()).item()
     except Exception as error:
-        raise UserError(message.format(reason_of(error))) from None
-    [input_name] = [input_name.name for input_name in session.get_inputs()]
-
-    def run(pixels: Tensor) -> Tensor:
-        parts = [session.run(None, {input_name: part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
-        return torch.cat([torch.from_numpy(part) for part in parts])
-
-    expected = _run_by_torch(encoder, "float32")(example)
-    difference = ((run(example) - expected).norm() / expected.norm()).item()
-    if not difference <= 1e-3:
-        raise UserError(message.format(f"its grids differ from torch's by {100 * difference:.1f} %"))
-    return run
-
-
-def _open_session(encoder: Encoder, example: Tensor) -> Any:
-    graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
-    return open_session(graph.model_proto.SerializeToString())
+        reason = reason_of(error)
+    else:
+        if difference <= 1e-3:
+            return run
+        reason = f"its grids differ from torch's by {100 * difference:.1f} %"
+    raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
 @dataclass(frozen=True)
@@ -114,24 +110,22 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        files = ImageFiles(list(self.paths.values()), self.encoder.preprocessing)
-        positions = {image: position for position, image in enumerate(self.paths)}
         named, requested = itertools.tee(batches)
         loader = DataLoader(
-            files,
-            batch_sampler=([positions[image] for image in images] for images in requested),
+            ImageFiles(self.encoder.preprocessing),
+            batch_sampler=([self.paths[image] for image in images] for images in requested),
             collate_fn=_collate,
-            num_workers=self.readers if len(files) > BATCH_SIZE else 0,
+            num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
         with self._on_device():
-            for images, (pixels, places, errors) in zip(named, loader, strict=True):
-                skipped = {images[place]: str(error) for place, error in errors.items()}
-                for reason in skipped.values():
-                    if not self.skip_unreadable:
-                        raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
-                readable = [images[place] for place in places]
+            for images, (pixels, errors) in zip(named, loader, strict=True):
+                skipped = {image: error for image, error in zip(images, errors, strict=True) if error}
+                if skipped and not self.skip_unreadable:
+                    reason = next(iter(skipped.values()))
+                    raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
+                readable = [image for image in images if image not in skipped]
                 views = [self._run(view_of(pixels, readable, view)) for view in range(self.views) if readable]
                 grids = torch.stack(views, dim=1) if views else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
@@ -155,8 +149,20 @@ class ImageEncoding:
         return start_engine(self.encoder, self.engine, self.precision)
 
 
-def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
-    """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
-    errors = {i: item for i, (_, item) in enumerate(items) if isinstance(item, UserError)}
-    pixels = {i: item for i, (_, item) in enumerate(items) if isinstance(item, Tensor)}
-    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0, 3, 1, 1), list(pixels), errors
+class ImageFiles(Dataset):
+    """Data set of preprocessed pixels by the path of their file, with the error instead for an unreadable one."""
+
+    def __init__(self, preprocessing: Preprocessing):
+        self.preprocessing = preprocessing
+
+    def __getitem__(self, path: str) -> Tensor | str:
+        try:
+            return self.preprocessing(read_pixels(path))
+        except UserError as error:
+            return str(error)
+
+
+def _collate(items: Sequence[Tensor | str]) -> tuple[Tensor, list[str]]:
+    """Collate the items of a batch: pixels of the readable images, and the error of each image, which may be empty."""
+    pixels = [item for item in items if isinstance(item, Tensor)]
+    return torch.stack(pixels) if pixels else torch.zeros(0), [item if isinstance(item, str) else "" for item in items]

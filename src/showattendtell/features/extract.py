@@ -132,19 +132,17 @@ def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
 ) -> None:
     """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
-    settings = store_settings(encoder, extraction)
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
-    plan = StorePlan(dataset.name, settings, list(paths), shard_size(len(paths)))
+    plan = StorePlan(dataset.name, store_settings(encoder, extraction), list(paths), shard_size(len(paths)))
     read = encoder.region_reader(paths, skip_unreadable)
     if read is not None:
-        work, hint = partial(write_shards, path, plan, read), ""
+        work = partial(write_shards, path, plan, read)
     else:
-        engine = extraction.engine
-        encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, extraction.precision)
+        precision = extraction.precision
+        encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, extraction.engine, precision)
         work = partial(extraction.write, path, plan, encode)
-        hint = "" if extraction.on_gpu or engine != "torch" else FASTER
-    with _progress(console, path, plan, hint):
+    with _progress(console, path, plan):
         write_store(path, plan, work)
     store = FeatureStore(path)
     if extraction.dtype != "float16":
@@ -156,23 +154,11 @@ def write_features(
 LINE_SECONDS = 9
 """Seconds between two lines of progress without a terminal."""
 
-PATIENCE = 600
-"""Seconds of remaining time from which faster settings are suggested."""
-
-FASTER = (
-    "features.engine=onnxruntime computes the same grids faster and continues this work after Ctrl-C; "
-    "features.precision=bfloat16 starts again and is less exact, and faster on processors that support it"
-)
-
 
 @contextmanager
-def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Iterator[None]:
+def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     """Print what the store will contain, and how many images it has from all processes that write it: as a bar, or
-    without a terminal as lines.
-
-    Args:
-        hint: printed if the rest will take longer than `PATIENCE`.
-    """
+    without a terminal as lines."""
     rows, columns = plan.settings["grid"]
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
@@ -183,32 +169,27 @@ def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Itera
     speed = TextColumn("{task.fields[speed]}")
     shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), speed, TimeRemainingColumn())
     ended = Event()
+
+    def follow() -> None:
+        while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
+            progress.update(task, completed=count_written(path, plan))
+            done, speed = progress.tasks[task].completed, progress.tasks[task].speed
+            rate = f"{speed:.1f} images/s" if speed else ""
+            progress.update(task, speed=rate)
+            if not console.is_terminal:
+                line = f"features: {done:.0f} of {len(plan.images)} images{', ' if rate else ''}{rate}"
+                console.print(line, highlight=False)
+
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
-        progress.add_task("features", total=len(plan.images), speed="")
-        follow = Thread(target=_follow, args=(progress, path, plan, ended, hint))
-        follow.start()
+        task = progress.add_task("features", total=len(plan.images), speed="")
+        thread = Thread(target=follow)
+        thread.start()
         try:
             yield
         finally:
             ended.set()
-            follow.join()
+            thread.join()
         console.print(f"features: {len(plan.images)} images are stored", highlight=False)
-
-
-def _follow(progress: Progress, path: Path, plan: StorePlan, ended: Event, hint: str) -> None:
-    """Update the bar every second, and print the lines."""
-    console, [task] = progress.console, progress.tasks
-    while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
-        progress.update(task.id, completed=count_written(path, plan))
-        if task.speed:
-            progress.update(task.id, speed=f"{task.speed:.1f} images/s")
-        if not console.is_terminal:
-            done = f"features: {task.completed:.0f} of {task.total:.0f} images"
-            console.print(", ".join(filter(None, [done, task.fields["speed"]])), highlight=False)
-        remaining = task.time_remaining or 0
-        if hint and remaining > PATIENCE:
-            console.print(f"  about {remaining / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
-            hint = ""
 
 
 def run_in_processes(number: int, function: Callable[[], None]) -> None:

@@ -103,14 +103,11 @@ class FileStamp(NamedTuple):
     def is_of(self, path: str) -> bool:
         """Return whether the file has this content. It is read only if its time differs, as after a copy."""
         status = os.stat(path)
-        if status.st_size != self.size:
-            return False
-        if status.st_mtime_ns == self.changed:
-            return True
-        return zlib.crc32(Path(path).read_bytes()) == self.checksum
+        is_untouched = status.st_mtime_ns == self.changed
+        return status.st_size == self.size and (is_untouched or zlib.crc32(Path(path).read_bytes()) == self.checksum)
 
 
-class GridSettings(BaseModel):
+class GridSettings(BaseModel, strict=True):
     """The settings that the size of a grid follows from."""
 
     grid: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
@@ -121,7 +118,7 @@ class GridSettings(BaseModel):
 
 def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
     """Raise a `ValueError` for a size that no store has, before memory is allocated for it."""
-    sizes = GridSettings.model_validate(settings, strict=True)
+    sizes = GridSettings(**settings)
     if math.prod([*sizes.grid, sizes.dim, sizes.views]) > LARGEST:
         raise ValueError("the grids of an image are too large")
     return settings
@@ -202,9 +199,9 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def read_record(path: Path, number: int) -> ShardRecord:
-    """Read the record of a shard. Raise `UserError` if it is missing or damaged."""
-    return _read(record_file(path, number), ShardRecord)
+def read_records(path: Path, shards: int) -> list[ShardRecord]:
+    """Read the records of all shards. Raise `UserError` if one is missing or damaged."""
+    return [_read(record_file(path, number), ShardRecord) for number in range(shards)]
 
 
 def _read(file: Path, model: type[Content]) -> Content:
@@ -264,11 +261,9 @@ class FeatureStore:
         self._files: dict[int, int] = {}
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
         # header of _headers[k] bytes, the views of an image follow each other.
-        names: list[str] = []
-        firsts, headers = [], []
-        for number in range(manifest.shards):
-            record, file = read_record(path, number), shard_file(path, number)
-            expected_size = shard_bytes(self.settings, len(record.images))
+        names, firsts, headers = list[str](), list[int](), list[int]()
+        for number, record in enumerate(read_records(path, manifest.shards)):
+            file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
@@ -310,14 +305,13 @@ class FeatureStore:
         size = self._grid.itemsize
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         grids = (rows.numpy() - self._firsts[shards]) * self.views + views.numpy()
-        offsets = (self._headers[shards] + grids * size).tolist()
+        places = list(zip(shards.tolist(), (self._headers[shards] + grids * size).tolist(), strict=True))
         content = np.empty((len(rows), size), np.uint8)
         try:
-            files = [self._open(shard) for shard in shards.tolist()]
-            for file, offset in zip(files, offsets, strict=True):  # the disk can then read all grids at once
-                fadvise(file, "WILLNEED", offset, size)
-            for file, offset, shard, buffer in zip(files, offsets, shards, content, strict=True):
-                if os.preadv(file, [buffer.data], offset) != size:
+            for shard, offset in places:  # the disk can then read all grids at once
+                fadvise(self._open(shard), "WILLNEED", offset, size)
+            for (shard, offset), buffer in zip(places, content, strict=True):
+                if os.preadv(self._open(shard), [buffer.data], offset) != size:
                     raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
         except OSError as error:
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
@@ -340,14 +334,15 @@ class FeatureStore:
 
 def verify(path: Path) -> None:
     """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
-    numbers = range(read_manifest(path).shards)
-    for number in track(numbers, f"verifying {path.name}", console=Console(stderr=True), transient=True):
+    records = read_records(path, read_manifest(path).shards)
+    shown = track(records, f"verifying {path.name}", console=Console(stderr=True), transient=True)
+    for number, record in enumerate(shown):
         checksum = 0
         with shard_file(path, number).open("rb") as file:
             fadvise(file.fileno(), "SEQUENTIAL")
             while chunk := file.read(2**22):
                 checksum = zlib.crc32(chunk, checksum)
-        if checksum != read_record(path, number).checksum:
+        if checksum != record.checksum:
             raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
 
 
@@ -373,11 +368,8 @@ def verify_changed(path: Path) -> None:
 
 def _shard_stamps(path: Path) -> dict[str, list[int]]:
     """Return size and time of each shard by its file name."""
-    stamps = {}
-    for number in range(read_manifest(path).shards):
-        file = shard_file(path, number)
-        stamps[file.name] = [file.stat().st_size, file.stat().st_mtime_ns]
-    return stamps
+    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
 def _is_verified(path: Path) -> bool:

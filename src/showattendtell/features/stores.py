@@ -12,10 +12,11 @@ from showattendtell.errors import UserError
 from showattendtell.features.store import (
     MANIFEST,
     FeatureStore,
+    ShardRecord,
     check_same_settings,
     is_finished,
     read_manifest,
-    read_record,
+    read_records,
     record_file,
     shard_file,
     verify,
@@ -80,13 +81,10 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     if output.exists():
         raise UserError(f"{output} exists already; set output to another folder")
     manifests = [read_manifest(source) for source in sources]
-    settings = manifests[0].settings
-    owner: dict[str, Path] = {}
-    shards = []
+    owner, shards = dict[str, Path](), list[tuple[Path, ShardRecord]]()
     for source, manifest in zip(sources, manifests, strict=True):
-        check_same_settings(source, manifest.settings, settings)
-        for number in range(manifest.shards):
-            record = read_record(source, number)
+        check_same_settings(source, manifest.settings, manifests[0].settings)
+        for number, record in enumerate(read_records(source, manifest.shards)):
             shards.append((shard_file(source, number), record))
             for image in record.images:
                 if image in owner:
@@ -102,5 +100,5 @@ def merge(sources: Sequence[Path], output: Path) -> None:
             shutil.copyfile(file, shard_file(partial, target))
         write_json(record.model_dump(), record_file(partial, target))
     names = "+".join(dict.fromkeys(manifest.dataset for manifest in manifests))
-    seal(partial, names, settings, len(shards))
+    seal(partial, names, manifests[0].settings, len(shards))
     partial.rename(output)

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,14 +34,14 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    read_record,
+    read_records,
     record_file,
     shard_bytes,
     shard_file,
     shard_header,
     unpack,
 )
-from showattendtell.runtime.files import write_json
+from showattendtell.runtime.files import write_errors, write_json
 
 PLAN = "plan.json"
 
@@ -103,16 +103,9 @@ Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
 """Encodes batches of images, which are given by their names and may be requested ahead."""
 
 
-@contextmanager
-def report_write_errors(path: Path, plan: StorePlan) -> Iterator[None]:
+def report_write_errors(path: Path, plan: StorePlan) -> AbstractContextManager[None]:
     """Convert an error of writing, such as a full disk, to `UserError`."""
-    try:
-        yield
-    except OSError as error:
-        needed = decimal(plan.num_bytes)
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); it needs {needed}; set cache to a folder on another disk"
-        ) from None
+    return write_errors(path, f"it needs {decimal(plan.num_bytes)}; set cache to a folder on another disk")
 
 
 class ShardWriter:
@@ -120,16 +113,20 @@ class ShardWriter:
 
     Args:
         lock: the open file whose lock reserves the shard; closed with the writer.
+
+    Attributes:
+        batches: the images of each batch.
     """
 
     def __init__(self, path: Path, plan: StorePlan, number: int, lock: Any):
         self._path, self._plan, self._number, self._lock = path, plan, number, lock
-        self._images = plan.shards[number]
+        images = plan.shards[number]
+        self.batches = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
+        self._left = deque(self.batches)
         self._partial = shard_file(path, number).with_suffix(".part")
-        self._record = ShardRecord(images=list(self._images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
-        self._written = 0
+        self._record = ShardRecord(images=list(images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
         self._file = self._partial.open("wb")
-        self._append(shard_header(plan.settings, len(self._images)))
+        self._append(shard_header(plan.settings, len(images)))
 
     @classmethod
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
@@ -142,11 +139,6 @@ class ShardWriter:
         lock.close()
         return None
 
-    @property
-    def batches(self) -> list[Sequence[str]]:
-        """The images of each batch."""
-        return [self._images[start : start + BATCH_SIZE] for start in range(0, len(self._images), BATCH_SIZE)]
-
     def write(self, encoded: EncodedBatch) -> None:
         """Write the next batch; after the last one, complete the shard.
 
@@ -154,7 +146,7 @@ class ShardWriter:
             UserError: values are too large for the data type, or the disk is full.
         """
         settings, record = self._plan.settings, self._record
-        images = self.batches[self._written]
+        images = self._left.popleft()
         stored = np.zeros((len(images), settings["views"]), grid_type(settings))
         if encoded.images:
             grids = encoded.grids.flatten(0, 1)
@@ -172,8 +164,7 @@ class ShardWriter:
         self._append(stored.tobytes())
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
-        self._written += 1
-        if self._written == len(self.batches):
+        if not self._left:
             self._file.close()
             self._partial.rename(shard_file(self._path, self._number))
             write_json(record.model_dump(), record_file(self._path, self._number))
@@ -236,11 +227,15 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     """
     file, described = path / PLAN, plan.describe()
     with report_write_errors(path, plan):
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
         if not is_finished(path) and not file.exists():
             write_json(described, file)
     with suppress(FileNotFoundError):  # another process has finished the store
-        if _read_plan(file) != described:
+        try:
+            is_same = json.loads(file.read_bytes()) == described
+        except ValueError:
+            is_same = False
+        if not is_same:
             raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
     if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
         raise UserError(
@@ -255,12 +250,6 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
             time.sleep(0.2)  # other processes write the remaining shards
 
 
-def _read_plan(file: Path) -> Any:
-    with suppress(ValueError):
-        return json.loads(file.read_bytes())
-    return None
-
-
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete shards of a store."""
     return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
@@ -268,7 +257,7 @@ def count_written(path: Path, plan: StorePlan) -> int:
 
 def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
-    records = [read_record(path, number) for number in range(shards)]
+    records = read_records(path, shards)
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     error = (lost / whole) ** 0.5 if whole else 0.0
     content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}

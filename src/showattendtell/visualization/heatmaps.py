@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.types import NOT_SURE, Box, CaptionOutput, RegionBoxes
+from showattendtell.types import NOT_SURE, Box, RegionBoxes
 from showattendtell.visualization.figures import encode, families, pillow_font
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing
 from showattendtell.visualization.result_files import write_bytes
@@ -103,7 +103,11 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     figure, family = Figure((panel * columns, height), dpi), families(caption.marked)
     top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
     figure.suptitle(caption.marked, fontsize=13 * scale, y=top, va="top", **style)
-    for place, title in enumerate(["", *titles(caption)]):
+    gates = caption.gates[: len(caption.words)]
+    titles = list(caption.words)
+    if (gates < UNGATED).any():  # the model has a gate
+        titles = [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(titles, gates, strict=True)]
+    for place, title in enumerate(["", *titles]):
         row, column = divmod(place, columns)
         bottom = (rows - 1 - row) * row_height + edge * panel
         axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
@@ -111,14 +115,6 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
         axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small)
         axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
     return figure
-
-
-def titles(caption: CaptionOutput[np.ndarray]) -> list[str]:
-    """Return each word with its beta; without beta for a model that has no gate."""
-    gates = caption.gates[: len(caption.words)]
-    if (gates >= UNGATED).all():
-        return list(caption.words)
-    return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(caption.words, gates, strict=True)]
 
 
 def animation(drawing: Drawing, suffix: str) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
+from tabulate import LATEX_ESCAPE_RULES
 
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.result_files import read_result
@@ -44,13 +45,13 @@ class Drawing(NamedTuple):
 def fill(template: str | Path, **content: object) -> str:
     """Render a template of this package, or the template in a file.
 
-    In HTML and Markdown, values are escaped unless they are `Markup`.
+    In HTML, Markdown and LaTeX, values are escaped unless they are `Markup`.
     """
     path = Path(template)
     templates = Environment(
         loader=FileSystemLoader([FOLDER / "templates", path.parent]),
         autoescape=path.suffix == ".html",
-        finalize=escape_markdown if path.suffix == ".md" else None,
+        finalize=ESCAPES.get(path.suffix),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -65,6 +66,17 @@ def escape_markdown(value: Any) -> Any:
         return value
     line = " ".join(value.splitlines())
     return re.sub(r"[\\`*<|]|\](?=[(\[:])|&(?=#?\w+;)|:(?=//)|(?<=www)\.|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
+
+
+LATEX = {**str.maketrans(LATEX_ESCAPE_RULES), ord("±"): r"$\pm$"}
+
+
+def escape_latex(value: Any) -> Any:
+    """Escape the characters that are markup in LaTeX."""
+    return value.translate(LATEX) if isinstance(value, str) else value
+
+
+ESCAPES = {".md": escape_markdown, ".tex": escape_latex}
 
 
 def model_card(

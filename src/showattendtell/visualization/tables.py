@@ -1,10 +1,11 @@
 """Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML; and the scores of
 attention by their names in result files."""
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,65 +13,30 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
-from showattendtell.visualization.rendering import escape_markdown, fill
+from showattendtell.visualization.rendering import FOLDER, fill
 from showattendtell.visualization.result_files import Result, run_name
 
 Labels = Mapping[str, tuple[str, str]]
 
-HEADINGS = {
-    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "pointing_game": "pointing game",
-    "attention_correctness": "correctness",
-    "attention_entropy": "entropy",
-    "attention_movement": "movement",
-    "attention_rank_correlation": "rank correlation",
-    "attention_magnitude_correlation": "rank correlation, absolute",
-    "attention_top_tenth": "top tenth",
-    "attention_magnitude_top_tenth": "top tenth, absolute",
-    "attention_deletion": "deletion",
-    "attention_insertion": "insertion",
-    "chair_i": "CHAIR-i",
-    "chair_s": "CHAIR-s",
-    "grounding_f1_all": "F1-all",
-    "grounding_f1_loc": "F1-loc",
-    "distinct_captions": "distinct captions",
-    "training_minutes": "minutes of training",
-}
+FIGURES = list(csv.DictReader((FOLDER / "labels.csv").read_text(encoding="utf-8").splitlines()))
+HEADINGS = {row["name"]: row["heading"] for row in FIGURES if row["heading"]}
 """The figures that can be columns, and their headings."""
+DIGITS = {row["name"]: int(row["digits"]) for row in FIGURES if row["digits"]}
+"""Digits after the decimal point in columns, where not 1."""
 
-METRICS = {name: (HEADINGS[name], ".1f") for name in ("meteor", "rouge_l", "cider", "spice", "clip_score")}
-BLEU = {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY = {f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)}
-BLEU_WITH_PENALTY["brevity_penalty"] = ("brevity penalty", ".3f")
-"""Labels and number formats of caption scores."""
-COUNTS = {
-    "words": ("words", ",.0f"),
-    "reference_words": ("words of the closest references", ",.0f"),
-    "mean_length": ("words per caption", ".1f"),
-    "distinct_captions": ("distinct captions", ",.0f"),
-    "distinct_words": ("distinct words", ",.0f"),
-    "distinct1": ("distinct words, % of all", ".1f"),
-    "distinct2": ("distinct pairs of words, % of all", ".1f"),
-    "novelty": ("captions not in training, %", ".1f"),
-    "cider_best": ("CIDEr of the best caption of an image", ".1f"),
-    "cider_mean": ("CIDEr, mean over the captions of an image", ".1f"),
-    "distinct_per_image": ("different captions of an image", ".1f"),
-    "disagreement": ("words that the captions of an image do not share, %", ".1f"),
-}
-"""Labels and number formats of the length and diversity of captions."""
+
+def _labels(group: str) -> Labels:
+    """Return the labels and number formats of the scores of a group in the terminal."""
+    return {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
+
+
+BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = map(_labels, ("bleu", "bleu_with_penalty", "metrics", "counts"))
 
 
 class Terminal(Console):
@@ -262,12 +228,6 @@ def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     }
 
 
-DIGITS = {"distinct_captions": 0, "meteor": 2, "attention_entropy": 2, "attention_movement": 2}
-DIGITS |= {"attention_rank_correlation": 3, "attention_magnitude_correlation": 3}
-DIGITS |= {"attention_deletion": 3, "attention_insertion": 3}
-"""Digits after the decimal point, where not 1."""
-
-
 class TableValue(NamedTuple):
     """A figure, or the mean of several with its standard deviation (n - 1)."""
 
@@ -321,33 +281,16 @@ class ResultsTable(NamedTuple):
 
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
-    _, model, *others = _headings(overview.columns)
-    table = numeric_table(model, others, title=f"results on the {overview.split} split")
+    headings = [*map(HEADINGS.__getitem__, overview.columns), "seeds"]
+    table = numeric_table("model", headings, title=f"results on the {overview.split} split")
     for block in overview.blocks:
         table.add_row(Text(block.title, style="bold"))
-        for _, *cells in _cells(block, overview.columns):
+        for row in block.rows:
+            cells = [row.label, *_cells(row, overview.columns)]
             table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
         table.add_section()
     Terminal(highlight=False).print(table)
     print_notes(overview.notes)
-
-
-def markdown(overview: ResultsTable) -> str:
-    rows = [cells for block in overview.blocks for cells in _cells(block, overview.columns)]
-    table = _tabulate(overview, [list(map(escape_markdown, cells)) for cells in rows], "pipe")
-    notes = [f"- {escape_markdown(note)}" for note in overview.notes]
-    return "\n".join([table, "", *notes]).rstrip() + "\n"
-
-
-def latex(overview: ResultsTable) -> str:
-    """Return a `tabular` with the rules of booktabs, one between data sets, and the notes below it."""
-    rows: list[Any] = []
-    for block in overview.blocks:
-        rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
-    table = _tabulate(overview, rows[1:], "latex_booktabs")
-    escapes = str.maketrans(LATEX_ESCAPE_RULES)
-    notes = [f"\\par{{\\footnotesize {note.translate(escapes)}\\par}}" for note in overview.notes]
-    return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
 
 
 def as_json(overview: ResultsTable) -> str:
@@ -365,58 +308,41 @@ def as_json(overview: ResultsTable) -> str:
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
-def html(overview: ResultsTable, folder: Path = Path()) -> str:
-    """Return a self-contained page; empty columns of a block are left out.
-
-    Args:
-        folder: the page's folder, which its links to the folders of the runs start from.
-    """
-    blocks = []
-    for block in overview.blocks:
-        columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
-        rows = list(zip(block.rows, _cells(block, columns), strict=True))
-        blocks.append((block.title, _headings(columns)[1:], rows))
-
-    def link(result: Result) -> str:
-        return os.path.relpath(Path(result.path).parent, folder)
-
-    return fill("table.html", overview=overview, blocks=blocks, link=link, run_name=run_name)
+FORMATS = (".md", ".tex", ".json", ".html")
+"""Suffixes of files with a table."""
 
 
-FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
-"""Functions that format a table, by the suffix of the file."""
-
-
-def find_format(path: Path) -> Callable[[ResultsTable], str]:
-    """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
+def check_format(path: Path) -> None:
+    """Raise `UserError` for a file whose suffix is not one of a table."""
     if path.suffix not in FORMATS:
         suffixes = " or ".join(FORMATS)
         raise UserError(f"a table cannot be written as {path}; give output a file with the suffix {suffixes}")
-    return FORMATS[path.suffix]
 
 
-def format_table(overview: ResultsTable, path: Path) -> bytes:
-    """Return the content of a file with a table, in the format of its suffix; raise `UserError` for an unknown one."""
-    form = find_format(path)
-    return (html(overview, path.parent) if form is html else form(overview)).encode()
+def format_table(overview: ResultsTable, path: Path) -> str:
+    """Return the content of a file with a table, in the format of its suffix.
+
+    A page leaves out empty columns of a block, and its links to the folders of the runs start from its own folder.
+    """
+    if path.suffix == ".json":
+        return as_json(overview)
+    blocks = []
+    for block in overview.blocks:
+        columns = overview.columns
+        if path.suffix == ".html":
+            columns = tuple(column for column in columns if any(column in row.figures for row in block.rows))
+        blocks.append((block.title, columns, [(row, _cells(row, columns)) for row in block.rows]))
+
+    def link(result: Result) -> str:
+        return os.path.relpath(Path(result.path).parent, path.parent)
+
+    heading = HEADINGS.__getitem__
+    return fill(f"table{path.suffix}", overview=overview, blocks=blocks, heading=heading, link=link, run_name=run_name)
 
 
-def _headings(columns: Sequence[str]) -> list[str]:
-    return ["data", "model", *(HEADINGS[column] for column in columns), "seeds"]
-
-
-def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a block as text, its title in the first; `-` for a missing figure."""
-    rows: list[list[str]] = []
-    for row in block.rows:
-        seeds = len(row.results)
-        if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
-            seeds = len({model.seed for model in row.results[0].models})
-        figures = [str(row.figures.get(column, "-")) for column in columns]
-        rows.append(["" if rows else block.title, row.label, *figures, str(seeds or "")])
-    return rows
-
-
-def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
-    alignment = ["left", "left", *["right"] * (len(overview.columns) + 1)]
-    return tabulate(rows, _headings(overview.columns), layout, disable_numparse=True, colalign=alignment)
+def _cells(row: TableRow, columns: Sequence[str]) -> list[str]:
+    """Return the figures of a row as text, `-` for a missing one, and the number of its seeds."""
+    seeds = len(row.results)
+    if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
+        seeds = len({model.seed for model in row.results[0].models})
+    return [*(str(row.figures.get(column, "-")) for column in columns), str(seeds or "")]

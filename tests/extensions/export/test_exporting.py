@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from runs import Run, assert_done, assert_error, held_out
 
-from showattendtell.extensions.export.web import RUNTIME, VERSION
+from showattendtell.extensions.export.packages import RUNTIME, VERSION
 
 needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
 

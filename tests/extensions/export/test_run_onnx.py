@@ -32,6 +32,7 @@ from showattendtell.types import Caption, Dataset, Example
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
     "suppressed_tokens": [0, 1],
+    "languages": {},
     "max_length": 6,
     "preprocessing": {"pixels": "uint8"},
 }

@@ -25,8 +25,8 @@ from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
 from showattendtell.extensions.export.graphs import graphs_of
 from showattendtell.extensions.export.loading import metadata_of
+from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, read_model, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
-from showattendtell.extensions.export.web import RUNTIME, VERSION, find_runtime, read_model, write_web
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import lacks_onnx
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.wheel import check_package
+from showattendtell.extensions.export.packages import check_package
 from showattendtell.runtime.tracing import lacks_onnx
 
 RUN = """

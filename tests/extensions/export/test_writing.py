@@ -91,6 +91,7 @@ def test_a_model_with_other_weights_is_found_out(exported: Any):
 
 def test_captions_that_differ_have_to_be_equally_likely():
     card = {"vocabulary": list("pseuab"), "special": {"eos": 2}}
+    card["detokenizer"] = {"separator": " ", "replacements": []}
 
     def caption(word: int, log_p: float, alpha: float = 0.5) -> OnnxCaption:
         return OnnxCaption([word, 2], log_p, np.full((2, 2), alpha), np.ones(2))

@@ -16,7 +16,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.latent import mixture
 from showattendtell.extensions.latent.attention import MarginalAttention, VariationalAttention
 from showattendtell.extensions.latent.loss import VariationalLoss
-from showattendtell.extensions.latent.mixture import MixtureFeatures, RegionTable
+from showattendtell.extensions.latent.mixture import MixtureFeatures, region_table, table_log_probs
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SUPPRESSED
 from showattendtell.models.attention import SoftAttention
@@ -197,7 +197,7 @@ def test_scores_too_far_apart_for_exponentials_are_computed_one_by_one():
     scores = torch.tensor([[-101.0, 101.0], [-101.5, 101.5]]).double()
     expected = (scores.log_softmax(dim=1) + log_weights.double().T).logsumexp(dim=0)
     assert features.cross_entropy(targets).nll.item() == pytest.approx(-expected[0].item())
-    table = RegionTable.of(parts / 3, matrix.T).log_probs(values / 3 @ matrix.T, log_weights)
+    table = table_log_probs(region_table(parts / 3, matrix.T), values / 3 @ matrix.T, log_weights)
     scores = (scores / 3).log_softmax(dim=1)
     assert table[0, 1].item() == pytest.approx((scores + log_weights.double().T).logsumexp(dim=0)[1].item(), abs=1e-4)
 

@@ -81,8 +81,8 @@ def test_a_checkpoint_is_loaded_without_the_file(checkpoint: Path):
         1,
         [
             (["loss.supervision_weight=1"], "regions of a detector are no grid"),
-            (["augment=flip"], "this encoder does not read any"),
-            (["features.views=2"], "features.views is about grids"),
+            (["augment=flip"], "a trained encoder sees; leave it out"),
+            (["features.views=2"], "is about grids"),
             (["encoder.dim=9"], f"give encoder.dim={DIM}"),
         ],
     ),

@@ -1,11 +1,31 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 from small_table import TABLE, configured
 
+from showattendtell.config.compose import compose
+from showattendtell.extensions.reproduction import runs
 from showattendtell.extensions.reproduction.runs import TableRun, make_runs, select_runs
 from showattendtell.extensions.reproduction.tables import PaperTableConfig
+
+
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose the settings of each run, which many tests make, once."""
+
+    def copied(command: str, arguments: Sequence[str]) -> DictConfig:
+        return deepcopy(composed(command, *arguments))
+
+    monkeypatch.setattr(runs, "compose", copied)
+
+
+@cache
+def composed(command: str, *arguments: str) -> DictConfig:
+    return compose(command, arguments)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from small_server import Served
 from uvicorn.server import ServerState
 
 from showattendtell.extensions.serving import server
-from showattendtell.extensions.serving.queue import RequestQueue
+from showattendtell.extensions.serving.app import RequestQueue
 from showattendtell.extensions.serving.schemas import RequestError
 from showattendtell.extensions.serving.server import client_network
 

@@ -52,18 +52,17 @@ def with_generated(
 
     captions = {example.image: list(example.captions) if keep_references else [] for example in train}
     for path, file in read_all(find_caption_files(files)).items():
-        missing = []
+        missing = dict.fromkeys(captions)
         for image, image_captions in captions.items():
-            sentences = [sentence for sentence in file.captions.get(image, ()) if tokenize(sentence)]
-            if not sentences:
-                missing.append(image)
-            for sentence in sentences:
-                words, plain = tokenizer.tokenize(sentence), tokenize(sentence)
-                image_captions.append(Caption(words, (), sentence.strip(), language, plain))
+            for sentence in file.captions.get(image, ()):
+                if plain := tokenize(sentence):
+                    missing.pop(image, None)
+                    words = tokenizer.tokenize(sentence)
+                    image_captions.append(Caption(words, (), sentence.strip(), language, plain))
         if missing:
             raise UserError(
                 f"{path} has no caption or an empty one of {len(missing):,} of {len(captions):,} training images "
-                f"({listed(missing)}); write it by evaluate split=train decoding.min_length=1"
+                f"({listed([*missing])}); write it by evaluate split=train decoding.min_length=1"
             )
     train_examples = tuple(example._replace(captions=tuple(captions[example.image])) for example in train)
     return dataset._replace(splits={**dataset.splits, "train": train_examples})

@@ -130,8 +130,8 @@ def compare(
 def generated_images(side: int, number: int) -> list[ndarray]:
     """Return images (1, 3, S, S), uint8, of blurred noise, for which a captioner generates some caption."""
     coarse = torch.rand(number, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    fine = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic", align_corners=False)
-    return [image.unsqueeze(0).numpy() for image in (255 * fine.clamp(0, 1)).to(torch.uint8)]
+    fine = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic")
+    return list((255 * fine.clamp(0, 1)).byte().unsqueeze(1).numpy())
 
 
 def print_agreement(found: Mapping[tuple[str, str], Agreement], pictures: int, noun: str) -> None:

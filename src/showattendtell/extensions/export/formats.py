@@ -199,12 +199,6 @@ def write_formats(
     return {**metadata, "graphs": described}
 
 
-def remove_graphs(folder: Path, name: FormatName) -> None:
-    """Remove the files of a format, whose content is in a package."""
-    shutil.rmtree(folder / name)
-    (folder / Path(run_onnx.__file__).name).unlink()
-
-
 def write_metadata(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """Write captioner.json with the sizes and checksums of all files in the folder; return these by file."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())

@@ -150,14 +150,8 @@ def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
     return build(settings.dataset)
 
 
-def quantization_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
-    """Return the photographs on which activations are quantized: those that were found, or validation images.
-
-    Raises:
-        UserError: they are needed, and there are neither.
-    """
-    if precision != "int8" or paths:
-        return paths
+def quantization_images(dataset: Dataset | None) -> list[str]:
+    """Return validation images on which activations are quantized; raise `UserError` without a data set."""
     if dataset is None:
         raise UserError("precision=int8 needs photographs; give them as images=, or the data set as dataset.root=")
     return [example.path for example in evenly_spaced(dataset.split("val"), QUANTIZATION_IMAGES)]

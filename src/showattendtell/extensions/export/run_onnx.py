@@ -154,7 +154,7 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
 
 def language_token(card: Card, language: str | None) -> int | None:
     """Return the token of a language, by default the first; None for a model of one language."""
-    languages = card.get("languages", {})
+    languages = card["languages"]
     if language is None:
         return next(iter(languages.values()), None)
     if language not in languages:
@@ -191,8 +191,8 @@ def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> On
     """Beam search for the likeliest caption of an image that was `started`, with `beam` open captions. A caption that
     ends is replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
     regions, keys, hidden, cell, first = started
-    eos, suppressed = card["special"]["eos"], [*card["suppressed_tokens"], *card.get("languages", {}).values()]
-    open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
+    eos, suppressed = card["special"]["eos"], [*card["suppressed_tokens"], *card["languages"].values()]
+    captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
@@ -200,15 +200,16 @@ def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> On
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
         calibrated = _calibrate(log_probs, card)
         log_probs[:, suppressed] = -np.inf
-        scores = np.array([[caption.log_prob] for caption in open_captions], np.float32) + log_probs
+        scores = np.array([[caption.log_prob] for caption in captions], np.float32) + log_probs
         likeliest = np.argpartition(-scores, min(2 * beam, scores.size) - 1, axis=None)[: 2 * beam]
         likeliest = likeliest[np.argsort(-scores.ravel()[likeliest], kind="stable")]
         extended = []
-        for parent, word in zip(*map(np.ndarray.tolist, np.unravel_index(likeliest, scores.shape)), strict=True):
-            tokens, _, maps, betas, before = open_captions[parent]
+        for parent, word in np.transpose(np.unravel_index(likeliest, scores.shape)).tolist():
+            tokens, _, maps, betas, total = captions[parent]
             maps, betas = np.vstack([maps, attention[parent]]), np.append(betas, gates[parent])
-            score, total = float(scores[parent, word]), before + float(calibrated[parent, word])
-            extended.append((parent, OnnxCaption([*tokens, word], score, maps, betas, total)))
+            total += float(calibrated[parent, word])
+            caption = OnnxCaption([*tokens, word], float(scores[parent, word]), maps, betas, total)
+            extended.append((parent, caption))
         for _, caption in extended[:beam]:
             if caption.tokens[-1] == eos and (ended is None or caption.log_prob > ended.log_prob):
                 ended = caption
@@ -216,9 +217,9 @@ def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> On
         going = [one for one in going if ended is None or one[1].log_prob > ended.log_prob]
         if not going:
             break
-        parents, open_captions = map(list, zip(*going, strict=True))
-        words = [caption.tokens[-1] for caption in open_captions]
-    return ended or open_captions[0]
+        parents, captions = map(list, zip(*going, strict=True))
+        words = [caption.tokens[-1] for caption in captions]
+    return ended or captions[0]
 
 
 def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption) -> tuple[float, bool]:
@@ -252,7 +253,7 @@ def words_of(caption: OnnxCaption, card: Card) -> list[str]:
 
 def sentence_of(caption: OnnxCaption, card: Card) -> str:
     """Return the caption as a sentence."""
-    joining = card.get("detokenizer", {"separator": " ", "replacements": []})
+    joining = card["detokenizer"]
     text = joining["separator"].join(words_of(caption, card))
     for pattern, replacement in joining["replacements"]:
         text = re.sub(pattern, replacement, text)

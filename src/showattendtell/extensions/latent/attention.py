@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from showattendtell.extensions.latent.mixture import MixtureFeatures, RegionTable, log_of
+from showattendtell.extensions.latent.mixture import MixtureFeatures, log_of, region_table, table_log_probs
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import CacheRows, Captioner, WordScorer
 from showattendtell.models.decoder import LSTMDecoder
@@ -133,7 +133,7 @@ class MarginalAttention(SoftAttention):
         parts = self._region_features(decoder, cache.regions)
         if parts is None:
             return MixtureScorer(self, decoder, cache, words)
-        return TableScorer(decoder, words, RegionTable.of(parts, words))
+        return TableScorer(decoder, words, region_table(parts, words))
 
     def region_scores(self, decoder: Any, regions: Tensor) -> Tensor | None:
         parts = self._region_features(decoder, regions)
@@ -153,14 +153,14 @@ class TableScorer(WordScorer):
     """log p of the next words where the output layer's input is a sum with a term of the region.
 
     Args:
-        table: of the regions, with a row per image.
+        table: of the regions (I, L, V), from `region_table`.
     """
 
     reads_context = False
 
-    def __init__(self, decoder: Decoder, words: Tensor, table: RegionTable):
+    def __init__(self, decoder: Decoder, words: Tensor, table: Tensor):
         super().__init__(decoder, words)
-        self._table, self._rows = table, CacheRows(table.exp_scores)
+        self._table, self._rows = table, CacheRows(table)
 
     def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
         decoder: Any = self.decoder
@@ -171,8 +171,8 @@ class TableScorer(WordScorer):
         scores = self.multiply(features).add_(self.decoder.word_scores.bias)
         grid, rows = self._rows.grid(images)
         if rows is not None:
-            self._table = RegionTable(self._table.exp_scores[rows])
-        log_p = self._table.log_probs(scores, log_of(weights), grid)
+            self._table = self._table[rows]
+        log_p = table_log_probs(self._table, scores, log_of(weights), grid)
         return log_p, log_p.new_zeros(len(log_p))
 
 

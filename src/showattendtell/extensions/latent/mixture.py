@@ -159,7 +159,7 @@ class MixtureFeatures(NamedTuple):
             weights, words = self.log_weights[order].split(counts), self.matrix.T
             parts = self.parts if groups is None else self.parts[groups]
             pieces = [
-                RegionTable.of(regions.unsqueeze(0), words).log_probs(image_scores, log_weights)
+                table_log_probs(region_table(regions.unsqueeze(0), words), image_scores, log_weights)
                 for image_scores, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
             ]
             log_p = torch.cat(pieces)[order.argsort()]
@@ -188,42 +188,39 @@ def log_of(weights: Tensor) -> Tensor:
     return weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
 
 
-class RegionTable(NamedTuple):
-    """What each region adds to the scores of the words, for decoding.
+def region_table(parts: Tensor, words: Tensor) -> Tensor:
+    """Return what each region adds to the scores of the words, for decoding: R = e^(r - max r) (I, L, V).
 
-    exp_scores  (I, L, V) e^(r - max r)
+    Args:
+        parts: (I, L, w) what each region adds to the input of the output layer.
+        words: W^T (w, V) of the output layer.
     """
+    [parts] = to_multiply(parts)
+    scores = matmul(parts.to(words.dtype), words)
+    return scores.sub_(scores.amax(dim=2, keepdim=True)).exp_().clamp_min_(torch.finfo(scores.dtype).tiny)
 
-    exp_scores: Tensor
 
-    @classmethod
-    def of(cls, parts: Tensor, words: Tensor) -> "RegionTable":
-        """Return the table of regions that add `parts` (I, L, w) to the input of the output layer W^T (w, V)."""
-        [parts] = to_multiply(parts)
-        scores = matmul(parts.to(words.dtype), words)
-        return cls(scores.sub_(scores.amax(dim=2, keepdim=True)).exp_().clamp_min_(torch.finfo(scores.dtype).tiny))
+def table_log_probs(table: Tensor, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None = None) -> Tensor:
+    """Return log p(v) (B, V) from the table of regions (I, L, V), the scores without a region, s (B, V), and log alpha
+    (B, L).
 
-    def log_probs(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None = None) -> Tensor:
-        """Return log p(v) (B, V) from the scores without a region, s (B, V), and log alpha (B, L).
-
-        Args:
-            grid: the captions of each image; by default all are of one image.
-        """
-        scores = scores - scores.amax(dim=1, keepdim=True)
-        if grid is not None:
-            scores, log_weights = scores[grid.rows], log_weights[grid.rows]
-        scores, log_weights = (x.view(len(self.exp_scores), -1, x.shape[1]) for x in (scores, log_weights))
-        z = (scores.exp().to(self.exp_scores.dtype) @ self.exp_scores.mT).to(scores.dtype)  # (I, K, L)
-        if bool((z < SMALLEST).any()):
-            log_regions = self.exp_scores.to(scores.dtype).log()
-            for s, log_alpha, r in zip(scores, log_weights, log_regions, strict=True):
-                by_region = (s.unsqueeze(1) + r).log_softmax(dim=2)  # (K, L, V)
-                s.copy_((by_region + log_alpha.unsqueeze(2)).logsumexp(dim=1))
-        else:
-            ratios = (log_weights.exp() / z).to(self.exp_scores.dtype)
-            scores = scores + _log((ratios @ self.exp_scores).to(scores.dtype))
-        log_p = scores.flatten(0, 1)
-        return log_p if grid is None else log_p[grid.positions]
+    Args:
+        grid: the captions of each image; by default all are of one image.
+    """
+    scores = scores - scores.amax(dim=1, keepdim=True)
+    if grid is not None:
+        scores, log_weights = scores[grid.rows], log_weights[grid.rows]
+    scores, log_weights = (x.view(len(table), -1, x.shape[1]) for x in (scores, log_weights))
+    z = (scores.exp().to(table.dtype) @ table.mT).to(scores.dtype)  # (I, K, L)
+    if bool((z < SMALLEST).any()):
+        for s, log_alpha, r in zip(scores, log_weights, table.to(scores.dtype).log(), strict=True):
+            by_region = (s.unsqueeze(1) + r).log_softmax(dim=2)  # (K, L, V)
+            s.copy_((by_region + log_alpha.unsqueeze(2)).logsumexp(dim=1))
+    else:
+        ratios = (log_weights.exp() / z).to(table.dtype)
+        scores = scores + _log((ratios @ table).to(scores.dtype))
+    log_p = scores.flatten(0, 1)
+    return log_p if grid is None else log_p[grid.positions]
 
 
 class _Mixture(torch.autograd.Function):
@@ -272,7 +269,7 @@ class _Mixture(torch.autograd.Function):
                 added = scores[:, words].to(dtype).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
                 by_region[rows] = shifted.gather(1, words).unsqueeze(1) + added - z.log().unsqueeze(2)
                 if with_mean:
-                    u = _over_regions(log_weights[rows].exp() / z, exp_regions)  # (k, V)
+                    u = _product(log_weights[rows].exp() / z, exp_regions)  # (k, V)
                     means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
         ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalizers, targets)
         ctx.counts, ctx.with_mean = counts, with_mean
@@ -297,19 +294,19 @@ class _Mixture(torch.autograd.Function):
                 grad_added = torch.zeros(exp_regions.shape, dtype=dtype, device=z.device)
                 if ctx.with_mean:
                     c = log_weights[rows].exp() / z  # alpha / Z
-                    u = _over_regions(c, exp_regions).clamp_min_(torch.finfo(dtype).tiny)
+                    u = _product(c, exp_regions).clamp_min_(torch.finfo(dtype).tiny)
                     h = grad_means[rows].unsqueeze(1) / (num_words * u)
                     e = c * linear(h.to(exp_regions.dtype), exp_regions).to(dtype)
                     grad_log_weights[rows] = e
                     total = total + e
-                    grad_added += matmul(c.T.to(exp_regions.dtype), h.to(exp_regions.dtype)).to(dtype)
+                    grad_added += _product(c.T, h.to(exp_regions.dtype))
                 ratios = total / z  # A / Z
-                grad_added -= matmul(ratios.T.to(exp_regions.dtype), exp_words.to(exp_regions.dtype)).to(dtype)
+                grad_added -= _product(ratios.T, exp_words.to(exp_regions.dtype))
                 grad_added *= exp_regions
                 # g_kic to (L, V): words k that share a target are added up
                 grad_added.index_add_(1, words.flatten(), grad_regions[rows].movedim(1, 0).flatten(1))
                 grad_scores.append(grad_added.to(matrix.dtype))
-                grad_s = -exp_words * _over_regions(ratios, exp_regions)
+                grad_s = -exp_words * _product(ratios, exp_regions)
                 grad_s.scatter_add_(1, words, grad_regions[rows].sum(dim=1))
                 if ctx.with_mean:
                     grad_s += grad_means[rows].unsqueeze(1) / num_words
@@ -325,9 +322,9 @@ class _Mixture(torch.autograd.Function):
         return grad_values, grad_parts, grad_matrix, grad_bias, grad_log_weights, None, None, None
 
 
-def _over_regions(weights: Tensor, exp_regions: Tensor) -> Tensor:
-    """Return sum_i w_i R_iv (k, V) of weights (k, L)."""
-    return matmul(weights.to(exp_regions.dtype), exp_regions).to(weights.dtype)
+def _product(weights: Tensor, values: Tensor) -> Tensor:
+    """Return a matrix product in the type of the values, as the type of the weights."""
+    return matmul(weights.to(values.dtype), values).to(weights.dtype)
 
 
 def _log(values: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ def write(overview: ResultsTable, folder: Path, name: str) -> None:
     for suffix in FORMATS:
         path = folder / f"{name}{suffix}"
         with write_errors(path), atomic_write(path) as stream:
-            stream.write(format_table(overview, path))
+            stream.write(format_table(overview, path).encode())
     print(f"the table is in {folder}, as {', '.join(name + suffix for suffix in FORMATS)}")
     if overview.photographs:
         print(f"where the models looked: {folder / overview.photographs}")

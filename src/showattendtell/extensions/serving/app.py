@@ -1,17 +1,20 @@
-"""The ASGI application: the web page, the JSON endpoint and its documentation."""
+"""The ASGI application: the web page, the JSON endpoint and its documentation, and the queue of their requests."""
 
 import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from html import escape
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -20,9 +23,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.forms import FORMATS, MEGA, PHOTOGRAPH, count_pixels, read_form
-from showattendtell.extensions.serving.models import ModelRegistry
-from showattendtell.extensions.serving.queue import Place, RequestQueue
+from showattendtell.extensions.serving.models import (
+    FORMATS,
+    MEGA,
+    PHOTOGRAPH,
+    ModelRegistry,
+    count_pixels,
+    read_form,
+)
 from showattendtell.extensions.serving.schemas import (
     MAX_BEAM_SIZE,
     AttentionMode,
@@ -51,6 +59,87 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
     "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
 }
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Place:
+    """A place of a request. Cancelling its task ends the request with status 503 and drops work that has not begun."""
+
+    client: str
+    task: asyncio.Task[Any]
+    arriving: bool = True  # whether the body has not yet arrived
+
+
+class RequestQueue:
+    """A limited number of places for requests, and a thread that works on one of them at a time.
+
+    Large photographs have a thread of their own, so that others do not wait while they are decoded.
+
+    Args:
+        capacity: number of places.
+        seconds: time for a request to arrive, and again for its answer.
+    """
+
+    def __init__(self, capacity: int, seconds: float):
+        self.capacity, self._seconds = capacity, seconds
+        self._places: list[Place] = []
+        self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
+        self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
+
+    @property
+    def taken(self) -> int:
+        """Number of places that are taken."""
+        return len(self._places)
+
+    @asynccontextmanager
+    async def place(self, client: str) -> AsyncIterator[Place]:
+        """Occupy a place for the whole of a request, so that its received data count.
+
+        Raises `RequestError` if there is none, or if it is taken away.
+        """
+        self._make_room(client)
+        place = Place(client, cast(asyncio.Task[Any], asyncio.current_task()))
+        self._places.append(place)
+        try:
+            yield place
+        except asyncio.CancelledError:
+            reason = "the place of this request went to another client, or the server is shutting down"
+            raise RequestError(503, f"{reason}; try again") from None
+        finally:
+            self._places.remove(place)
+
+    def _make_room(self, client: str) -> None:
+        """End the request of another client if all places are taken.
+
+        It is one of the client with the most places if that has more than this one would have; otherwise one that has
+        not arrived yet, of a client with as many.
+        """
+        if len(self._places) < self.capacity:
+            return
+        counts = Counter(place.client for place in self._places)
+        heaviest, most = counts.most_common(1)[0]
+        if most > counts[client] + 1:
+            candidates = [place for place in self._places if place.client == heaviest]
+        else:
+            candidates = [place for place in self._places if place.arriving and counts[place.client] > counts[client]]
+        if not candidates:
+            raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
+        next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
+
+    async def work(self, client: str, work: Callable[[], Result], large: bool = False) -> Result:
+        """Return the result of the work. Clients take turns, however many requests one of them has.
+
+        Raises `RequestError` if it takes too long.
+        """
+        turn = self._turns.setdefault((client, large), asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._seconds), turn:
+                return await asyncio.wrap_future(self._threads[large].submit(work))
+        except TimeoutError:
+            raise RequestError(503, f"the answer took longer than {self._seconds:g} seconds; try again") from None
 
 
 @dataclass
@@ -266,9 +355,7 @@ class Front:
         await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
-def make_app(
-    models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str], note: str = ""
-) -> FastAPI:
+def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str) -> FastAPI:
     """Create the application.
 
     Args:
@@ -285,7 +372,8 @@ def make_app(
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(Front, hosts=hosts)
-    app.state.service = Service(models, queue, limits, note, Traffic(Counter(), Counter()))
+    queue, traffic = RequestQueue(limits.waiting, limits.seconds), Traffic(Counter(), Counter())
+    app.state.service = Service(models, queue, limits, note, traffic)
     app.include_router(router)
     add_pages(app)
     return app

@@ -130,17 +130,15 @@ class TransformerDecoder(Decoder):
                 f"{positions} positions; choose a multiple of {step}"
             )
         self.num_heads, self.max_length = num_heads, max_length
-        region_rate, word_rate, layer_rate, output_rate = (
-            dropout * (place in dropout_places) for place in ("regions", "words", "layers", "output")
+        self.region_dropout, self.word_dropout, layer_dropout, self.output_dropout = (
+            nn.Dropout(dropout * (place in dropout_places)) for place in ("regions", "words", "layers", "output")
         )
-        self.region_dropout, self.word_dropout = nn.Dropout(region_rate), nn.Dropout(word_rate)
-        self.output_dropout = nn.Dropout(output_rate)
         self.read_regions = nn.Sequential(Linear(region_dim, hidden_dim), nn.LayerNorm(hidden_dim))
         same = embedding_dim == hidden_dim
         self.read_word = nn.Identity() if same else Linear(embedding_dim, hidden_dim)
         self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden_dim, num_heads, feedforward_dim or 4 * hidden_dim, layer_rate)
+            TransformerLayer(hidden_dim, num_heads, feedforward_dim or 4 * hidden_dim, layer_dropout.p)
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_dim)

@@ -8,16 +8,16 @@ from showattendtell.errors import UserError
 
 @entry_point("export")
 def main(config: DictConfig) -> None:
+    import shutil
     from itertools import chain
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
     from showattendtell.data.images import find_images
-    from showattendtell.extensions.export import checking, web, wheel
+    from showattendtell.extensions.export import checking, packages
     from showattendtell.extensions.export.formats import (
         graph_formats,
         read_graphs,
-        remove_graphs,
         write_formats,
         write_metadata,
     )
@@ -31,13 +31,13 @@ def main(config: DictConfig) -> None:
     formats = graph_formats(config.formats)
     if config.split and "onnx" not in formats:
         raise UserError(f"split={config.split} scores the ONNX graphs; add onnx to formats, or leave split out")
-    package = wheel.check_package(config.package) if "wheel" in config.formats else None
-    runtime = web.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
+    package = packages.check_package(config.package) if "wheel" in config.formats else None
+    runtime = packages.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
     paths = [] if config.images is None else find_images(config.images).sources
     with plain_torch():
         model, *other_models = load_models(config)
     dataset = read_dataset(config, model)
-    photographs = quantization_images(config.precision, paths, dataset)
+    photographs = quantization_images(dataset) if config.precision == "int8" and not paths else paths
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
             metadata = write_formats(
@@ -56,19 +56,20 @@ def main(config: DictConfig) -> None:
             }
             scores = checking.score_writers(writers, model, dataset, config.split)
         if runtime:
-            web_models = [web.read_model(model.name, model.metadata, output)]
+            web_models = [packages.read_model(model.name, model.metadata, output)]
             for other in other_models:
                 with TemporaryDirectory() as place, plain_torch():
                     write_formats(
                         Path(place), other.graphs, ["onnx"], other.metadata, list(map(other.preprocess, photographs))
                     )
-                    web_models.append(web.read_model(other.name, other.metadata, Path(place)))
+                    web_models.append(packages.read_model(other.name, other.metadata, Path(place)))
             note = note_about(chain.from_iterable(checkpoint_groups(config)))
-            page_bytes = web.write_web(output / "web", web_models, runtime, note, config.webgpu)
+            page_bytes = packages.write_web(output / "web", web_models, runtime, note, config.webgpu)
         if package:
-            wheel.write_wheel(output, package, metadata)
+            packages.write_wheel(output, package, metadata)
         if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
-            remove_graphs(output, "onnx")
+            shutil.rmtree(output / "onnx")
+            (output / "run_onnx.py").unlink()
         sizes = write_metadata(output, metadata)
     checking.print_files(sizes)
     checking.print_agreement(found, len(images), "photographs" if paths else "generated pictures")

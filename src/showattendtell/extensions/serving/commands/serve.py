@@ -21,7 +21,6 @@ def main(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build
     from showattendtell.extensions.serving.app import make_app
     from showattendtell.extensions.serving.models import ModelRegistry
-    from showattendtell.extensions.serving.queue import RequestQueue
     from showattendtell.extensions.serving.server import LOOPBACK, address, is_loopback, listen
     from showattendtell.extensions.serving.server import run as run_app
     from showattendtell.inference.captioning import checkpoint_groups, load_captioners
@@ -37,8 +36,7 @@ def main(config: DictConfig) -> None:
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    queue = RequestQueue(limits.waiting, limits.seconds)
-    run_app(make_app(models, queue, limits, hosts, note), listening, limits)
+    run_app(make_app(models, limits, hosts, note), listening, limits)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn.functional import grid_sample
 
-from showattendtell.features.views import SMALLEST, draw_views, is_mirrored, view_of
+from showattendtell.data.augmentation import SMALLEST, draw_views, is_mirrored, view_of
 
 NAMES = ["a.jpg", "b.jpg"]
 
