@@ -141,7 +141,10 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
         (f"ALTER TABLE trials RENAME TO t; CREATE VIEW trials AS {ENDLESS}", "takes more than 1 seconds or 4 GB"),
         ("UPDATE trials SET state = 'OTHER'", "cannot be read (KeyError: 'OTHER')"),
         ("DELETE FROM trial_user_attributes", "cannot be read (KeyError: 'settings')"),
-        ("UPDATE trial_user_attributes SET value_json = '{'", "cannot be read (Expecting property name"),
+        (
+            "UPDATE trial_user_attributes SET value_json = '{'",
+            "cannot be read (JSONDecodeError: Expecting property name",
+        ),
         ("pipe", "takes more than 1 seconds"),
     ],
 )
