@@ -85,10 +85,6 @@ def test_a_value_that_the_signature_takes_has_no_fault(setting: str, value: Any)
     assert faults_of(setting, value) == []
 
 
-def test_an_unknown_setting_is_reported_with_the_nearest_known_one():
-    assert faults_of("decoder.hiden_dim", 3) == ["there is no setting decoder.hiden_dim; did you mean 'hidden_dim'?"]
-
-
 def test_all_faults_of_all_nodes_are_reported_at_once():
     config = {
         "checkpoint": "???",

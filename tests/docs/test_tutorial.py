@@ -1,6 +1,5 @@
 """The tutorial notebook: what is stored in it, and that it runs from top to bottom."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,6 @@ NOTEBOOK = ROOT / "docs/tutorial.ipynb"
 
 def outputs(notebook: Any) -> list[Any]:
     return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
-
-
-def test_the_stored_notebook_shows_figures_and_no_place_of_a_machine():
-    text = NOTEBOOK.read_text(encoding="utf-8")
-    stored = outputs(json.loads(text))
-    assert sum("image/png" in output.get("data", {}) for output in stored) == 4
-    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in stored)
-    assert re.findall(r"/(?:home|root|work|tmp)/", text) == []
-    assert len(text) < 1_600_000
 
 
 @pytest.mark.slow

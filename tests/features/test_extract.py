@@ -161,6 +161,7 @@ def has_batch(path: Path) -> bool:
     return any(path.glob("*.part")) or any(path.glob("0*.json"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     dataset: Dataset,
     encoder: Encoder,

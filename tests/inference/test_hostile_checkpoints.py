@@ -159,8 +159,8 @@ PHOTOGRAPH = np.full((30, 40, 3), 128, np.uint8)
 
 
 @pytest.mark.parametrize("decoding", [BeamSearch(beam_size=3), Sampling(), Consensus(beam_size=2)])
-@pytest.mark.parametrize("value", slow_after(3, [1e38, -1e38, 0.0, 1e20, 65504.0, 1e-30]))
-@pytest.mark.parametrize("part", slow_after(2, ["", "embedding", "attention", "bias"]))
+@pytest.mark.parametrize("value", slow_after(2, [1e38, 0.0, -1e38, 1e20, 65504.0, 1e-30]))
+@pytest.mark.parametrize("part", slow_after(1, ["", "embedding", "attention", "bias"]))
 def test_extreme_weights_give_captions_or_are_refused(
     altered: Callable[[Change], Path], part: str, value: float, decoding: Decoding
 ):

@@ -161,12 +161,6 @@ def test_files_that_do_not_match_are_reported(sentence: str):
         match(files, {REFERENCES: people}, None, partial=False)
 
 
-def test_files_that_caption_no_image_in_common_are_reported():
-    files = {WRITTEN: captions({"a.jpg": "a dog"}), OTHER: captions({"b.jpg": "cats"})}
-    with pytest.raises(UserError, match="no image that is captioned in written.json and in other.json"):
-        match(files, {REFERENCES: captions(SAID)}, None, partial=True)
-
-
 @pytest.mark.parametrize(
     ("other", "split", "words"),
     [
@@ -179,12 +173,6 @@ def test_results_that_hold_no_references_for_both_are_reported(other: dict[str, 
     written = captions({"a.jpg": "a"}, references=DOG)
     with pytest.raises(UserError, match=words):
         match({WRITTEN: written, OTHER: captions({"a.jpg": "a"}, references=other)}, {}, split, False)
-
-
-def test_results_of_evaluation_are_scored_by_the_references_that_they_hold():
-    files = {path: captions({"a.jpg": "a dog", "b.jpg": "cats"}, references=SAID) for path in (WRITTEN, OTHER)}
-    corpus = match(files, {}, None, False)
-    assert (corpus.images, corpus.references) == (list(SAID), list(SAID.values()))
 
 
 def test_words_are_split_by_the_tokenizer_and_stay_with_their_image():

@@ -12,7 +12,6 @@ from axe import assert_accessible
 from chromium import started_browser
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.search import study_page
@@ -125,7 +124,8 @@ def test_the_time_of_a_trial_is_that_of_its_run_or_else_until_its_end():
     assert [duration(time) for time in (5.4, 99.0, 150.0, 7200.0)] == ["5 s", "99 s", "2 min", "2.0 h"]
 
 
-@pytest.mark.parametrize(("scheme", "width"), slow_after(1, [("dark", 390), ("light", 1280)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 390), ("light", 1280)])
 def test_axe_finds_no_fault(study: optuna.Study, scheme: str, width: int, tmp_path: Path):
     with started_browser() as browser:
         page = render(summarize_study(study, Path("runs/mine-study")))
