@@ -174,10 +174,11 @@ def report_study(folder: Path, storage: str | None) -> None:
 
 
 def _limit_resources() -> None:
-    """Make the system end this process if it needs more than `SECONDS` or `MEMORY`."""
+    """Make the system end this process if it needs more than `SECONDS`, or `MEMORY` besides what its parent has."""
     signal.alarm(SECONDS)
+    inherited = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
+    resource.setrlimit(resource.RLIMIT_DATA, (inherited + MEMORY, hard_limit))
 
 
 def _read_and_report(folder: Path, storage: str | None) -> None:
