@@ -11,13 +11,15 @@ import os, resource, sys
 import numpy as np
 from PIL import Image
 from showattendtell.data.images import Preprocessing, open_image, read_pixels
-from showattendtell.types import Box
+from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.heatmaps import heatmap_figure
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import Drawing
 Preprocessing(64, 64, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(Image.new("RGB", (64, 80)))
-small = Image.new("RGB", (64, 64))
-encode(heatmap_figure(Drawing(small, ["dog"], np.ones((1, 2, 2)), np.ones(1), Box(0, 0, 64, 64), "dog")))
+def drawn(photograph, words):
+    caption = CaptionOutput((1,) * words, np.zeros(words), np.ones((words, 2, 2)), np.ones(words), ("dog",) * words)
+    encode(heatmap_figure(Drawing(photograph, caption, Box(0, 0, *photograph.size))))
+drawn(Image.new("RGB", (64, 64)), 1)
 for file, code in zip(sys.argv[1::2], sys.argv[2::2]):
     process = os.fork()
     if not process:
@@ -31,11 +33,7 @@ for file, code in zip(sys.argv[1::2], sys.argv[2::2]):
 
 SQUASH = 'Preprocessing(320, 320, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(read_pixels(file))'
 OPEN = "open_image(file)"
-FIGURE = """
-photograph = open_image(file)
-seen = Box(0, 0, *photograph.size)
-encode(heatmap_figure(Drawing(photograph, ["dog"] * 8, np.ones((8, 2, 2)), np.ones(8), seen, "dog")))
-"""
+FIGURE = "drawn(open_image(file), 8)"
 
 
 PASSES = [("squashed", SQUASH, 20), ("drawn", FIGURE, 60)]

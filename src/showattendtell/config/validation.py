@@ -219,9 +219,9 @@ def reading(what: str) -> Iterator[None]:
     """Report any error of reading files that are trusted like code, whose content is not checked, as a `UserError`."""
     try:
         yield
-    except USER_ERRORS:
-        raise
     except Exception as error:
+        if isinstance(error, USER_ERRORS) and not isinstance(error, RecursionError):
+            raise
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         hint = "restore a copy of it, or start another; --debug shows where"
         raise UserError(f"{what} cannot be read ({sentence(cause)}); {hint}") from error
