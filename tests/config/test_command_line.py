@@ -44,6 +44,15 @@ def test_every_short_name_stands_for_a_setting():
         assert parse("train", [f"{name}=1"]).overrides == [f"++{setting}=1"]
 
 
+COMMANDS = "average caption evaluate features prepare report score train calibrate export reproduce serve study".split()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_short_name_hides_a_setting_of_a_command(command: str):
+    config = compose(command, complete=False)
+    assert not {*config} & {*ALIASES}
+
+
 @pytest.mark.parametrize(("command", "setting"), [("train", "resume"), ("caption", "checkpoint")])
 def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
     assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"++{setting}=a.ckpt"]

@@ -59,7 +59,7 @@ def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
     again = assert_done(run("train", *STAGES, "resume=true", "hydra.run.dir=runs/staged"))
     assert again.out.count("is finished") == 3
     assert {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")} == before
-    assert_error(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has stages already", "resume=true")
+    assert_error(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has files of another run", "resume=true")
     assert_error(
         run("train", *STAGES, "seed=2", "resume=true", "hydra.run.dir=runs/staged"), "the stages of another command"
     )

@@ -22,7 +22,7 @@ SHORT_NAMES = {
     "optimizer.weight_decay": "wd",
     "trainer.max_epochs": "epochs max_epochs num_epochs n_epochs epoch",
     "trainer.devices": "gpus num_gpus",
-    "trainer.gradient_clip_val": "grad_clip clip",
+    "trainer.gradient_clip_val": "grad_clip",
     "data.batch_size": "batch_size bs",
     "dataset.root": "root data_dir data_path",
     "encoder.learning_rate": "encoder_lr",
