@@ -37,8 +37,7 @@ CLASSES = {
     "Hard attention": ("models.hard_attention", ("HardAttention",)),
     "Attention scores": ("models.scores", ()),
     "Base classes": ("models.interfaces", ("Attention", "StepAttention", "Decoder")),
-    "Recurrent decoders": ("models.decoder", ("RecurrentDecoder",)),
-    "LSTM decoder": ("models.decoder", ("LSTMDecoder",)),
+    "Recurrent decoders": ("models.decoder", ("RecurrentDecoder", "LSTMDecoder")),
     "Encoder": ("models.encoder", ("Encoder",)),
     "Tokenizers": (
         "data.tokenizers",
