@@ -28,7 +28,6 @@ PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.j
 
 SPLIT = ["split=test", "number=8", "output=compare.html"]
 SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
-SEARCH = ["dataset.train=200", *SMALL[1:], "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"]
 COMMANDS = [
     ["train", *SMALL, "trainer.max_epochs=4", "hydra.run.dir=runs/soft"],
     ["train", *SMALL, "trainer.max_epochs=4", "hydra.run.dir=runs/hard", "attention=hard"],
@@ -38,7 +37,6 @@ COMMANDS = [
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
     ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png,webp]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
-    ["train", "sweep=shapes", *SEARCH],
     ["study", "folder=[studies/flickr8k_soft]"],
     ["export", "checkpoint=flickr8k_soft", "formats=[web]", "precision=float16", "output=exported"],
 ]
@@ -47,7 +45,6 @@ PAGES = {
     "single": "photograph/index.html",
     "compare": "compare.html",
     "table": "table.html",
-    "search": "runs/shapes-study/report.html",
     "study": "studies/flickr8k_soft/report.html",
 }
 """Names of the screenshots, and the pages that the commands write."""
@@ -62,7 +59,7 @@ HEATMAP, ANIMATION = "photograph/skater.png", "photograph/skater.webp"
 
 WIDTHS = (1280, 390)
 HEIGHT = 900
-HEIGHTS = {"search": 1900, "study": 1900, "table": 460}
+HEIGHTS = {"study": 1300, "table": 460}
 GAP = 20
 QUALITY = 78
 

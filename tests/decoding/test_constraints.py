@@ -117,7 +117,6 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
         ({"required": ["dog"], "forbidden": ["Dog"]}, "'dog' is forbidden, but prefix or required contains it"),
         ({"required": ["dog", "cat"], "max_length": 1}, "at most 1 words have no room .* 2 that are required"),
         ({"min_length": 9, "max_length": 5}, "at most 5 words have no room for min_length=9"),
-        ({"prefix": "dog cat dog cat", "no_repeat_ngram_size": 2}, "the prefix .* itself repeats 2 words"),
     ],
 )
 def test_rules_that_cannot_be_kept_are_reported(rules: dict[str, Any], message: str):

@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SIZES, TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
+from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
 
-from showattendtell.data.shapes import read_shapes
 from showattendtell.errors import UserError
-from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.training.stages import plan_stages
-from showattendtell.types import Example
 
 SHORT = [*TINY, "trainer.limit_train_batches=3"]
 CIDER = 'cider:["reward=cider","reward.max_length=12","trainer.max_epochs=2"]'
 STAGES = [*SHORT, f"stages={{likelihood:[],{CIDER},mean:{{average:[likelihood,cider]}}}}"]
-
-
-def learned_from(folder: Path) -> tuple[Example, ...]:
-    return read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
 
 
 def weights(file: Path) -> dict[str, Any]:
@@ -41,8 +34,6 @@ def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_bef
     card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
     assert card["config"]["init_from"] == "runs/staged/1-likelihood/best.ckpt"
     assert card["config"]["reward"]["cider"] == 1.0
-    captions = [[(*said.words, "<eos>") for said in example.captions] for example in learned_from(folder)]
-    assert card["rewards"] == {"images": 40, "document_frequencies": DocumentFrequencies.of(captions).sha256}
     with (staged / "2-cider/metrics.csv").open() as file:
         assert {"train/sampled_cider", "train/sampled_unended", "val/cider"} <= set(next(csv.reader(file)))
 

@@ -125,16 +125,3 @@ def test_the_parts_of_the_reward_are_weighted_and_distinguished():
     assert output["sampled_reward"] == pytest.approx(0.5 * output["sampled_cider"] + 2.0 * output["sampled_bleu4"])
     assert 0 < output["sampled_unended"] < 100
     assert 0 < output["sampled_words"] < LONGEST
-
-
-def test_other_lengths_than_those_of_the_references_and_repetitions_are_subtracted():
-    dog, cat = 4, 5
-    captions = [[dog, cat, EOS], [dog, dog, dog, dog, cat], [EOS]]
-    positions = torch.tensor([2])  # references of 3 words and of 1
-    plain = critic(cider=0.5, bleu4=2.0).score_captions(captions, positions)
-    terms = critic(cider=0.5, bleu4=2.0, length=0.1, repetition=3.0).score_captions(captions, positions)
-    assert terms["length"].tolist() == [[0, 3, 2]]
-    # pairs: dog cat, cat <eos>; dog dog three times, dog cat; none
-    assert terms["repetition"].tolist() == [[0, 0.5, 0]]
-    torch.testing.assert_close(terms["reward"], plain["reward"] - torch.tensor([[0.0, 0.1 * 3 + 3 * 0.5, 0.1 * 2]]))
-    assert plain.keys() == {"reward", "cider", "bleu4"}

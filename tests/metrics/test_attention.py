@@ -178,13 +178,13 @@ def test_the_figures_of_a_map_worked_by_hand():
     tokens = torch.tensor([[A, DOG, EOS], [DOG, EOS, PAD]])
     figures = attention_statistics(trace(maps), tokens)
     entropy = figures["entropy"]
-    assert entropy.num_items == 5
-    torch.testing.assert_close(entropy.mean.item(), 2 * math.log(2) / 5)
+    assert entropy[1] == 5
+    torch.testing.assert_close(entropy[0].item(), 2 * math.log(2) / 5)
     movement = figures["movement"]
-    assert movement.num_items == 3
-    torch.testing.assert_close(movement.mean.item(), (0.5 + 0.5 + 0.0) / 3)
+    assert movement[1] == 3
+    torch.testing.assert_close(movement[0].item(), (0.5 + 0.5 + 0.0) / 3)
     first, second = (1 + 1 + 0.5) / 3, (1 + 0 + 0) / 2
-    torch.testing.assert_close(figures["coverage"].mean.item(), (first + second) / 2)
+    torch.testing.assert_close(figures["coverage"][0].item(), (first + second) / 2)
 
 
 def test_captions_of_one_word_have_no_movement():

@@ -211,6 +211,7 @@ def test_forward_returns_the_score_of_a_batch_and_adds_it(make: Callable[[], Met
     assert metric.compute() == captions(make, slice(None)).compute()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "metric"), [(METEOR, "meteor"), (SPICE, "spice")])
 def test_the_metrics_of_java_have_the_figures_that_the_commands_write(make: Callable[[], Metric], metric: str):
     found = measure(HYPOTHESES, REFERENCES, [metric])
@@ -236,7 +237,7 @@ def test_without_captions_there_is_no_score():
 def test_means_resume_from_their_sums():
     means, resumed = Means(), Means()
     means.update({"loss": (torch.tensor(1 / 3), 7), "nll": (torch.tensor(2.0), 0)})
-    resumed.load_means(means.merged_means())
+    resumed.update(means.merged_means())
     for one in (means, resumed):
         one.update({"loss": (torch.tensor(0.1), 5), "other": (torch.tensor(4.0), 1)})
     assert means.compute() == resumed.compute()
@@ -266,7 +267,7 @@ def test_a_metric_that_was_reset_in_inference_mode_is_updated_elsewhere():
         means.update({"a": (torch.tensor(2.0), 2)})
         assert means.compute() == {"a": 3}
         resumed = type(means)()
-        resumed.load_means(means.merged_means())
+        resumed.update(means.merged_means())
         for metric in (means, resumed):
             metric.update({"a": (torch.tensor(7.0), 1), "b": (torch.tensor(1.0), 1)})
             assert metric.compute() == {"a": 4, "b": 1}

@@ -90,5 +90,5 @@ def test_words_stand_where_they_stood():
     for packing in (Packing.with_padding(TOKENS), Packing.without_padding(TOKENS)):
         torch.testing.assert_close(packing.pad(packing.pack(values)), values)
         assert sum(packing.sizes) == len(packing.indices)
-        assert [step.stop - step.start for step in packing.steps()] == list(packing.sizes)
+        assert [rows.stop - rows.start for rows, _ in packing.steps()] == list(packing.sizes)
     assert sum(Packing.without_padding(TOKENS).sizes) == int((TOKENS != PAD).sum())

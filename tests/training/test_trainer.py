@@ -130,12 +130,6 @@ def test_settings_with_which_nothing_is_trained_are_reported(setting: str, messa
         build_trainer(small_config(f"++{setting}"), tmp_path)
 
 
-@pytest.mark.parametrize("setting", ["reward.length=0.1", "reward.repetition=0.1"])
-def test_terms_of_a_reward_need_a_reward(setting: str, tmp_path: Path):
-    with pytest.raises(UserError, match=r"set reward\.cider or reward\.bleu4 as well"):
-        small_run(small_config(setting), tmp_path)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("settings", "message"),

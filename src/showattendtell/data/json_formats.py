@@ -84,6 +84,8 @@ def read_json(path: Path, text: str) -> CaptionFile:
         UserError: the file has another layout.
     """
     content = parse_json(text, str(path))
+    if content in ([], {}):
+        raise UserError(f"{path} has no captions")
     if isinstance(content, list):
         return collect("COCO results", _read_records(content, path), path)
     content = check_layout(content, dict[str, Any], str(path))

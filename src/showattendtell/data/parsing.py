@@ -122,7 +122,7 @@ def plain_name(field: str) -> str:
     return re.sub(r"[\W_]", "", field).lower()
 
 
-@lru_cache
+@lru_cache(maxsize=8)
 def find_columns(fields: tuple[str, ...]) -> tuple[str, list[str]] | None:
     """Return the field of the image, and those of its captions, such as `caption` and `caption_2`; None without any."""
     plain = {plain_name(field): field for field in fields}

@@ -47,7 +47,7 @@ class Consensus(Decoding):
         sampled = sampling.generate(ensemble, regions, vocabulary)
         chosen = []
         for captions, samples in zip(candidates, sampled, strict=True):
-            agreement = partial(_agreement, list(map(_count, samples)))
+            agreement = partial(_agreement, [_count(sample) for sample in samples])
             chosen.append(sorted(captions, key=agreement, reverse=True)[: self.num_captions])
         return chosen
 

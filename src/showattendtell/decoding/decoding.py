@@ -264,17 +264,14 @@ class Decoding(ABC):
                 f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
                 f"{len(prefix)} words of prefix and {len(remaining)} that are required; raise max_length"
             )
-        size = self.no_repeat_ngram_size
-        ngrams = [tuple(prefix[end - size : end]) for end in range(size, len(prefix) + 1)]
-        if size and len(set(ngrams)) < len(ngrams):
-            raise UserError(f"the prefix '{self.prefix}' itself repeats {size} words; raise no_repeat_ngram_size")
         suppressed = [PAD, START, *forbidden]
         if not self.allow_unk:
             suppressed.append(UNK)
         if language:
             suppressed += map(vocabulary.language_token, vocabulary.languages)
-        min_length = self.min_length + len(language)
-        return Constraints(tuple(prefix), tuple(remaining), tuple(suppressed), min_length, self.max_length, size)
+        lengths = self.min_length + len(language), self.max_length
+        tokens = tuple(prefix), tuple(remaining), tuple(suppressed)
+        return Constraints(*tokens, *lengths, self.no_repeat_ngram_size)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:

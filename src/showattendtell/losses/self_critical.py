@@ -2,9 +2,7 @@
 2017, "Self-critical Sequence Training for Image Captioning")."""
 
 from collections.abc import Sequence
-from itertools import pairwise
-from statistics import mean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +24,6 @@ from showattendtell.types import Batch
 SUPPRESSED = (PAD, START)
 """Tokens that no caption contains."""
 
-TERMS = ("cider", "bleu4", "length", "repetition")
-"""Terms of a reward."""
-
 
 class Reward(NamedTuple):
     """Reward of captions that are sampled from the model for the training images. Without a weight on any reward
@@ -36,9 +31,6 @@ class Reward(NamedTuple):
 
     cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
     bleu4: the weight of BLEU-4 (0 to 1).
-    length: subtracted for each word by which the caption is shorter or longer than the mean of its references, against
-        rewards that favor short captions.
-    repetition: subtracted from a caption of repeated pairs of words, in proportion to their share.
     likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
     num_samples: N, the number of captions sampled per image of a batch.
     baseline: subtracted from a caption's reward: the mean reward of the image's other samples (others), or the reward
@@ -48,16 +40,10 @@ class Reward(NamedTuple):
 
     cider: NonNegativeFloat = 0.0
     bleu4: NonNegativeFloat = 0.0
-    length: NonNegativeFloat = 0.0
-    repetition: NonNegativeFloat = 0.0
     likelihood: NonNegativeFloat = 0.0
     num_samples: PositiveInt = 5
     baseline: Literal["others", "greedy"] = "others"
     max_length: PositiveInt = 30
-
-    @property
-    def is_enabled(self) -> bool:
-        return bool(self.cider or self.bleu4)
 
 
 class SelfCriticalLoss(nn.Module):
@@ -89,10 +75,8 @@ class SelfCriticalLoss(nn.Module):
             )
         self.reward, self.vocabulary = reward, vocabulary
         self._references, self._end = references, (vocabulary.words[EOS],)
-        self.frequencies = DocumentFrequencies.of(
-            [(*words, *self._end) for words in captions] for captions in references
-        )
-        self._cider = SentenceCIDErD(self.frequencies)
+        ended = ([(*words, *self._end) for words in captions] for captions in references)
+        self._cider = SentenceCIDErD(DocumentFrequencies.of(ended))
         self._constraints = Constraints((), (), SUPPRESSED, 0, reward.max_length, no_repeat_ngram_size=0)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
@@ -112,42 +96,25 @@ class SelfCriticalLoss(nn.Module):
         metrics = {f"sampled_{name}": value for name, value in self._metrics(captions, values, image_weights).items()}
         return LossOutput(None, {"reward": loss}, metrics)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the statistics on which rewards depend, as plain data."""
-        return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
-
     def score_captions(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
-        """Return the `reward` of captions and its unweighted terms, (I, N) each:
-
-            reward = w_cider cider + w_bleu4 bleu4 - w_length length - w_repetition repetition
-
-        where `length` is the distance to the mean length of the references in words, and `repetition` the share of
-        repeated pairs of words.
+        """Return the `reward` of captions and its unweighted terms `cider` and `bleu4`, (I, N) each.
 
         Args:
             captions: the tokens of I * N captions, N consecutive ones per image.
             positions: (I,) the images' positions among the training images.
         """
         images = positions.repeat_interleave(len(captions) // len(positions)).tolist()
-        counts, weighted, lengths = {}, {}, {}
+        references = {}
         for image in set(images):
-            references = self._references[image]
-            counts[image] = [count_ngrams((*words, *self._end)) for words in references]
-            weighted[image] = [self._cider.weigh(ngrams) for ngrams in counts[image]]
-            lengths[image] = mean(map(len, references))
+            counts = [count_ngrams((*words, *self._end)) for words in self._references[image]]
+            references[image] = counts, [self._cider.weigh(ngrams) for ngrams in counts]
         scores = []
         for tokens, image in zip(captions, images, strict=True):
+            counts, weighted = references[image]
             ngrams = count_ngrams([self.vocabulary.words[token] for token in tokens])
-            cider = self._cider.score(self._cider.weigh(ngrams), weighted[image])
-            length = abs(len(tokens) - tokens.count(EOS) - lengths[image])
-            scores.append((cider, bleu4(ngrams, counts[image]), length, repeated_pairs(tokens)))
-        parts = dict(zip(TERMS, torch.tensor(scores).view(len(positions), -1, 4).unbind(dim=2), strict=True))
-        reward = self.reward.cider * parts["cider"] + self.reward.bleu4 * parts["bleu4"]
-        reward = reward - self.reward.length * parts["length"] - self.reward.repetition * parts["repetition"]
-        for name in ("length", "repetition"):  # not logged unless they count
-            if not getattr(self.reward, name):
-                del parts[name]
-        return {"reward": reward, **parts}
+            scores.append((self._cider.score(self._cider.weigh(ngrams), weighted), bleu4(ngrams, counts)))
+        cider, bleu = torch.tensor(scores).view(len(positions), -1, 2).unbind(dim=2)
+        return {"reward": self.reward.cider * cider + self.reward.bleu4 * bleu, "cider": cider, "bleu4": bleu}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
@@ -167,12 +134,6 @@ class SelfCriticalLoss(nn.Module):
         rates = torch.tensor(endings).T.reshape(3, len(image_weights), -1)
         parts = {**values, **dict(zip(EndingRates._fields, rates, strict=True))}
         return {name: image_weights.cpu() @ part.mean(dim=1) for name, part in parts.items()}
-
-
-def repeated_pairs(tokens: Sequence[int]) -> float:
-    """Return the share of the pairs of consecutive tokens that have occurred before in the caption, 0 to 1."""
-    pairs = list(pairwise(tokens))
-    return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
 
 
 def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: Tensor | None = None) -> Tensor:

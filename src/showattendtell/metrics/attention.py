@@ -87,12 +87,13 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
     """
 
     def mean(scores: Sequence[AttentionHit]) -> MapScore:
-        hits, correctness = sum(score.hit for score in scores), sum(score.correctness for score in scores)
-        return MapScore(hits / max(len(scores), 1), correctness / max(len(scores), 1), len(scores))
+        number = max(len(scores), 1)
+        return MapScore(sum(hit for hit, _ in scores) / number, sum(part for _, part in scores) / number, len(scores))
 
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    model, uniform, center = (mean([getattr(word, name) for word in words]) for name in ("model", "uniform", "center"))
+    _, *maps = zip(*words, strict=True) if words else ((), (), (), ())
+    model, uniform, center = map(mean, maps)
     return AttentionScores(model, uniform, center, by_kind)
 
 
@@ -106,11 +107,7 @@ def compare_maps(word: GroundedWord) -> WordHits:
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
     uniform = np.full(word.weights.shape, 1 / word.weights.size)
-    if isinstance(word.seen, RegionBoxes):
-        center = center_prior_of(word.seen)
-    else:
-        rows, columns = word.weights.shape
-        center = center_prior(rows, columns)
+    center = center_prior_of(word.seen) if isinstance(word.seen, RegionBoxes) else center_prior(*word.weights.shape)
     return WordHits(word.kind, score(word.weights), score(uniform), score(center))
 
 
@@ -233,15 +230,9 @@ MIN_MOVEMENT = 0.01
 """Movement (see `attention_statistics`) below which maps are reported as constant."""
 
 
-class RunningMean(NamedTuple):
-    """A mean, and the number of its items."""
-
-    mean: Tensor
-    num_items: int
-
-
-def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
-    """Compute three statistics of alpha (B, T, L), over the steps at which `tokens` (B, T) has a word.
+def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, tuple[Tensor, int]]:
+    """Return the means of three statistics of alpha (B, T, L) over the steps at which `tokens` (B, T) has a word, and
+    the numbers of their items.
 
     entropy   -sum_i alpha_i log alpha_i, mean over words, in nats: 0 for one region, log L for uniform weights
     movement  sum_i |alpha_ti - alpha_(t-1)i| / 2, mean over pairs of consecutive words: 0 for a constant map, 1 for
@@ -256,9 +247,9 @@ def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, 
     covered = (outputs.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
     largest = mask.sum(dim=1).clamp(max=outputs.num_regions)
     return {
-        "entropy": RunningMean(entropy, words),
-        "movement": RunningMean(movement / max(1, words - captions), words - captions),
-        "coverage": RunningMean((covered / largest).mean(), captions),
+        "entropy": (entropy, words),
+        "movement": (movement / max(1, words - captions), words - captions),
+        "coverage": ((covered / largest).mean(), captions),
     }
 
 
@@ -279,12 +270,12 @@ class WordClasses:
         self.names = [name for name in WORD_CLASSES if name in names]
         self._class_of = torch.tensor([self.names.index(name) for name in names])
 
-    def betas(self, outputs: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
-        """Return the mean of beta (B, T) over the words of each class in `tokens` (B, T)."""
+    def betas(self, outputs: CaptionerOutput, tokens: Tensor) -> dict[str, tuple[Tensor, int]]:
+        """Return the mean of beta (B, T) over the words of each class in `tokens` (B, T), and their number."""
         classes = self._class_of.to(tokens.device)[tokens].masked_fill(tokens == PAD, -1)
         means = {}
         for i, name in enumerate(self.names):
             mask = classes == i
             count = int(mask.sum())
-            means[name] = RunningMean((outputs.gates * mask).sum() / max(1, count), count)
+            means[name] = (outputs.gates * mask).sum() / max(1, count), count
         return means

@@ -14,7 +14,6 @@ The functions for single captions equal pycocoevalcap's scorers, but take docume
 training captions), and are fast enough for every training step.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -60,14 +59,6 @@ class DocumentFrequencies(NamedTuple):
             recurrent |= {ngram: count for ngram, count in counts.items() if count > 1}
         return cls(len(captions), recurrent)
 
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the frequencies; runs with the same hash have the same reward."""
-        digest = hashlib.sha256(f"{self.images}\n".encode())
-        for ngram in sorted(self.recurrent):
-            digest.update(f"{' '.join(ngram)}\t{self.recurrent[ngram]}\n".encode())
-        return digest.hexdigest()
-
 
 class Weighted(NamedTuple):
     """TF-IDF weights of a caption.
@@ -110,10 +101,8 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     cider = SentenceCIDErD(DocumentFrequencies.of(references))
 
     def score(caption: Caption, captions: Sequence[Caption]) -> float:
-        [hypothesis], split_references = split_captions([caption]), split_captions(captions)
-        return 100 * cider.score(
-            cider.weigh(count_ngrams(hypothesis)), [cider.weigh(count_ngrams(words)) for words in split_references]
-        )
+        own, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
+        return 100 * cider.score(own, others)
 
     return score
 

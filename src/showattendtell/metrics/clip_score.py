@@ -1,4 +1,4 @@
-"""CLIPScore (Hessel et al. 2021) of captions and photographs, without reference captions, by torchmetrics."""
+"""CLIPScore (Hessel et al. 2021) of captions and photographs, without reference captions."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,37 +9,16 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor, nn
-from torchvision.transforms.v2 import functional as transforms
+from torch import Tensor
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 from showattendtell.data.images import middle, open_image
 from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.tokenizers import Caption, split_captions
 
-
-class ClipFeatures(nn.Module):
-    """CLIP model that returns features as tensors for torchmetrics; transformers 5 returns them in an output object."""
-
-    def __init__(self, clip: Any):
-        super().__init__()
-        self.clip = clip
-        self.config = clip.config
-
-    def get_image_features(self, pixels: Tensor) -> Tensor:
-        """Return image features: (B, 3, H, W) -> (B, width)."""
-        return self._pooled(self.clip.get_image_features(pixels))
-
-    def get_text_features(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Return text features: (B, T), (B, T) -> (B, width)."""
-        return self._pooled(self.clip.get_text_features(tokens, mask))
-
-    def _pooled(self, features: Any) -> Tensor:
-        return features if isinstance(features, Tensor) else features.pooler_output
-
-
-Clip = tuple[ClipFeatures, Any]
-"""A CLIP model and its processor of images and text."""
+Clip = tuple[Any, Any]
+"""A CLIP model of transformers and its processor of images and text."""
 
 
 @torch.no_grad()
@@ -57,16 +36,22 @@ def measure_clip_score(
     Raises:
         UserError: an image cannot be read.
     """
-    model: Any = clip
-    from torchmetrics.functional.multimodal.clip_score import clip_score  # takes seconds
+    pairs = list(zip(split_captions(captions), paths, strict=True))
+    model, processor = clip
+    model.to(device)
 
-    sentences = [" ".join(words) for words in split_captions(captions)]
-    pairs = track(list(zip(sentences, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
-    scores = [
-        clip_score(middle(transforms.pil_to_tensor(open_image(path))).to(device), sentence, lambda: model)
-        for sentence, path in pairs
-    ]
-    return np.array([score.item() for score in scores])
+    def direction(features: Any) -> Tensor:
+        features = getattr(features, "pooler_output", features)  # transformers 5 returns an output object
+        return features / features.norm(dim=-1, keepdim=True)
+
+    scores = []
+    for words, path in track(pairs, "comparing", console=Console(stderr=True), transient=True):
+        pixels = processor(images=[middle(pil_to_tensor(open_image(path)))], return_tensors="pt")
+        tokens = processor(text=[" ".join(words)], return_tensors="pt").to(device)
+        seen = direction(model.get_image_features(pixels["pixel_values"].to(device)))
+        said = direction(model.get_text_features(tokens["input_ids"], tokens["attention_mask"]))
+        scores.append((100 * (seen * said).sum()).clamp(min=0).item())
+    return np.array(scores)
 
 
 def load_clip(name: str) -> Clip:
@@ -95,4 +80,4 @@ def load_clip(name: str) -> Clip:
             f"the CLIP model {name} cannot be loaded ({reason}); give the folder of one, or its name on the hub"
         ) from None
     length = clip.config.text_config.max_position_embeddings
-    return ClipFeatures(clip.eval()), partial(processor, truncation=True, max_length=length)
+    return clip.eval(), partial(processor, truncation=True, max_length=length)

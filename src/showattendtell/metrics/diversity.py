@@ -76,10 +76,10 @@ def compare_captions(
     }
 
 
-INCOMPLETE_ENDINGS = {
-    *("a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "by", "from", "into", "onto", "over"),
-    *("under", "for", "near", "behind", "through", "its", "his", "her", "their", "is", "are", "while", "that", "as"),
-}
+INCOMPLETE_ENDINGS = frozenset(
+    "a an the of with in on at to and or by from into onto over under for near behind through its his her their is are "  # noqa: SIM905
+    "while that as".split()
+)
 """Words that require a following word."""
 
 

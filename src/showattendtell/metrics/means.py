@@ -25,8 +25,8 @@ class Means(Metric):
         self.names: list[str] = []
         self.add_state("sums", torch.zeros(0, 2), dist_reduce_fx="sum")
 
-    def update(self, values: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
-        """Add values by name: pairs of the mean of some items, and their number."""
+    def update(self, values: Mapping[str, Tensor | tuple[Tensor, Tensor | int]]) -> None:
+        """Add values by name: pairs of the mean of some items, and their number; also what `merged_means` returned."""
         self._arrange(list(dict.fromkeys([*self.names, *values])))
         if self.sums.is_inference():  # reset by `Trainer.validate`: cannot be updated in place elsewhere
             self.sums = self.sums.clone()
@@ -39,17 +39,10 @@ class Means(Metric):
         return {name: mean for name, mean, (_, items) in rows if items}
 
     def merged_means(self) -> dict[str, Tensor]:
-        """Return by name a tensor (2,): the mean over all processes, and the number of items. See `load_means`."""
+        """Return by name a tensor (2,): the mean over all processes, and the number of items."""
         with self.sync_context():
             rows = torch.stack([self._means(), self.sums[:, 1]], dim=1)
             return dict(zip(self.names, rows.cpu(), strict=True))
-
-    def load_means(self, means: Mapping[str, Tensor]) -> None:
-        """Continue from what `merged_means` returned, when a run resumes."""
-        self.update({})  # marks the metric as updated for torchmetrics
-        self._arrange(list(dict.fromkeys([*self.names, *means])))
-        for name, (mean, items) in means.items():
-            self._add(self.sums[self.names.index(name)], mean, items)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Sum over processes."""

@@ -7,7 +7,7 @@ distributed training `compute` returns the score of the captions of all processe
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from torchmetrics.utilities import dim_zero_cat
 
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
-    AttentionHit,
     AttentionScores,
     GroundedWord,
     Relations,
@@ -230,14 +229,11 @@ def is_caption_metric(name: str) -> bool:
 
 def _find_metric(name: str) -> type[CaptionScore]:
     """Return the class of a metric by its name or its import path."""
-    if name in METRICS:
-        return METRICS[name]
-    module, _, attribute = name.rpartition(".")
-    if not module:
+    if not is_caption_metric(name):
         raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")
     try:
-        metric = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        metric = METRICS.get(name) or resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"the metric {name} cannot be imported ({error}); give the import path of its class") from None
     if not (isinstance(metric, type) and issubclass(metric, CaptionScore)):
         raise UserError(f"{name} is not a metric; derive its class from showattendtell.metrics.CaptionScore")
@@ -344,7 +340,7 @@ class _AttentionScore(GatheredMetric):
         return scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
 
     def _score(self) -> AttentionScores:
-        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self.items()])
+        return score_attention([WordHits(*word) for word in self.items()])
 
 
 class PointingGame(_AttentionScore):

@@ -3,7 +3,7 @@
 Compare only scores of captions from the same tokenizer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +57,19 @@ def default_scoring_name(tokenizer: Tokenizer) -> str:
     return "plain" if isinstance(tokenizer, PlainTokenizer) else "words"
 
 
+def _characters(sentence: str) -> list[str]:
+    return [token for token in CharacterTokenizer(lowercase=True).tokenize(sentence) if token[0].isalnum()]
+
+
+SPLIT: dict[str, Callable[[str], Iterable[str]]] = {
+    "plain": tokenize,
+    "words": WordTokenizer().tokenize,
+    "characters": _characters,
+    "whitespace": str.split,
+}
+"""The tokenizers for scores that need no Java."""
+
+
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
     """Split sentences into words.
 
@@ -71,15 +84,8 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
     """
     if tokenizer not in TOKENIZERS:
         raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
-    if tokenizer == "plain":
-        return [list(tokenize(sentence)) for sentence in sentences]
-    if tokenizer == "words":
-        return [list(WordTokenizer().tokenize(sentence)) for sentence in sentences]
-    if tokenizer == "characters":
-        split = CharacterTokenizer(lowercase=True).tokenize
-        return [[token for token in split(sentence) if token[0].isalnum()] for sentence in sentences]
-    if tokenizer == "whitespace":
-        return [sentence.split() for sentence in sentences]
+    if split := SPLIT.get(tokenizer):
+        return [list(split(sentence)) for sentence in sentences]
     # ptb: one run of the program for all sentences, one per line
     program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, StepAttention
 from showattendtell.models.kernels.attention import mask_padding
 from showattendtell.models.kernels.products import Linear
-from showattendtell.models.kernels.recurrence import Sampler
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
 
@@ -53,10 +52,6 @@ class ScoredAttention(StepAttention):
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         return AttentionCache(regions, self.score.precompute(regions))
-
-    def sampler(self) -> Sampler | None:
-        """Return how locations are sampled; None if the context is always the expectation."""
-        return None
 
     def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""

@@ -28,6 +28,7 @@ from showattendtell.models.kernels.attention import RegionPairs, mask_padding, w
 from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
+from showattendtell.models.kernels.recurrence import RecurrenceWeights
 from showattendtell.types import CaptionerOutput, SampledLocations
 
 
@@ -237,62 +238,52 @@ class CacheRows:
         return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept_rows
 
 
-class TransposedWeights(NamedTuple):
-    """Weights of soft attention and the LSTM; matrices that read the same vector are side by side.
-
-    state       (n, 4n + A + G) from h to the gates i, f, o, g, to the query and to beta, before their activations
-    state_bias  (4n + A + G,)
-    context     (D, 4n + m) from z to the gates and the deep output; (D, 4n) if the deep output does not read z
-    word        (m, 4n) from E y to the gates
-    word_bias   (4n,)
-    score       u, (A,)
-    """
-
-    state: Tensor
-    state_bias: Tensor
-    context: Tensor
-    word: Tensor
-    word_bias: Tensor
-    score: Tensor
-
-
 class SoftIncrementalDecoder(IncrementalDecoder):
     """Soft attention with the additive score, and the LSTM: one product of h and one of z per prefix, and the
-    compiled loops, which take any number of prefixes per image."""
+    compiled loops, which take any number of prefixes per image.
 
-    def __init__(self, captioner: Captioner, matrices: TransposedWeights, words: Tensor, regions: Tensor):
+    Args:
+        weights: of the recurrence, their matrices transposed; (D, 4n + m) from z to the gates and the deep output, or
+            (D, 4n) if the deep output does not read z.
+        read_word: (m, 4n) from E y to the gates.
+    """
+
+    def __init__(
+        self, captioner: Captioner, weights: RecurrenceWeights, read_word: Tensor, words: Tensor, regions: Tensor
+    ):
         super().__init__(captioner, words, regions)
-        self._matrices = matrices
+        self._weights, self._read_word = weights, read_word
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
-        (regions, keys, _, present), matrices, decoder = self.cache, self._matrices, self.decoder
+        (regions, keys, _, present), decoder = self.cache, self.decoder
+        state_matrix, state_bias, context_matrix, score = self._weights
         present = None if present is None else present[images]
-        width = matrices.word.shape[1]
+        width = self._read_word.shape[1]
         with without_autocast(tokens.device):
             # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
-            from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
-            gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
+            from_hidden = _product(state.hidden, state_matrix).add_(state_bias)
+            gates, query, beta = from_hidden.tensor_split([width, width + len(score)], dim=1)
             if runs_triton(regions):
                 from showattendtell.models.kernels.gpu_recurrence import score_and_read
 
-                weights, context = score_and_read(keys.values, regions, images, query, matrices.score, present)
+                weights, context = score_and_read(keys.values, regions, images, query, score, present)
             else:
                 groups = CaptionGroups(images, len(regions))
-                region_scores = RegionPairs(groups, keys, matrices.score).scores(query)
+                region_scores = RegionPairs(groups, keys, score).scores(query)
                 weights = mask_padding(region_scores, present).softmax(dim=1)
                 context = weighted_sum(groups, regions, weights)
             gate = weights.new_ones(len(weights))
             if beta.shape[1]:
                 context *= beta.sigmoid_()
                 gate = beta.mean(dim=1)
-            from_context = _product(context, matrices.context)
+            from_context = _product(context, context_matrix)
             gates.add_(from_context[:, :width])
             # of the B captions: the LSTM, with each distinct word multiplied once; `unique` would synchronize a GPU
             words, inverse = tokens, None
             if tokens.device.type == "cpu":
                 words, inverse = tokens.unique(return_inverse=True)
             embedded = decoder.embed(words)
-            word_gates = _product(embedded, matrices.word).add_(matrices.word_bias)
+            word_gates = _product(embedded, self._read_word).add_(decoder.read_word.bias)
             if inverse is not None:
                 embedded, word_gates = embedded.index_select(0, inverse), word_gates.index_select(0, inverse)
             gates = gates.index_select(0, prefix_index).add_(word_gates)

@@ -18,7 +18,6 @@ from showattendtell.models.captioner import (
     Captioner,
     IncrementalDecoder,
     SoftIncrementalDecoder,
-    TransposedWeights,
     transposed,
 )
 from showattendtell.models.initialization import orthogonal_blocks, start_small
@@ -126,35 +125,26 @@ class RecurrentDecoder(Decoder):
 
 
 class FirstState(nn.Module):
-    """h_0 and c_0 from the mean region (I, D): ReLU layers with dropout, then a tanh layer each.
+    """h_0 and c_0 from the mean region (I, D): a ReLU layer with dropout, then a tanh layer each.
 
     Args:
-        depth: the number of layers to h_0 or c_0, including the tanh layer.
-        is_shared: h_0 and c_0 share the ReLU layers, of width D (released code); else each has its own, of width n.
+        is_shared: h_0 and c_0 share the ReLU layer, of width D (released code); else each has its own, of width n.
     """
 
-    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float, is_shared: bool):
+    def __init__(self, region_dim: int, hidden_dim: int, dropout: float, is_shared: bool):
         super().__init__()
         width = region_dim if is_shared else hidden_dim
 
-        def relu_layers() -> list[nn.Module]:
-            layers: list[nn.Module] = []
-            for i in range(depth - 1):
-                linear = Linear(width, width) if i else start_small(Linear(region_dim, width))
-                layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
-            return layers
+        def relu_layer() -> tuple[nn.Module, ...]:
+            return start_small(Linear(region_dim, width)), nn.ReLU(), nn.Dropout(dropout)
 
         def tanh_layer() -> nn.Sequential:
-            linear = Linear(width, hidden_dim) if depth > 1 else start_small(Linear(region_dim, hidden_dim))
-            return nn.Sequential(linear, nn.Tanh())
+            return nn.Sequential(Linear(width, hidden_dim), nn.Tanh())
 
-        self.shared = nn.Sequential()
-        if is_shared:
-            self.shared.extend(relu_layers())
-            self.hidden, self.cell = tanh_layer(), tanh_layer()
-        else:
-            self.hidden = nn.Sequential(*relu_layers(), tanh_layer())
-            self.cell = nn.Sequential(*relu_layers(), tanh_layer())
+        self.shared = nn.Sequential(*(relu_layer() if is_shared else ()))
+        self.hidden, self.cell = (
+            tanh_layer() if is_shared else nn.Sequential(*relu_layer(), tanh_layer()) for _ in range(2)
+        )
 
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)
@@ -193,7 +183,6 @@ class LSTMDecoder(RecurrentDecoder):
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
         start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
-        start_depth: the number of layers from the mean region to h_0.
 
     Raises:
         ValueError: `output` is empty.
@@ -215,14 +204,13 @@ class LSTMDecoder(RecurrentDecoder):
         tie_embeddings: bool = False,
         first_input: Literal["learned", "zero"] = "learned",
         start: Literal["separate", "shared"] = "separate",
-        start_depth: PositiveInt = 2,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
         if not output:
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
         self.zero_first = first_input == "zero"
         start_dropout = dropout * ("start" in dropout_places)
-        self.first_state = FirstState(region_dim, hidden_dim, start_depth, start_dropout, start == "shared")
+        self.first_state = FirstState(region_dim, hidden_dim, start_dropout, start == "shared")
         self.read_word = Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.context_gates = start_small(Linear(region_dim, 4 * hidden_dim, bias=False))
@@ -267,7 +255,8 @@ class LSTMDecoder(RecurrentDecoder):
         if not self._fuses(attention):
             return super().unroll(attention, captions)
         embedded, word_gates = self.embed_words(captions.packing.pack(captions.inputs))
-        steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, attention.sampler())
+        sampler = attention if attention.samples else None
+        steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, sampler)
         return steps._replace(embedded=embedded, word_gates=word_gates)
 
     def _fuses(self, attention: Any) -> bool:
@@ -294,14 +283,12 @@ class LSTMDecoder(RecurrentDecoder):
         is_fast = words.device.type == "cpu" or runs_triton(words)
         if not (is_fast and attention.fuses_decoding(self) and self._fuses(attention)):
             return partial(IncrementalDecoder, captioner, words)
-        weights = self._recurrence_weights(attention)
-        context = weights.context
+        state, bias, context, score = self._recurrence_weights(attention)
         if self.context_output is not None:
             context = torch.cat([context, self.context_output.weight.to(context)])
-        state, context, word = map(transposed, (weights.state, context, self.read_word.weight))
-        bias = weights.bias.to(weights.score.dtype)
-        matrices = TransposedWeights(state, bias, context, word, self.read_word.bias, weights.score)
-        return partial(SoftIncrementalDecoder, captioner, matrices, words)
+        state, context, read_word = map(transposed, (state, context, self.read_word.weight))
+        weights = RecurrenceWeights(state, bias.to(score.dtype), context, score)
+        return partial(SoftIncrementalDecoder, captioner, weights, read_word, words)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)

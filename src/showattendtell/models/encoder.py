@@ -393,7 +393,7 @@ class EncoderWithoutNetwork(Encoder):
 
 def _check_network(network: str) -> None:
     """Raise `UserError` if timm has no such network."""
-    names = timm.list_models(pretrained=True) if "." in network else timm.list_models()
+    names = timm.list_models(pretrained="." in network)
     if network not in names:
         hint = did_you_mean(network, names)
         listing = "; python -c 'import timm; print(timm.list_models())' lists them"

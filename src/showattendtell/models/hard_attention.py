@@ -12,7 +12,6 @@ from torch import Tensor
 
 from showattendtell.models.attention import Gate, ScoredAttention
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, InferenceMode
-from showattendtell.models.kernels.recurrence import Sampler
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt, Probability
 from showattendtell.types import SampledLocations
@@ -100,16 +99,14 @@ class HardAttention(ScoredAttention):
         path = SampledLocations(*(part.flatten(0, 1) for part in path))
         return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, path)
 
-    def sampler(self) -> Sampler:
-        return Sampler(self.sample, self.noise)
-
     @property
     def takes_likeliest(self) -> bool:
         """Whether the location is the argmax instead of a sample."""
         return not self.training and self.inference_mode != "sample"
 
     def noise(self, num_words: int, keys: Tensor) -> Tensor:
-        """Return g of `Sampler`, (N, L), for N words and keys (I, L, A)."""
+        """Return g (N, L) of N words, from keys (I, L, A), with which argmax_i (log alpha_i + g_i) does what `sample`
+        does: Gumbel noise, or zeros for the likeliest location."""
         shape = (num_words, keys.shape[1])
         if self.takes_likeliest:
             return torch.zeros(shape, device=keys.device)

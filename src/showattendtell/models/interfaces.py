@@ -121,11 +121,11 @@ class Packing(NamedTuple):
         """Unpack (N, ...) to (B, T, ...); entries without a word are zero."""
         return scatter_words(packed, self.indices, self.shape)
 
-    def steps(self) -> Iterator[slice]:
-        """Yield the rows of each step among the N words."""
+    def steps(self) -> Iterator[tuple[slice, int]]:
+        """Yield the rows of each step among the N words, and their number."""
         first = 0
         for size in self.sizes:
-            yield slice(first, first + size)
+            yield slice(first, first + size), size
             first += size
 
 

@@ -141,8 +141,6 @@ def build_module(
         metadata=metadata,
         self_critical=_build_rewards(config, captioner.attention.inference_mode, vocabulary, examples),
     )
-    if module.self_critical is not None:
-        metadata[METADATA_KEY]["rewards"] = module.self_critical.describe()
     for name, extra in (extras or {}).items():
         for key, value in extra.change_module(module, config).items():
             metadata[METADATA_KEY].setdefault("extras", {})[f"{name}.{key}"] = value
@@ -154,12 +152,7 @@ def _build_rewards(
 ) -> SelfCriticalLoss | None:
     """Build the loss that rewards sampled captions, if there are rewards."""
     reward = build(config.reward)
-    if not reward.is_enabled:
-        if reward.length or reward.repetition:
-            raise UserError(
-                "reward.length and reward.repetition are subtracted from other rewards; set reward.cider or "
-                "reward.bleu4 as well"
-            )
+    if not (reward.cider or reward.bleu4):
         return None
     if inference_mode == "argmax":
         raise UserError(

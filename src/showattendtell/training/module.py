@@ -301,4 +301,4 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self.encoder, self.vocabulary = restore(checkpoint, self.encoder, self.vocabulary)
             self._build()
         elif rank() == 0:  # its sums cover all processes
-            self._train_means.load_means(checkpoint.get(TRAINED, {}))
+            self._train_means.update(checkpoint.get(TRAINED, {}))

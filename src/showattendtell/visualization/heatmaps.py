@@ -104,7 +104,7 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     top, style = 1 - 0.08 * scale / height, dict[str, Any](fontfamily=family, parse_math=False)
     figure.suptitle(caption.marked, fontsize=13 * scale, y=top, va="top", **style)
     gates = caption.gates[: len(caption.words)]
-    titles = caption.words
+    titles: Sequence[str] = caption.words
     if (gates < UNGATED).any():  # the model has a gate
         titles = [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(titles, gates, strict=True)]
     for place, title in enumerate(["", *titles]):

@@ -42,15 +42,13 @@ class Board(Dashboard):
     written: Notes
     settings: Mapping[str, Any]
     shown: list[int]
-    """Steps of the histograms."""
+    """Steps of the captions."""
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
         Board.written, Board.settings, Board.shown = Notes(), settings, []
         return self.written
 
-    def show_panels(self, *_: Any) -> None: ...
-
-    def show_histograms(self, histograms: Any, step: int) -> None:
+    def show_panels(self, panels: Any, step: int) -> None:
         Board.shown.append(step)
 
     def show_best(self, *_: Any) -> None: ...
@@ -76,7 +74,7 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, settings: list[str]):
     """Also in the middle of a step of several batches."""
     config = noted("callbacks.early_stopping=null", *settings)
-    config.logger.board.histograms = True
+    config.logger.board.images = 1
     small_run(config, tmp_path)
     assert Board.shown == [step for step, figures in Board.written.lines if "val/bleu4" in figures]
     assert len(Board.shown) == (10 if settings else 2)

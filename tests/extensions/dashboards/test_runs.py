@@ -55,13 +55,13 @@ def logged(run: Path) -> list[dict[str, float]]:
 
 
 def numbers_of(part: Path) -> list[dict[str, Any]]:
-    """The rows of figures, less those of tables and histograms."""
+    """The rows of figures, less those of tables."""
     return [row for row in figures_of(read_wandb(part)) if "epoch" in row]
 
 
 @pytest.mark.slow
 def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Path):
-    settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3", "logger.wandb.histograms=true"]
+    settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3"]
     home = folder / "runs/boards/first"
     done = assert_done(run("train", *QUICK, *settings, f"hydra.run.dir={home}", HOME=str(folder / "home"), **OFFLINE))
     [part] = parts_of(home)
@@ -92,10 +92,6 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
             with Image.open(files[picture["path"]]) as image:
                 assert image.width == 160 * min(6, len(caption.split()) + 1)
 
-    shown = [row for row in figures_of(records) if "attention/entropy.values" in row]
-    assert [row["step"] for row in shown] == sorted({row["step"] for row in rows})
-    assert len([name for name in shown[0] if name.startswith("gradients/") and name.endswith(".values")]) > 5
-
     [best] = artifact_of(records, "model")
     assert {name: file.resolve() for name, file in best.items()} == {
         name: (home / name).resolve() for name in ("best.ckpt", "metrics.csv", "learning_curve.png")
@@ -113,7 +109,7 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
 def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, folder: Path):
     settings = [*QUICK, "attention=hard", "decoding=sample"]
     assert_done(run("train", *settings, "hydra.run.dir=runs/plain"))
-    shown = ["logger=wandb", "logger.wandb.histograms=true", "hydra.run.dir=runs/shown"]
+    shown = ["logger=wandb", "hydra.run.dir=runs/shown"]
     assert_done(run("train", *settings, *shown, **OFFLINE))
     assert logged(folder / "runs/shown") == logged(folder / "runs/plain")
 

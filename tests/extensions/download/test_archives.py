@@ -1,8 +1,6 @@
 import os
-import shutil
 import stat
 import zipfile
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,13 +109,3 @@ def test_an_encrypted_member_is_reported(tmp_path: Path):
     content[directory + 8] |= 1
     with pytest.raises(UserError, match="encrypted"):
         unpacked(bytes(content), tmp_path)
-
-
-def test_files_for_which_there_is_no_room_are_reported_before_the_first_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 92, 8))
-    with pytest.raises(UserError, match=r"archive need 9 bytes, and the disk of .* has 8 bytes free; make room"):
-        unpacked(zipped(MEMBERS), tmp_path)
-    assert files_in(tmp_path / "root") == {}

@@ -7,19 +7,18 @@ import pytest
 from archive_server import ArchiveServer, serve_archives
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.download import transfer
-from showattendtell.extensions.download.transfer import fetch
+from showattendtell.extensions.download import archives
+from showattendtell.extensions.download.archives import fetch
 
 CONTENT = random.Random(1).randbytes(700_001)
-OTHER = random.Random(2).randbytes(700_001)
 
 Fetch = Callable[..., Path]
 
 
 @pytest.fixture
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveServer]:
-    monkeypatch.setattr(transfer, "LONGEST_WAIT", 0.0)
-    monkeypatch.setattr(transfer, "CHUNK", 1000)
+    monkeypatch.setattr(archives, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(archives, "CHUNK", 1000)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serve_archives() as server:
         yield server
@@ -42,13 +41,13 @@ def get(publisher: ArchiveServer, tmp_path: Path) -> Fetch:
     return run
 
 
-def asked(publisher: ArchiveServer) -> list[tuple[str | None, str | None]]:
-    return [(wanted, condition) for _, wanted, condition in publisher.requests]
+def asked(publisher: ArchiveServer) -> list[str | None]:
+    return [wanted for _, wanted in publisher.requests]
 
 
 def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: ArchiveServer, get: Fetch):
     assert get().read_bytes() == CONTENT
-    assert asked(publisher) == [(None, None)]
+    assert asked(publisher) == [None]
     here = [count for count, _ in get.output]
     assert here == sorted(here)
     assert get.output[-1] == (len(CONTENT), len(CONTENT))
@@ -59,7 +58,7 @@ def test_what_came_before_the_line_broke_is_not_requested_again(publisher: Archi
     cuts = sorted(random.Random(seed).sample(range(1000, len(CONTENT), 1000), 3))
     publisher.faults = [f"drop:{end - start}" for start, end in zip([0, *cuts], cuts, strict=False)]
     assert get().read_bytes() == CONTENT
-    assert asked(publisher) == [(None, None), *((f"bytes={cut}-", '"first"') for cut in cuts)]
+    assert asked(publisher) == [None, *(f"bytes={cut}-" for cut in cuts)]
     assert len(get.warned) == 3
 
 
@@ -71,7 +70,7 @@ def test_a_second_run_continues_where_the_first_gave_up(publisher: ArchiveServer
     publisher.requests.clear()
     publisher.faults.clear()
     assert get().read_bytes() == CONTENT
-    assert asked(publisher) == [("bytes=300000-", '"first"')]
+    assert asked(publisher) == ["bytes=300000-"]
 
 
 @pytest.mark.parametrize("faults", [["drop:9"], ["drop:300000", "drop:9"], ["drop:300000", "drop:0", "drop:350000"]])
@@ -87,45 +86,10 @@ def test_a_server_without_ranges_that_breaks_at_one_place_is_given_up(publisher:
     assert len(publisher.requests) == 4
 
 
-def test_a_file_that_nothing_identifies_is_not_put_together_from_two_answers(publisher: ArchiveServer, get: Fetch):
-    publisher.validator, publisher.faults = None, ["drop:300000"]
-    assert get().read_bytes() == CONTENT
-    assert asked(publisher) == [(None, None)] * 2
-
-
-def test_a_weak_tag_identifies_nothing(publisher: ArchiveServer, get: Fetch):
-    publisher.validator, publisher.faults = 'W/"first"', ["drop:300000"]
-    assert get().read_bytes() == CONTENT
-    assert asked(publisher) == [(None, None)] * 2
-
-
-def test_a_file_that_changed_meanwhile_is_downloaded_again(publisher: ArchiveServer, get: Fetch):
-    publisher.faults = ["drop:300000"]
-    with pytest.raises(UserError):
-        get(retries=0)
-    publisher.files["a.zip"], publisher.validator = OTHER, '"second"'
-    assert get().read_bytes() == OTHER
-    assert asked(publisher)[1:] == [("bytes=300000-", '"first"')]
-
-
-def test_a_changed_file_is_downloaded_again_from_a_server_that_ignores_the_condition(
-    publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch
-):
-    publisher.faults = ["drop:300000"]
-    with pytest.raises(UserError):
-        get(retries=0)
-    publisher.files["a.zip"], publisher.validator = OTHER, '"second"'
-    monkeypatch.setattr("archive_server.Handler._first", lambda self, wanted, *_: 300_000 if wanted else 0)
-    assert get().read_bytes() == OTHER
-    assert get.warned == [
-        f"{publisher.address}/zips/a.zip: the server sent the rest of another file; trying again in 0 s"
-    ]
-
-
 def test_a_rest_that_does_not_begin_where_the_beginning_ends_is_refused(publisher: ArchiveServer, get: Fetch):
     publisher.faults = ["drop:300000", "shift"]
     assert get().read_bytes() == CONTENT
-    assert [wanted for wanted, _ in asked(publisher)] == [None, "bytes=300000-", None]
+    assert asked(publisher) == [None, "bytes=300000-", None]
 
 
 def test_a_beginning_longer_than_the_file_is_forgotten(publisher: ArchiveServer, get: Fetch, tmp_path: Path):
@@ -176,7 +140,7 @@ def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_p
 
 
 def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.extensions.download.transfer.TIMEOUT", 0.1)
+    monkeypatch.setattr("showattendtell.extensions.download.archives.TIMEOUT", 0.1)
     silent = threading.Event()
     monkeypatch.setattr("archive_server.Handler.do_GET", lambda self: silent.wait(5))
     with pytest.raises(UserError, match="timed out"):

@@ -61,7 +61,6 @@ def test_photographs_with_an_error_are_not_finished_and_lose_their_rows(tmp_path
     parquet.write_table(table(["e.jpg"]), tmp_path / "3.parquet")
     complete = (tmp_path / "3.parquet").stat()
     assert _finished(tmp_path, "0123") == {"a.jpg", "c.jpg", "e.jpg"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.parquet", "3.parquet"]
     kept = parquet.read_table(tmp_path / "1.parquet")
     assert kept.schema == schema()
     assert (kept["file"].to_pylist(), kept["caption"].to_pylist()) == (["a.jpg", "c.jpg"], ["a dog", None])

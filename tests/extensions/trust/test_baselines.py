@@ -45,7 +45,7 @@ def test_the_consensus_is_the_caption_that_the_others_resemble():
 
 def test_each_reference_is_left_out_once():
     rounds = list(leave_one_out([["a1", "a2", "a3"], ["b1"], ["c1", "c2"]]))
-    assert [one.images for one in rounds] == [[0, 2], [0, 2]]
-    assert [one.hypotheses for one in rounds] == [["a1", "c1"], ["a2", "c2"]]
-    assert [one.references for one in rounds] == [[["a2", "a3"], ["c2"]], [["a1", "a3"], ["c1"]]]
+    assert [images for images, _, _ in rounds] == [[0, 2], [0, 2]]
+    assert [hypotheses for _, hypotheses, _ in rounds] == [["a1", "c1"], ["a2", "c2"]]
+    assert [others for _, _, others in rounds] == [[["a2", "a3"], ["c2"]], [["a1", "a3"], ["c1"]]]
     assert list(leave_one_out([["a"], ["b"]])) == []

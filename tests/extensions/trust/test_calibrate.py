@@ -61,13 +61,7 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
     assert list(result["confidence"]) == images
     assert all(0 < confidence <= 1 for confidence in result["confidence"].values())
     assert 0 <= result["unsure"] <= 100
-    before, after = result["reliability"]
-    assert (
-        sum(before["counts"])
-        == sum(after["counts"])
-        == sum(len(caption.words) + 1 for example in held_out(folder) for caption in example.captions)
-    )
-    assert [row["coverage"] for row in result["risk_coverage"]] == pytest.approx([n / 10 for n in range(1, 11)])
+    assert 0 <= result["ece"] <= 100
     faithfulness = result["faithfulness"]
     assert faithfulness["maps"]["leave_one_out"]["rank_correlation"] == pytest.approx(1)
     assert faithfulness["words"] == sum(len(caption.split()) for caption in result["captions"].values())

@@ -18,15 +18,14 @@ from showattendtell.data.coco import mark_instances
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.extensions.trust.grounding import (
+from showattendtell.extensions.trust.objects import (
     GroundedCaption,
     GroundedObject,
+    ObjectMetric,
     attended_box,
     intersection_over_union,
     score_grounding,
 )
-from showattendtell.extensions.trust.metrics import Grounding
-from showattendtell.extensions.trust.objects import ObjectMetric
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import Predictor
 from showattendtell.models.encoder import Encoder
@@ -70,11 +69,11 @@ def test_scores_worked_by_hand():
     found = score_grounding(IMAGES)
     precision, recall = (3 / 4 + 1 / 3 + 0) / 3, (1 / 2 + 1 / 3 + 0) / 3
     precision_loc = (3 / 4 + 1 / 2 + 0) / 3
-    assert (found.precision_all, found.recall_all) == pytest.approx((precision, recall))
-    assert (found.precision_loc, found.recall_loc) == pytest.approx((precision_loc, recall))
-    assert found.f1_all == pytest.approx(2 * precision * recall / (precision + recall))
-    assert found.f1_loc == pytest.approx(2 * precision_loc * recall / (precision_loc + recall))
-    assert found.num_classes == 3
+    assert (found.precision_all, found.recall_all) == pytest.approx((100 * precision, 100 * recall))
+    assert (found.precision_loc, found.recall_loc) == pytest.approx((100 * precision_loc, 100 * recall))
+    assert found.f1_all == pytest.approx(200 * precision * recall / (precision + recall))
+    assert found.f1_loc == pytest.approx(200 * precision_loc * recall / (precision_loc + recall))
+    assert found.classes == 3
 
 
 def test_an_object_that_a_reference_names_without_a_box_is_ignored():
@@ -82,22 +81,12 @@ def test_an_object_that_a_reference_names_without_a_box_is_ignored():
     named = with_box._replace(others=frozenset({"dog"}))
     generated = [thing("man"), thing("dog")]
     dog = ([thing("dog")], [GroundedCaption((thing("dog"),))])
-    assert score_grounding([(generated, [named]), dog]).precision_all == 1
-    assert score_grounding([(generated, [with_box]), dog]).precision_all == pytest.approx((1 + 1 / 2) / 2)
+    assert score_grounding([(generated, [named]), dog]).precision_all == 100
+    assert score_grounding([(generated, [with_box]), dog]).precision_all == pytest.approx(100 * (1 + 1 / 2) / 2)
 
 
 def test_an_overlap_of_exactly_a_half_is_not_enough():
     assert score_grounding([([thing("man", LEFT)], [GroundedCaption((thing("man", WHOLE),))])]).f1_all == 0
-
-
-def test_the_metric_gathers_batches():
-    metric = Grounding()
-    for generated, references in IMAGES:
-        metric.update([generated], [references])
-    expected = score_grounding(IMAGES)
-    found = {name: value.item() for name, value in metric.compute().items()}
-    assert (found["f1_all"], found["classes"]) == (pytest.approx(100 * expected.f1_all), 3)
-    assert Grounding().compute()["f1_all"] == 0
 
 
 def test_the_attended_box_is_around_the_maximum():

@@ -7,10 +7,10 @@ from showattendtell.data.coco import CATEGORIES
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.extensions.trust.hallucination import (
     coco_names,
+    count_mentions,
     find_hallucinations,
     find_mentions,
     find_nouns,
-    measure_hallucination,
     merge_synonyms,
     singular,
 )
@@ -78,12 +78,13 @@ def test_rates_worked_by_hand():
 
 
 def test_resampled_rates_are_those_of_the_resampled_captions():
-    split = [caption.split() for caption in HYPOTHESES], [[one.split() for one in said] for said in REFERENCES]
-    measured = measure_hallucination(*split, ANNOTATED, NAMES)
-    copies = draw_copies(4, 5, seed=0)
+    mentions = [
+        find_hallucinations(caption.split(), [reference.split() for reference in references], objects, NAMES)
+        for caption, references, objects in zip(HYPOTHESES, REFERENCES, ANNOTATED, strict=True)
+    ]
+    measured, copies = count_mentions(mentions), draw_copies(4, 5, seed=0)
     for number, counts in enumerate(copies.astype(int)):
-        drawn = np.repeat(np.arange(4), counts)
-        again = measure_hallucination(*([each[n] for n in drawn] for each in (*split, ANNOTATED)), NAMES)
+        again = count_mentions(mentions[n] for n in np.repeat(np.arange(4), counts))
         resampled = {name: values[number] for name, values in measured.scores(copies).items()}
         assert resampled == pytest.approx(corpus_scores([again]))
 

@@ -97,9 +97,8 @@ def test_each_judged_reference_is_removed_once(tmp_path: Path):
         ("a.jpg\tb.jpg#0\t1\t1\n", "line 1: expected an image"),
         ("a.jpg\tb.jpg#0\tnan\t1\t1\n", "line 1: expected an image"),
         (EXPERTS + "a.jpg\tb.jpg#1\t1\t5\t1\n", "line 4: ratings are 1, 2, 3 or 4, got 5"),
-        (CROWD + "a.jpg\tb.jpg#1\t0.9\t1\t2\n", "line 4: the fraction of yes does not fit"),
-        (TABLE.replace(";5;2", ";6;2"), "line 2: ratings are 1, 2, 3, 4 or 5, got 6"),
-        (TABLE.replace("Answer.Q", "Other.Q"), "line 1: expected the columns Input.image_url, Input.text1"),
+        (TABLE.replace(";5;2", ";6;2"), "line 2: ratings are 1 to 5, got 6"),
+        (TABLE.replace("Answer.Q", "Other.Q"), "no caption to score"),
         (TABLE.partition("\n")[0], "no caption to score"),
     ],
 )

@@ -13,7 +13,6 @@ from showattendtell.extensions.trust.map_faithfulness import (
     rank_agreement,
     score_faithfulness,
 )
-from showattendtell.extensions.trust.metrics import Faithfulness
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -109,13 +108,7 @@ def test_words_without_curves_count_for_the_ranks_alone():
     assert scores.largest_effect == np.median([word.largest_effect for word in words])
 
 
-def test_the_metric_gathers_batches():
-    words, metric = made_up(20, 0.1), Faithfulness()
-    assert math.isnan(metric.compute()["largest_effect"].item())
-    metric.reset()
-    metric.update(words[:7])
-    metric.update(words[7:])
-    assert metric.scores() == score_faithfulness(words)
-    figures = {name: value.item() for name, value in metric.compute().items()}
-    assert figures["attention_insertion"] == pytest.approx(0.9)
-    assert figures["random_top_tenth"] == 0
+def test_without_words_there_are_no_scores():
+    scores = score_faithfulness([])
+    assert (scores.maps, scores.num_words) == ({}, 0)
+    assert math.isnan(scores.largest_effect)

@@ -12,22 +12,18 @@ from PIL import Image
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torch.optim import Optimizer
 
 from showattendtell.config.validation import with_defaults
 from showattendtell.data.images import open_image
-from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.errors import UserError
-from showattendtell.extensions.dashboards.loggers import Dashboard, Histogram, ImagePanel, logged_values
+from showattendtell.extensions.dashboards.loggers import Dashboard, ImagePanel, logged_values
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.metrics.attention import entropies
 from showattendtell.metrics.cider import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.random_states import kept_random_states
-from showattendtell.training.callbacks import CURVE, best_of, is_logged, metrics_file
+from showattendtell.training.callbacks import CURVE, best_of, metrics_file
 from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
@@ -54,7 +50,6 @@ class DashboardCallback(Callback):
         self._dashboards: Sequence[Dashboard] = ()
         self._ids: dict[str, str] = {}
         self._logged: set[tuple[int, str]] = set()
-        self._gradients: dict[str, Histogram] = {}
         self._score: Scorer | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -79,35 +74,20 @@ class DashboardCallback(Callback):
                 logged = self._logged if trainer.ckpt_path else set()  # of an earlier run in the folder
                 dashboard.open(folder, with_defaults(settings), logged)
 
-    def on_before_optimizer_step(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: CaptioningModule, optimizer: Optimizer
-    ) -> None:
-        if rank() == 0 and is_logged(trainer) and any(dashboard.histograms for dashboard in self._dashboards):
-            for name, parameter in pl_module.captioner.named_parameters():
-                if parameter.grad is not None:
-                    self._gradients[f"gradients/{name}"] = histogram(parameter.grad)
-
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
         step = trainer.global_step - (not is_accumulating(trainer))  # the number that Lightning logs
-        awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
+        awaiting = [dashboard for dashboard in self._dashboards if dashboard.images and dashboard.awaits(step)]
         data = getattr(trainer, "datamodule", None)
         if not awaiting or not isinstance(data, CaptionDataModule):
             return
         images, examples = data.val_images.images, data.val_images.examples
         by_name = sorted(range(len(examples)), key=lambda index: examples[index].image)
         with kept_random_states():
+            self._score = self._score or make_scorer([_references(example) for example in examples])
             for dashboard in awaiting:
                 chosen = by_name[: dashboard.images]
-                if chosen:
-                    self._score = self._score or make_scorer([_references(example) for example in examples])
-                    shown = [examples[index] for index in chosen]
-                    panels = caption_panels(pl_module, images(chosen), shown, self._score)
-                    dashboard.attempt(partial(dashboard.show_panels, panels, step))
-                if dashboard.histograms:
-                    measured = chosen or by_name[:1]
-                    entropy = entropy_histogram(pl_module, images(measured), [examples[index] for index in measured])
-                    histograms = {**self._gradients, "attention/entropy": entropy}
-                    dashboard.attempt(partial(dashboard.show_histograms, histograms, step))
+                panels = caption_panels(pl_module, images(chosen), [examples[index] for index in chosen], self._score)
+                dashboard.attempt(partial(dashboard.show_panels, panels, step))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         log, best = metrics_file(trainer), best_of(trainer)
@@ -153,22 +133,3 @@ def caption_panels(
 
 def _references(example: Example) -> list[tuple[str, ...]]:
     return [caption.words for caption in example.captions]
-
-
-@torch.no_grad()
-def entropy_histogram(module: CaptioningModule, images: Tensor, examples: Sequence[Example]) -> Histogram:
-    """Return the distribution of attention entropies over the words of validation images' reference captions."""
-    captions = CaptionDataset(examples, module.vocabulary, lambda positions, draw=(0, 0): images[list(positions)])
-    batch = captions[list(range(len(captions)))]
-    tokens = batch.tokens.to(module.device)
-    outputs = module(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
-    return histogram(entropies(outputs)[tokens != PAD])
-
-
-def histogram(values: Tensor) -> Histogram:
-    """Return the counts (64,) and the edges (65,) of equal bins from the smallest to the largest finite value."""
-    finite = values.detach()[values.isfinite()].float().cpu()
-    if not len(finite):
-        finite = torch.zeros(1)
-    counts, edges = torch.histogram(finite, 64)
-    return Histogram(counts.long().numpy(), edges.double().numpy())

@@ -1,7 +1,6 @@
 """Dashboards that never abort or block a run."""
 
 import csv
-import json
 import netrc
 import os
 import shlex
@@ -13,12 +12,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import indent
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlparse
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
@@ -73,13 +70,6 @@ class ImagePanel(NamedTuple):
     picture: Image.Image | None
 
 
-class Histogram(NamedTuple):
-    """Counts of values (N,) between edges (N + 1,)."""
-
-    counts: NDArray[np.int64]
-    edges: NDArray[np.float64]
-
-
 class Dashboard(Logger):
     """One of Lightning's loggers, from which it protects the run: theirs raise or wait when a server or a disk fails.
 
@@ -88,16 +78,15 @@ class Dashboard(Logger):
 
     Args:
         images: number of validation images that it shows.
-        histograms: whether it shows distributions.
     """
 
     name, version = "", ""
     kind: str
     """Name of the dashboard in messages and in checkpoints."""
 
-    def __init__(self, images: int = 0, histograms: bool = False):
+    def __init__(self, images: int = 0):
         super().__init__()
-        self.images, self.histograms = images, histograms
+        self.images = images
         self.id = ""
         self._logger: Any = None
         self._logged: set[tuple[int, str]] = set()
@@ -109,12 +98,8 @@ class Dashboard(Logger):
     @abstractmethod
     def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None: ...
 
-    @abstractmethod
-    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None: ...
-
-    @abstractmethod
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        """Upload the best checkpoint with its files, and the metrics of its validation."""
+        """Upload the best checkpoint with its files, and the metrics of its validation, if the dashboard has files."""
 
     @abstractmethod
     def close(self, succeeded: bool) -> str:
@@ -196,13 +181,12 @@ class TensorBoardDashboard(Dashboard):
 
     Args:
         images: number of validation images that are shown with their captions, the first by name.
-        histograms: also show the distributions of gradients and attention entropies.
     """
 
     kind = "TensorBoard"
 
-    def __init__(self, images: NonNegativeInt = 8, histograms: bool = False):
-        super().__init__(images, histograms)
+    def __init__(self, images: NonNegativeInt = 8):
+        super().__init__(images)
         if find_spec("tensorboard") is None:
             raise UserError(
                 "logger=tensorboard needs the package tensorboard; run pip install 'showattendtell[tensorboard]'"
@@ -212,7 +196,6 @@ class TensorBoardDashboard(Dashboard):
         from torch.utils.tensorboard.summary import hparams
 
         logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
-        logger.experiment.add_text("config", _as_code(settings))
         plain = {}
         for name, value in leaves("", settings):
             plain[name] = value if type(value) in (int, float, str) else str(value)
@@ -231,32 +214,9 @@ class TensorBoardDashboard(Dashboard):
             if panel.picture:
                 self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
 
-    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
-        for name, (counts, edges) in histograms.items():
-            centers = (edges[:-1] + edges[1:]) / 2
-            self.experiment.add_histogram_raw(
-                name,
-                min=edges[0],
-                max=edges[-1],
-                num=counts.sum(),
-                sum=counts @ centers,
-                sum_squares=counts @ centers**2,
-                bucket_limits=edges[1:].tolist(),
-                bucket_counts=counts.tolist(),
-                global_step=step,
-            )
-
-    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        self.experiment.add_text("best", _as_code(figures))
-
     def close(self, succeeded: bool) -> str:
         self.experiment.close()
         return f"TensorBoard shows the run with\n  {shlex.join(['tensorboard', '--logdir', self._logger.save_dir])}"
-
-
-def _as_code(content: Mapping[str, Any]) -> str:
-    """Format a mapping so that Markdown leaves it unchanged."""
-    return indent(json.dumps(dict(content), indent=1), "    ")
 
 
 class WandbDashboard(Dashboard):
@@ -269,7 +229,6 @@ class WandbDashboard(Dashboard):
         group: the group of the run; by default the one of its sweep.
         tags: words to find the run by, in addition to the chosen data, encoder, attention and decoder.
         images: number of validation images that are shown with their captions, the first by name.
-        histograms: also show the distributions of gradients and attention entropies.
     """
 
     kind = "wandb"
@@ -281,9 +240,8 @@ class WandbDashboard(Dashboard):
         group: Text | None = None,
         tags: Sequence[Text] = (),
         images: NonNegativeInt = 8,
-        histograms: bool = False,
     ):
-        super().__init__(images, histograms)
+        super().__init__(images)
         self._project, self._name, self._group, self._tags = project, name, group, tags
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
@@ -333,15 +291,6 @@ class WandbDashboard(Dashboard):
             picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
             rows.append([image, caption, cider, confidence, "\n".join(references), picture_entry])
         self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
-
-    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
-        import wandb
-
-        shown = {
-            name: wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
-            for name, histogram in histograms.items()
-        }
-        self._logger.log_metrics(shown, step)
 
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
         import wandb

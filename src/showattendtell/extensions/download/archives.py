@@ -1,15 +1,17 @@
-"""Verify archives, and unpack the wanted members of zip and tar files."""
+"""Fetch archives over HTTP and resume (RFC 9110, Range), verify them, and unpack members of zip and tar files."""
 
 import hashlib
 import shutil
 import tarfile
+import time
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
+import requests
 from pydantic import Field
 from rich.filesize import decimal
 
@@ -21,6 +23,22 @@ Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})
 
 # zipfile raises RuntimeError for encryption, and NotImplementedError for unknown compression
 DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError)
+
+
+TIMEOUT = 60.0
+"""Seconds without data after which a connection counts as broken."""
+
+LONGEST_WAIT = 120.0
+"""Largest number of seconds between two attempts; they double from half a second."""
+
+CHUNK = 2**15
+"""Bytes that are written at once."""
+
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+"""Status codes that are worth a retry."""
+
+Report = Callable[[int, int | None], None]
+"""Takes the number of bytes that are here, and the size of the file, if known."""
 
 
 class Archive(NamedTuple):
@@ -56,6 +74,74 @@ class Archive(NamedTuple):
         return None if checksum == expected else f"has the {algorithm} checksum {checksum} instead of {expected}"
 
 
+def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[str], None]) -> bool:
+    """Download a file; return False if the address has no such file.
+
+    The bytes are in `NAME.part` until the file is complete; the next attempt asks for the rest. A file that changes
+    between two attempts is found by its size and checksum, or when it is unpacked.
+
+    Args:
+        retries: the largest number of consecutive attempts without new data.
+        report: gets the progress.
+        warn: gets a message before each retry.
+
+    Raises:
+        UserError: another failure, or too many attempts.
+    """
+    part = path.with_name(f"{path.name}.part")
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            found = _receive(url, part, report)
+            break
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            failures = failures + 1 if _size(part) <= before else 1
+            if failures > retries:
+                raise UserError(
+                    f"{url} cannot be downloaded ({error}); {decimal(_size(part))} are here: run the command again to "
+                    "resume, or set another source with mirror=..."
+                ) from None
+            wait = min(2 ** (failures - 2), LONGEST_WAIT)
+            warn(f"{url}: {error}; trying again in {wait:g} s")
+            time.sleep(wait)
+        except requests.RequestException as error:
+            raise UserError(f"{url} cannot be downloaded ({error}); set another source with mirror=...") from None
+    if found:
+        part.replace(path)
+    return found
+
+
+def _receive(url: str, part: Path, report: Report) -> bool:
+    """Send one request for the missing bytes and append the answer to the partial file."""
+    start = _size(part)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        if response.status_code in (404, 410):
+            return False
+        if response.status_code in BUSY:
+            raise requests.ConnectionError(f"the server answers {response.status_code} {response.reason}")
+        is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if response.status_code in (206, 416) and not is_rest:
+            part.unlink()
+            raise requests.ConnectionError("the server has another file now")
+        response.raise_for_status()
+        start = start if is_rest else 0
+        length = int(response.headers.get("Content-Length", 0))
+        total = start + length if length else None
+        with part.open("ab" if is_rest else "wb") as file:
+            for chunk in response.iter_content(CHUNK):
+                file.write(chunk)
+                report(file.tell(), total)
+    if total not in (None, _size(part)):
+        raise requests.ConnectionError("the answer ends before the file does")
+    return True
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
 def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
     """Unpack the members of an archive that match a pattern, except files that exist with the right size.
 
@@ -64,7 +150,7 @@ def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
 
     Raises:
         UserError: the archive is damaged, has no member for a pattern, or has one that lies outside of the root; or a
-            file of another size exists; or the disk has too little space.
+            file of another size exists.
     """
     try:
         with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else tarfile.open(path) as archive:
@@ -88,7 +174,6 @@ def _unpack(archive: Any, path: Path, root: Path, patterns: Sequence[str]) -> li
             raise UserError(f"{path} has no {pattern}; get the published archive")
     targets = {name: root / PurePosixPath(name) for name in names}
     missing = [name for name in names if not _is_unpacked(targets[name], sizes[name])]
-    check_free_space(root, sum(sizes[name] for name in missing), f"the files in {path}")
     for name in missing:
         target = targets[name]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,13 +191,3 @@ def _is_unpacked(target: Path, size: int) -> bool:
     if exists and not (target.is_file() and target.stat().st_size == size):
         raise UserError(f"{target} exists, and differs from the file in the archive; remove it")
     return exists
-
-
-def check_free_space(folder: Path, num_bytes: int, what: str) -> None:
-    """Raise `UserError` if the disk of a folder has less than `num_bytes` free; the message starts with `what`."""
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes:
-        raise UserError(
-            f"{what} need {decimal(num_bytes)}, and the disk of {folder} has {decimal(free)} free; make room, choose "
-            "another disk with dataset.root=..., or download less with parts=[...]"
-        )

@@ -1,20 +1,19 @@
 """Published data sets: which archives are here, and the work that is left."""
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Column, Table
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.download.archives import Archive, Part, check_free_space, unpack
-from showattendtell.extensions.download.transfer import fetch
+from showattendtell.extensions.download.archives import Archive, Part, fetch, unpack
 from showattendtell.runtime.files import expand_home, lock_file
 from showattendtell.settings import NonNegativeInt, Text, is_url
 
@@ -31,7 +30,7 @@ class DownloadConfig:
     """
 
     dataset: Text
-    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
+    parts: Annotated[Sequence[Part], Field(min_length=1)] | None
     mirror: Text | None
     retries: NonNegativeInt
 
@@ -112,7 +111,12 @@ def _complete(
     _print_steps(steps, publication)
     # an archive and its files are on the disk at the same time
     needed = sum(2 * step.num_bytes for step in steps if step.state.startswith("to be"))
-    check_free_space(root, needed, "the archives and what is in them")
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise UserError(
+            f"the archives and what is in them need {decimal(needed)}, and the disk of {root} has {decimal(free)} "
+            "free; make room, choose another disk with dataset.root=..., or download less with parts=[...]"
+        )
     requested = [step.archive.file for step in steps if step.state == "on request"]
     for step in steps:
         if step.state == "to be downloaded":
@@ -128,11 +132,11 @@ def _complete(
 
 def _chosen(publication: Publication, parts: Sequence[Part] | None) -> list[Archive]:
     archives = list(publication.archives.values())
-    available = sorted({archive.part for archive in archives})
-    for part in parts or ():
-        if part not in available:
-            raise UserError(f"parts={part}: this data set has no {part}; available: {', '.join(available)}")
-    return [archive for archive in archives if parts is None or archive.part in parts]
+    chosen = [archive for archive in archives if parts is None or archive.part in parts]
+    if not chosen:
+        available = ", ".join(sorted({archive.part for archive in archives}))
+        raise UserError(f"parts={','.join(parts or ())}: this data set has none of these; available: {available}")
+    return chosen
 
 
 def _step(archive: Archive, root: Path, folder: Path, mirror: str | None) -> Step:
@@ -169,13 +173,10 @@ def _is_unpacked(archive: Archive, root: Path, folder: Path) -> bool:
 
 def _print_steps(steps: Sequence[Step], publication: Publication) -> None:
     """Print the license, and the size and state of each archive."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"license: {publication.license}", markup=False)
-    table = Table("archive", "part", Column("size", justify="right"), "", box=None)
+    print(f"license: {publication.license}")
     for step in steps:
-        size = decimal(step.num_bytes) if step.num_bytes else "unknown"
-        table.add_row(step.archive.file, step.archive.part, size, step.state)
-    console.print(table)
+        size = decimal(step.num_bytes) if step.num_bytes else "unknown size"
+        print(f"{step.archive.file} ({step.archive.part}, {size}): {step.state}")
 
 
 def _fetch(step: Step, retries: int) -> None:

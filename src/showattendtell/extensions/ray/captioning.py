@@ -15,7 +15,7 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.ray.actors import actor_options, require_ray
+from showattendtell.extensions.ray.extraction import actor_options, require_ray
 from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.inference.loading import note_about
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
@@ -82,44 +82,37 @@ def as_utf8(name: str) -> str:
 
 
 def caption_in_processes(config: Config, images: Sequence[str], output: Path) -> None:
-    """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
+    """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
+
+    Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
+    done by another. The rows are in the folder NAME.tmp until all photographs are captioned. With `config.resume`,
+    photographs with captions in the folder are left out.
+
+    Raises:
+        UserError: Ray Data is not installed, the folder cannot be written or has captions with other settings, or at
+            the end, about photographs that cannot be read.
+    """
     require_ray()
     found = find_images(images)
     load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
     skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
     for note in filter(None, (note_about(chain.from_iterable(checkpoint_groups(config))), skipped)):
         print(f"note: {printable(note)}", file=sys.stderr)
-    caption_with_ray(config, found.sources, settings_checksum(config), output)
-    captions, errors = read_outcome(output)
-    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
-    if errors:
-        more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
-        raise UserError("; ".join(errors[:SHOWN]) + more)
-
-
-def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
-    """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
-
-    Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
-    done by another. The rows are in the folder NAME.tmp until all photographs are captioned.
-
-    Args:
-        checksum: the column `settings` of the rows; with `config.resume`, earlier rows must have the same.
-
-    Raises:
-        UserError: Ray Data is not installed, or the folder cannot be written.
-    """
-    require_ray()
-    unfinished = output.with_name(output.name + UNFINISHED)
+    checksum, unfinished = settings_checksum(config), output.with_name(output.name + UNFINISHED)
     with write_errors(output):
         if output.exists():
             output.rename(unfinished)
         unfinished.mkdir(exist_ok=True)
         finished = _finished(unfinished, checksum)
-        remaining = [source for source in sources if as_utf8(source) not in finished]
+        remaining = [source for source in found.sources if as_utf8(source) not in finished]
         if remaining:
             _caption(config, remaining, checksum, unfinished)
         unfinished.rename(output)
+    captions, errors = read_outcome(output)
+    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
+    if errors:
+        more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
+        raise UserError("; ".join(errors[:SHOWN]) + more)
 
 
 def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
@@ -160,22 +153,11 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             )
         captioned = rows["error"].is_null()
         if rows["error"].null_count < len(rows):
-            _remove_errors(file)
+            table = parquet.read_table(file)
+            with atomic_write(file) as stream:
+                parquet.write_table(table.filter(table["error"].is_null()), stream)
         finished.update(rows["file"].filter(captioned).to_pylist())
     return finished
-
-
-def _remove_errors(file: Path) -> None:
-    """Remove the rows with an error from a Parquet file, and the file if no row is left."""
-    from pyarrow import parquet
-
-    table = parquet.read_table(file)
-    rows = table.filter(table["error"].is_null())
-    if len(rows):
-        with atomic_write(file) as stream:
-            parquet.write_table(rows, stream)
-    else:
-        file.unlink()
 
 
 def read_outcome(folder: Path) -> tuple[int, list[str]]:

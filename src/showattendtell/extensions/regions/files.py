@@ -1,21 +1,17 @@
-"""Read the regions that detectors have stored, in the layouts of the repositories that publish them (docs/data.md).
+"""Read the regions that detectors have stored, in the layouts of the repositories that publish them.
 
 A region has features and a box. Nothing in these files is executed: arrays of objects, which numpy would unpickle, are
-refused, and the size of every array is checked before memory is allocated for it.
+refused, and the size of every array is checked before it is read.
 """
 
 import base64
-import json
 import math
-import zipfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path, PurePath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,16 +25,11 @@ from showattendtell.runtime.files import check_regular, expand_home
 BOX = 4
 """Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
 
-COLUMNS = {6: (0, 1, 2, 4, 5), 10: (0, 2, 1, 8, 9)}
-"""Of a line of a .tsv file, by the number of its columns: those of image id, width, height, boxes and features."""
-
 LONGEST_LINE = 2**26
 """Largest number of bytes in a line of a .tsv file; 100 regions of 2048 channels take 2^20."""
 
 FEATURES, BOXES, SIZE = ("feat", "x", "features"), ("bbox", "boxes"), ("image_w", "image_h")
 """Names of the arrays of a .npz file, of width and height only if it has them."""
-
-HDF5 = (".h5", ".hdf5")
 
 LARGEST = 2**22
 """Largest number of values in the features of an image; 100 regions of 2048 channels are 200,000."""
@@ -63,18 +54,6 @@ class StoredRegions(NamedTuple):
     size: tuple[float, float] | None = None
 
 
-class RegionFile(ABC):
-    """Regions of many images, from a file or folder. Reading raises many types of errors if it is damaged; see
-    `report_read_errors`."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    @abstractmethod
-    def read(self, image: str) -> StoredRegions | None:
-        """Return the regions of an image with this id; None if the file has none."""
-
-
 def image_ids(image: str) -> list[str]:
     """Return the ids under which files may list an image: its name, the name without suffix, and the number at the end
     of that, such as 391895 for `COCO_val2014_000000391895.jpg`."""
@@ -84,9 +63,12 @@ def image_ids(image: str) -> list[str]:
     return list(dict.fromkeys([name, base, *([str(int(number))] if number.isascii() and number.isdigit() else [])]))
 
 
-class TsvRegions(RegionFile):
-    """Tab-separated lines of image id, width, height, number of boxes, and boxes and features as float32 in base64. The
-    10 columns of LXMERT are also read. `path` is a file, or a folder of such files, as of a split in parts."""
+class TsvRegions:
+    """Tab-separated lines of image id, width, height, number of boxes, and boxes and features as float32 in base64.
+    `path` is a file, or a folder of such files, as of a split in parts."""
+
+    def __init__(self, path: Path):
+        self.path = path
 
     @cached_property
     def _lines(self) -> dict[str, tuple[Path, int]]:
@@ -97,8 +79,6 @@ class TsvRegions(RegionFile):
             with file.open("rb") as stream:
                 position = 0
                 while line := stream.readline(LONGEST_LINE):
-                    if len(line) == LONGEST_LINE:
-                        raise _damaged(file, f"the line at byte {position} is longer than {LONGEST_LINE:,} bytes")
                     name = line[: line.find(b"\t")].decode("utf-8", "replace")
                     lines.setdefault(name, (file, position))
                     position += len(line)
@@ -111,94 +91,57 @@ class TsvRegions(RegionFile):
         with file.open("rb") as stream:
             stream.seek(position)
             cells = stream.readline(LONGEST_LINE).rstrip(b"\r\n").split(b"\t")
-        if len(cells) not in COLUMNS:
-            raise ValueError(f"its line has {len(cells)} columns instead of {' or '.join(map(str, COLUMNS))}")
-        _, width, height, boxes, features = (cells[column] for column in COLUMNS[len(cells)])
+        _, width, height, _, boxes, features = cells
         corners = _from_base64(boxes).reshape(-1, BOX)
-        values = _from_base64(features)
-        if not len(corners) or len(values) % len(corners):
-            raise ValueError(f"its {len(values)} values of features do not fit its {len(corners)} boxes")
-        return StoredRegions(values.reshape(len(corners), -1), corners, (float(width), float(height)))
+        return StoredRegions(_from_base64(features).reshape(len(corners), -1), corners, (float(width), float(height)))
 
 
 def _from_base64(text: bytes) -> NDArray[np.float32]:
-    plain = text.removeprefix(b"b'").removesuffix(b"'")  # Python 3 has written bytes as b'...'
-    return np.frombuffer(base64.b64decode(plain, validate=True), np.dtype("<f4"))
+    return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<f4"))
 
 
-class NpzRegions(RegionFile):
+class NpzRegions:
     """A folder with a file `ID.npz` for each image: `feat`, and boxes in `ID.npy` of the folder `boxes`; or `x` and
     `bbox`, with `image_w` and `image_h`."""
 
     def __init__(self, path: Path, boxes: Path | None = None):
-        super().__init__(path)
+        self.path = path
         self._boxes = boxes or path.parent / f"{path.name.removesuffix('_att')}_box"
         if boxes and not boxes.is_dir():
             raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
 
     def read(self, image: str) -> StoredRegions | None:
-        file = self.path / f"{image}.npz"
+        file, separate = self.path / f"{image}.npz", self._boxes / f"{image}.npy"
         if not file.is_file():
             return None
-        arrays: dict[str, NDArray] = {}
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.namelist():
-                name = member.removesuffix(".npy")
-                if name in (*FEATURES, *BOXES, *SIZE):
-                    with archive.open(member) as stream:
-                        arrays[name] = read_array(stream, f"{name} in {file.name}")
+        with np.load(file, allow_pickle=False) as archive:
+            for member in archive.zip.infolist():  # a zip may unpack to any size
+                _check_size(member.filename, member.file_size)
+            arrays = {name: archive[name] for name in archive.files if name in (*FEATURES, *BOXES, *SIZE)}
+        if separate.is_file():
+            _check_size(separate.name, separate.stat().st_size)
+            arrays.setdefault(BOXES[0], np.load(separate, allow_pickle=False))
         features = [arrays[name] for name in FEATURES if name in arrays]
         boxes = [arrays[name] for name in BOXES if name in arrays]
         if not features:
             raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
         if not boxes:
-            separate = self._boxes / f"{image}.npy"
-            if not separate.is_file():
-                raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
-            with separate.open("rb") as stream:
-                boxes = [read_array(stream, separate.name)]
-        size = None
-        if arrays.keys() >= set(SIZE):
-            width, height = (float(arrays[name].reshape(-1)[0]) for name in SIZE)
-            size = (width, height)
-        return StoredRegions(features[0], boxes[0], size)
+            raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
+        width, height = (float(arrays[name].item()) if name in arrays else 0.0 for name in SIZE)
+        return StoredRegions(features[0], boxes[0], (width, height) if width and height else None)
 
 
-def read_array(stream: IO[bytes], name: str) -> NDArray:
-    """Read an array of numbers in version 1.0 of numpy's .npy format, which all such arrays have.
-
-    Raises:
-        ValueError: it is damaged, has more than `LARGEST` values, or has objects.
-    """
-    stream = BytesIO(stream.read(20 * LARGEST))  # a zip, and the header in it, may unpack to any size
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError(f"{name} has an unknown version of numpy's format")
-    try:
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # it parses Python, and raises the errors of its tokenizer and parser
-        raise ValueError(f"{name} has a damaged header ({type(error).__name__})") from None
-    _check_numbers(name, shape, dtype)
-    size = math.prod(shape) * dtype.itemsize
-    content = stream.read(size)
-    if len(content) != size:
-        raise ValueError(f"{name} ends after {len(content)} of {size} bytes")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
+def _check_size(name: str, num_bytes: int) -> None:
+    """Raise `ValueError` for an array that is larger than regions of an image are, before it is read."""
+    if num_bytes > 8 * LARGEST:
+        raise ValueError(f"{name} has more than {LARGEST:,} values")
 
 
-def _check_numbers(name: str, shape: Sequence[int], dtype: np.dtype) -> None:
-    """Raise `ValueError` for an array that is too large or not of numbers, before memory is allocated for it."""
-    if dtype.kind not in "fiu":
-        raise ValueError(f"{name} has the type {dtype} instead of numbers")
-    if math.prod(shape) > LARGEST:
-        raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
-
-
-class H5Regions(RegionFile):
-    """An HDF5 file with `ID_features` and `ID_boxes` of each image (M2 transformer); or with `image_features` and
-    `image_bb` of all, in rows that a JSON file next to it names (bottom-up-attention-vqa)."""
+class H5Regions:
+    """An HDF5 file with `ID_features` and `ID_boxes` of each image."""
 
     def __init__(self, path: Path):
-        super().__init__(path)
+        self.path = path
         try:
             import h5py  # an optional dependency
         except ImportError:
@@ -207,64 +150,25 @@ class H5Regions(RegionFile):
         self._h5py = h5py
         check_regular(path)
         self._file = h5py.File(path, "r")
-        self._rows = self._read_rows() if "image_features" in self._file else None
 
     def read(self, image: str) -> StoredRegions | None:
-        if self._rows is None:
-            if f"{image}_features" not in self._file:
-                return None
-            return StoredRegions(self._values(f"{image}_features"), self._values(f"{image}_boxes"))
-        if image not in self._rows:
+        if f"{image}_features" not in self._file:
             return None
-        rows: int | slice = self._rows[image]
-        if "pos_boxes" in self._file:
-            rows = slice(*self._values("pos_boxes", rows).tolist())
-        return StoredRegions(self._values("image_features", rows), self._values("image_bb", rows))
+        return StoredRegions(self._values(f"{image}_features"), self._values(f"{image}_boxes"))
 
-    def _read_rows(self) -> dict[str, int]:
-        """Return the row of each image in arrays of all images."""
-        index = self.path.with_name(f"{self.path.stem}_imgid2idx.json")
-        if not index.is_file():
-            pickle = index.with_suffix(".pkl").name
-            raise UserError(
-                f"{self.path.name} does not name its images, and pickle files are not read, because they can run any "
-                f'program; write {index.name} next to it: python -c "import json, pickle; '
-                f"json.dump(pickle.load(open('{pickle}', 'rb')), open('{index.name}', 'w'))\""
-            )
-        rows = json.loads(index.read_text(encoding="utf-8"))
-        if not isinstance(rows, dict) or not all(type(row) is int for row in rows.values()):
-            raise _damaged(index, "it is not an object of numbers by image id")
-        return rows
-
-    def _values(self, name: str, rows: int | slice | None = None) -> NDArray:
-        """Return an array of this file, or some rows of it."""
+    def _values(self, name: str) -> NDArray:
         # a link could lead to another file, and a virtual or external data set has its values in one
         link = self._file.get(name, getlink=True)
         dataset = self._file[name] if isinstance(link, self._h5py.HardLink) else None
         if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
             raise ValueError(f"{name} is not an array in this file")
-        shape = dataset.shape
-        if isinstance(rows, slice):
-            if not 0 <= rows.start <= rows.stop <= len(dataset):
-                raise ValueError(f"pos_boxes has rows {rows.start} to {rows.stop} for it")
-            shape = (rows.stop - rows.start, *shape[1:])
-        elif rows is not None:
-            if not 0 <= rows < len(dataset):
-                raise ValueError(f"row {rows} is beyond the {len(dataset)} images of the file")
-            shape = shape[1:]
-        _check_numbers(name, shape, dataset.dtype)
-        return np.asarray(dataset[() if rows is None else rows])
+        if dataset.dtype.kind not in "fiu":
+            raise ValueError(f"{name} has the type {dataset.dtype} instead of numbers")
+        _check_size(name, math.prod(dataset.shape) * dataset.dtype.itemsize)
+        return np.asarray(dataset[()])
 
 
-class SeveralRegions(RegionFile):
-    """Files of different images in one folder, such as those of training and of validation."""
-
-    def __init__(self, path: Path, files: Sequence[RegionFile]):
-        super().__init__(path)
-        self._files = files
-
-    def read(self, image: str) -> StoredRegions | None:
-        return next(filter(None, (file.read(image) for file in self._files)), None)
+RegionFile = TsvRegions | NpzRegions | H5Regions
 
 
 def open_region_file(path: Path, boxes: Path | None = None) -> RegionFile:
@@ -280,20 +184,15 @@ def open_region_file(path: Path, boxes: Path | None = None) -> RegionFile:
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
     with report_read_errors(path):
-        if path.is_dir():
-            if any(path.glob("*.tsv*")):
-                return TsvRegions(path)
-            if any(path.glob("*.npz")):
-                return NpzRegions(path, boxes)
-            if files := sorted(file for file in path.iterdir() if file.suffix in HDF5):
-                return SeveralRegions(path, [H5Regions(file) for file in files])
-        elif ".tsv" in path.suffixes:
+        if ".tsv" in path.suffixes or any(path.glob("*.tsv*")):
             return TsvRegions(path)
-        elif path.suffix in HDF5:
+        if any(path.glob("*.npz")):
+            return NpzRegions(path, boxes)
+        if path.suffix in (".h5", ".hdf5"):
             return H5Regions(path)
     raise UserError(
-        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of such "
-        "files or of .npz files"
+        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .tsv or of "
+        ".npz files"
     )
 
 
@@ -357,16 +256,12 @@ class RegionReading:
             raise UserError(f"{self.file.path} has no regions of {image}; give a file with all images of the data set")
         dim, max_regions = self.dim, self.max_regions
         features, boxes = stored.features.astype(np.float32), stored.boxes.astype(np.float64)
-        if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != BOX:
+        if features.ndim != 2 or boxes.shape != (len(features), BOX):
             raise ValueError(f"features of shape {features.shape} with boxes of shape {boxes.shape}")
-        if features.shape[0] == dim and features.shape[1] == len(boxes) and len(boxes) != dim:
-            features = features.T  # as openvqa has them
         if features.shape[1] != dim:
             raise UserError(
                 f"{self.file.path} has regions of {features.shape[1]} values; give encoder.dim={features.shape[1]}"
             )
-        if len(features) != len(boxes):
-            raise ValueError(f"{len(features)} regions with {len(boxes)} boxes")
         if not (np.isfinite(features).all() and np.isfinite(boxes).all()):
             raise ValueError("values that are not finite")
         is_region = features.any(axis=1)  # a region of zeros is padding of the file

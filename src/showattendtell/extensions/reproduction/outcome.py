@@ -65,9 +65,7 @@ def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequenc
     comparable = [row for recipe, decoding, row in series if decoding == table.decoding or recipe == table.base]
     other_rows = [row for row in comparable if row is not base]
     if base and other_rows:
-        differences, reasons = _differences(base, other_rows)
-        blocks.append(TableBlock(f"differences to {base.label}", tuple(differences)))
-        remarks += [f"no differences in {metric}: {reason}" for metric, reason in reasons.items()]
+        blocks.append(TableBlock(f"differences to {base.label}", tuple(_differences(base, other_rows))))
         remarks.append(
             f"differences: of the means over seeds, and the interval of 95 % of {RESAMPLES:,} resamples of the images "
             "(paired bootstrap); what another seed would give is shown by the standard deviations alone"
@@ -110,22 +108,18 @@ def _next_to_paper(
         yield row
 
 
-def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> tuple[list[TableRow], dict[str, str]]:
+def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> list[TableRow]:
     """Return a row of differences to the base for each of the others, of means over seeds on the same resamples of the
-    images; and the reason for each metric that some results lack."""
+    images; only of metrics that could be computed."""
     from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
 
-    missing: dict[str, str] = {}
     paths = [Path(result.path) for row in (base, *other_rows) for result in row.results]
     corpus = in_words(match(read_all(paths), {}, None, partial=False), base.results[0].tokenizer)
     copies = draw_copies(len(corpus.images), RESAMPLES, SEED)
 
     def resample_row(row: TableRow) -> Resampled:
         panels = [measure(corpus.hypotheses[Path(result.path)], corpus.references, METRICS) for result in row.results]
-        resampled = [resample(panel.measured, copies) for panel in panels]
-        for panel, resampled_run in zip(panels, resampled, strict=True):
-            missing.update({**panel.missing, **resampled_run.missing})
-        return average(resampled)
+        return average([resample(panel.measured, copies) for panel in panels])
 
     first, rows = resample_row(base), []
     for row in other_rows:
@@ -134,7 +128,7 @@ def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> tuple[list[T
             for name, difference in compare(first, resample_row(row)).differences.items()
         }
         rows.append(TableRow(row.label, intervals, row.results))
-    return rows, missing
+    return rows
 
 
 def average(systems: Sequence[Resampled]) -> Resampled:
@@ -143,7 +137,7 @@ def average(systems: Sequence[Resampled]) -> Resampled:
     return Resampled(
         {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
         {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
-        {metric: reason for system in systems for metric, reason in system.missing.items()},
+        {},
     )
 
 

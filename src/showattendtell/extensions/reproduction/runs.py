@@ -86,9 +86,8 @@ class TableRun:
 
     @property
     def was_scored(self) -> bool:
-        """Whether any result belongs to the present weights, which means that training was complete."""
-        files = self.folder.glob("results-test-*.json")
-        return all(map(Path.is_file, self.models)) and any(current_result(file, self.models) for file in files)
+        """Whether there is a result of the present weights, which means that training was complete."""
+        return any(self.result(decoding) for decoding in self.decodings)
 
     @property
     def seconds(self) -> list[float]:
@@ -278,13 +277,12 @@ def find_other_settings(run: TableRun) -> str | None:
     return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
 
 
-def expected_seconds(run: TableRun, runs: Sequence[TableRun], minutes: float | None) -> float | None:
-    """Estimate the remaining training time from the run's own epochs, from runs of the same recipe, or from the table's
-    `minutes`; None if there is no estimate."""
+def expected_seconds(run: TableRun, minutes: float | None) -> float | None:
+    """Estimate the remaining training time from the run's own epochs, or from the table's `minutes`; None if there is
+    no estimate."""
     if run.config is None or run.is_finished or run.was_scored:
         return 0.0
     max_epochs = run.config.trainer.get("max_epochs") or 0
     if run.seconds and max_epochs > 0:
         return mean(run.seconds) * max(0, max_epochs - len(run.seconds))
-    durations = [sum(other.seconds) for other in runs if other.recipe == run.recipe and other.is_finished]
-    return mean(durations) if durations else None if minutes is None else 60 * minutes
+    return None if minutes is None else 60 * minutes

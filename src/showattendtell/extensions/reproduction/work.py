@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell.config.command_line import as_value
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, listed
 from showattendtell.extensions.reproduction.outcome import make_table, write
 from showattendtell.extensions.reproduction.runs import (
     CAPTIONS,
@@ -62,7 +62,7 @@ def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictCo
     view.add_column("training left", justify="right")
     left = []
     for run in runs:
-        seconds = expected_seconds(run, runs, None if changed_settings(config) else table.recipes[run.recipe].minutes)
+        seconds = expected_seconds(run, None if changed_settings(config) else table.recipes[run.recipe].minutes)
         left.append(seconds)
         remaining = "?" if seconds is None else duration(seconds) if seconds else ""
         state = "finished" if run.is_finished else "to do"
@@ -74,9 +74,7 @@ def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictCo
     if all(run.is_finished for run in runs):
         console.print("nothing to train: all runs are finished")
     else:
-        unknown = f", and {left.count(None)} of unknown length" if None in left else ""
-        time = duration(sum(filter(None, left)))
-        console.print(f"training left: {time}{unknown}; storing grids and scoring come on top", soft_wrap=True)
+        console.print(f"training left: {duration(sum(filter(None, left)))}; storing grids and scoring come on top")
 
 
 class Reproduction:
@@ -224,17 +222,13 @@ class Reproduction:
                 print(f"no run of table={self.table.name} is finished with these settings in {self.folder}")
 
     def _notes(self, rows: Sequence[TableRun], ensembles: Sequence[TableRun]) -> list[str]:
-        """Return notes on changed settings, and on recipes, single seeds of them and ensembles without a row."""
-        notes, missing = [], []
+        """Return notes on changed settings, and on runs and ensembles without a row."""
+        notes = []
         if changed := changed_settings(self.config):
             notes.append(f"all runs with other settings than their recipes: {' '.join(changed)}")
-        for recipe in self.table.recipes:
-            seeds = {run.seed for run in rows if run.recipe == recipe}
-            left = [f"{recipe}, seed {seed}" for seed in self.table.seeds if seed not in seeds]
-            missing += left if seeds else [recipe]
-        missing += [ensemble.title for ensemble in ensembles if ensemble not in rows]
-        if missing:
-            notes.append(f"not finished, and not in the table: {'; '.join(missing)}")
+        if missing := [run for run in (*self.all_runs, *ensembles) if run not in rows]:
+            folders = [str(run.folder.relative_to(self.folder)) for run in missing]
+            notes.append(f"not finished, and not in the table: {listed(folders, shown=12)}")
         return notes
 
     def _show_photographs(self, finished: Sequence[TableRun], page: Path) -> None:

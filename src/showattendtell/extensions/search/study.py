@@ -3,8 +3,7 @@
 import itertools
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,16 +11,14 @@ from typing import Any, TextIO
 import optuna
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import StorageInternalError
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.engine import URL
 
-from showattendtell.config.validation import format_value
-from showattendtell.errors import UserError, first_line, listed
+from showattendtell.config.validation import format_value, reading
+from showattendtell.errors import UserError, listed
 from showattendtell.runtime.files import LAST, LOCK, expand_home, file_lock, lock_file
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
 
@@ -78,28 +75,15 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     Raises:
         UserError: if it cannot be opened.
     """
-    if url and "://" not in url:
-        try:
+    with reading("the storage of the study"):
+        if url and "://" not in url:
             return JournalStorage(JournalFileBackend(str(expand_home(url))))
-        except Exception as error:  # it replays entries, which may be anything
-            raise UserError(f"the storage {url} cannot be opened: {first_line(error)}; restore a copy of it") from None
-    address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
-    options = {"connect_args": {"timeout": TIMEOUT}} if address.startswith("sqlite") else {"pool_pre_ping": True}
-    try:
-        return RDBStorage(address.replace("{", "{{").replace("}", "}}"), engine_kwargs=options)  # Optuna formats it
-    except ImportError:
-        raise UserError(f"{_shown(address)} needs a package: pip install 'showattendtell[postgresql]'") from None
-    except (SQLAlchemyError, StorageInternalError) as error:
-        reason = first_line(error.__cause__ or error)
-        raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
-
-
-def _shown(url: str) -> str:
-    """Return a database URL without its password; only the scheme if it is not a valid URL."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return f"{url.partition('://')[0]}://..."
+        address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
+        options = {"connect_args": {"timeout": TIMEOUT}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+        try:
+            return RDBStorage(address.replace("{", "{{").replace("}", "}}"), engine_kwargs=options)  # Optuna formats it
+        except ImportError:
+            raise UserError("the storage needs a package: pip install 'showattendtell[postgresql]'") from None
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
@@ -111,7 +95,7 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
     if url is None and not (folder / FILE).is_file():
         raise UserError(f"{folder} has no {FILE}; give the folder of a search, runs/NAME-study, or storage=PLACE")
     storage = open_storage(url, folder)
-    with report_damage(folder):
+    with reading(f"the storage of {folder}"):
         names = optuna.get_all_study_names(storage)
         name = names[0] if len(names) == 1 else folder.name.removesuffix("-study")
         if name not in names:
@@ -119,16 +103,6 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         study = optuna.load_study(study_name=name, storage=storage)
         study.get_trials(deepcopy=False)
         return study
-
-
-@contextmanager
-def report_damage(folder: Path) -> Iterator[None]:
-    """Raise a `UserError` for a storage that is locked, damaged or altered: a page is found damaged when it is read."""
-    try:
-        yield
-    except (SQLAlchemyError, StorageInternalError, ValueError) as error:
-        reason = first_line(error.__cause__ or error)
-        raise UserError(f"the storage of {folder} cannot be read ({reason}); restore a copy of it") from None
 
 
 def current_trial(study: optuna.Study, number: int) -> Trial:
@@ -202,7 +176,7 @@ class Worker:
         values = [_values(distribution) for distribution in space.values()]
         size = math.prod(math.inf if each is None else len(each) for each in values)
         self._total = int(min(total, size))
-        with file_lock(folder / LOCK), report_damage(folder):
+        with file_lock(folder / LOCK), reading(f"the storage of {folder}"):
             self._refuse_others(monitor)
             if size <= total:  # each combination once, instead of proposals of the sampler
                 for combination in itertools.product(*(each or () for each in values)):
@@ -231,7 +205,7 @@ class Worker:
             The settings of their runs by number; empty if all are done or run by other processes.
         """
         claimed: dict[int, list[str]] = {}
-        with file_lock(self._folder / LOCK), report_damage(self._folder):
+        with file_lock(self._folder / LOCK), reading(f"the storage of {self._folder}"):
             for trial in self._trials():
                 if len(claimed) < number and trial.state == TrialState.RUNNING and self._resume(trial):
                     claimed[trial.number] = self._settings(trial.params)

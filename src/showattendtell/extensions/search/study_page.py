@@ -1,18 +1,20 @@
-"""Results of a search: a table for the terminal, and an HTML page with charts."""
+"""Results of a search: a table for the terminal, and an HTML page with a figure."""
 
 import resource
 import shlex
 import signal
+from base64 import b64encode
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
 from optuna import Study
-from optuna.distributions import CategoricalDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
@@ -21,9 +23,9 @@ from rich.text import Text
 
 from showattendtell.config.validation import reading
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.search.charts import Chart, Mark, axis_over, category_axis
 from showattendtell.extensions.search.study import find_study
 from showattendtell.runtime.files import atomic_write, duration
+from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import fill
 
 TEMPLATE = Path(__file__).with_name("study.html")
@@ -34,12 +36,15 @@ PAGE = "report.html"
 NUM_BEST = 10
 """Number of best trials that are shown."""
 
-FIGURES = {"bleu4": "BLEU-4 in validation", "cider": "CIDEr in validation", "nll": "-log p per word in validation"}
+COLUMNS = 3
+"""Number of settings in a row of the figure."""
+
+FIGURES = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
 """Metrics that trials can optimize, by their values of `monitor`, and their labels."""
 
 
 class StudySummary(NamedTuple):
-    """Summary of a study; times are in seconds."""
+    """The trials of a study by their states; completed ones from the best on. Their runs are in `folder`."""
 
     study: Study
     folder: Path
@@ -49,6 +54,29 @@ class StudySummary(NamedTuple):
     running: Sequence[FrozenTrial]
 
     @property
+    def metric(self) -> str:
+        return FIGURES[self.study.user_attrs["space"]["monitor"]]
+
+    @property
+    def counts(self) -> str:
+        names = ("finished", "pruned", "failed", "running")
+        counts = [f"{len(trials)} {name}" for name, trials in zip(names, self[2:], strict=True) if trials]
+        return ", ".join(counts) or "no trials"
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Number, metric, wall time and searched settings of the best trials."""
+        return [
+            [
+                str(trial.number),
+                f"{trial.value:.3f}",
+                duration(seconds(trial)),
+                " ".join(f"{name}={value}" for name, value in trial.params.items()),
+            ]
+            for trial in self.best[:NUM_BEST]
+        ]
+
+    @property
     def command(self) -> str:
         """The command that trains the best trial's model again, outside of the study."""
         settings = self.best[0].user_attrs["settings"] if self.best else {}
@@ -56,23 +84,23 @@ class StudySummary(NamedTuple):
         return " ".join(["python -m showattendtell.train", *arguments])
 
     @property
-    def evaluation(self) -> str | None:
-        """The command that evaluates the best trial's checkpoint; None if the checkpoint is missing."""
-        checkpoint = self.folder / str(self.best[0].number) / "best.ckpt"
-        if not checkpoint.is_file():
-            return None
-        return f"python -m showattendtell.evaluate {shlex.quote(f'checkpoint={checkpoint}')}"
-
-    @property
-    def whole_time(self) -> float:
-        """The median time of a completed trial."""
-        return median(map(seconds, self.best)) if self.best else 0.0
+    def notes(self) -> list[str]:
+        """Sentences on the trials that are not completed."""
+        notes = []
+        if self.pruned:
+            early, whole = (median(map(seconds, trials)) for trials in (self.pruned, self.best or self.pruned))
+            notes.append(f"pruned: {duration(early)} instead of {duration(whole)} (medians)")
+        for trial in self.failed:
+            notes.append(f"{self.folder / str(trial.number)} failed: {trial.user_attrs['error']}")
+        if self.running:
+            numbers = ", ".join(str(trial.number) for trial in self.running)
+            notes.append(f"still running in other workers: trials {numbers}")
+        return notes
 
 
 def summarize_study(study: Study, folder: Path) -> StudySummary:
-    """Sort the trials of a study, whose runs are in `folder`, by their states; completed ones from the best on."""
+    """Sort the trials of a study, whose runs are in `folder`."""
     trials = study.get_trials(deepcopy=False)
-
     by_state = {state: [trial for trial in trials if trial.state == state] for state in TrialState}
     maximize = study.direction == StudyDirection.MAXIMIZE
     best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
@@ -89,21 +117,12 @@ def seconds(trial: FrozenTrial) -> float:
 def print_study(summary: StudySummary) -> None:
     """Print the best, pruned, failed and running trials, and the command of the best."""
     console = Console(highlight=False)
-    title = Text(printable(f"{summary.study.study_name}: {_counts(summary)}"))
-    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]].removesuffix(" in validation")
-    table = Table("trial", metric, "wall time", "settings searched", title=title, title_justify="left")
-    for trial in summary.best[:NUM_BEST]:
-        searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(printable(searched)))
+    title = Text(printable(f"{summary.study.study_name}: {summary.counts}"))
+    table = Table("trial", summary.metric, "wall time", "settings searched", title=title, title_justify="left")
+    for row in summary.rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
-    lines = []
-    if summary.pruned:
-        early = duration(median(map(seconds, summary.pruned)))
-        lines.append(f"pruned: {early} instead of {duration(summary.whole_time)} (medians)")
-    for trial in summary.failed:
-        lines.append(f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['error']}")
-    if summary.running:
-        lines.append(f"still running in other workers: trials {', '.join(str(one.number) for one in summary.running)}")
+    lines = summary.notes
     if summary.best:
         lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
         lines.append(f"  {summary.command}")
@@ -111,28 +130,29 @@ def print_study(summary: StudySummary) -> None:
         console.print(printable(line), markup=False, soft_wrap=True)
 
 
-def _counts(summary: StudySummary) -> str:
-    names = ("finished", "pruned", "failed", "running")
-    counts = [f"{len(trials)} {name}" for name, trials in zip(names, summary[2:], strict=True) if trials]
-    return ", ".join(counts) or "no trials"
-
-
 def render(summary: StudySummary) -> str:
-    """Return the summary as one HTML file, with a chart for each searched setting."""
-    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]]
-    return fill(
-        TEMPLATE,
-        summary=summary,
-        metric=metric,
-        counts=_counts(summary),
-        best=summary.best[:NUM_BEST],
-        searched=_searched(summary),
-        settings=[setting_chart(summary, metric, name) for name in _searched(summary)],
-        legend=_legend(summary),
-        seconds=seconds,
-        duration=duration,
-        shown=_shown,
-    )
+    """Return the summary as one HTML file."""
+    figure = b64encode(draw_settings(summary)).decode() if summary.best else ""
+    return fill(TEMPLATE, summary=summary, figure=figure)
+
+
+def draw_settings(summary: StudySummary) -> bytes:
+    """Return a figure of the values of the trials by each searched setting, as PNG."""
+    names = dict.fromkeys(name for trial in summary.best for name in trial.params)
+    rows = ceil(len(names) / COLUMNS)
+    figure = Figure(figsize=(9, 2.8 * rows), layout="constrained", dpi=150)
+    series = {"pruned (last value)": summary.pruned, "completed": summary.best, "best": summary.best[:1]}
+    for place, name in enumerate(names, start=1):
+        axes = figure.add_subplot(rows, COLUMNS, place, xlabel=name, ylabel=summary.metric)
+        for label, trials in series.items():
+            points = [(trial.params[name], trial.value or 0.0) for trial in trials if name in trial.params]
+            values = [value if isinstance(value, int | float) else str(value) for value, _ in points]
+            axes.plot(values, [score for _, score in points], "o", label=label)
+        if getattr(summary.best[0].distributions.get(name), "log", False):
+            axes.set_xscale("log")
+        axes.tick_params("x", which="both", rotation=30, labelsize="small")
+    figure.axes[0].legend(fontsize="small")
+    return encode(figure)
 
 
 SECONDS, MEMORY = 60, 4 * 2**30
@@ -154,10 +174,11 @@ def report_study(folder: Path, storage: str | None) -> None:
 
 
 def _limit_resources() -> None:
-    """Make the system end this process if it needs more than `SECONDS` or `MEMORY`."""
+    """Make the system end this process if it needs more than `SECONDS`, or `MEMORY` besides what its parent has."""
     signal.alarm(SECONDS)
+    inherited = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, hard_limit))
+    resource.setrlimit(resource.RLIMIT_DATA, (inherited + MEMORY, hard_limit))
 
 
 def _read_and_report(folder: Path, storage: str | None) -> None:
@@ -172,43 +193,3 @@ def report(study: Study, folder: Path) -> None:
         stream.write(render(summary).encode())
     print_study(summary)
     print(f"{folder / PAGE} has more")
-
-
-def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
-    """Return the values of the trials by the value of one setting."""
-    trials = [trial for trial in (*summary.pruned, *reversed(summary.best)) if name in trial.params]
-    trials = [trial for trial in trials if trial.value is not None]
-    space, values = trials[0].distributions[name], [trial.params[name] for trial in trials]
-    if isinstance(space, CategoricalDistribution):
-        choices = [str(choice) for choice in space.choices]
-        x, positions = category_axis(name, choices), [choices.index(str(value)) for value in values]
-    else:
-        x, positions = axis_over(name, values, log=bool(getattr(space, "log", False))), values
-    y = axis_over(metric, [trial.value or 0.0 for trial in trials])
-    marks = []
-    for trial, position in zip(trials, positions, strict=True):
-        kind = "best" if trial is summary.best[0] else "trial"
-        if trial.state == TrialState.PRUNED:
-            kind = "pruned"
-        params = ", ".join(f"{name}={_shown(value)}" for name, value in trial.params.items())
-        about = f"trial {trial.number}: {trial.value:.3f}; {params}"
-        marks.append(Mark(kind, [(x.position(position), y.position(trial.value or 0.0))], about))
-    return Chart(x, y, marks)
-
-
-def _searched(summary: StudySummary) -> list[str]:
-    """Return the searched settings that completed trials have, in their order."""
-    return list(dict.fromkeys(name for trial in summary.best for name in trial.params))
-
-
-def _legend(summary: StudySummary) -> dict[str, str]:
-    legend = {"best": "best trial"}
-    if len(summary.best) > 1:
-        legend["trial"] = "completed trial"
-    if summary.pruned:
-        legend["pruned"] = "pruned trial, its last value"
-    return legend
-
-
-def _shown(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

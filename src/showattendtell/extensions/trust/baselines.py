@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,21 +63,22 @@ def score_baselines(
     sentences = {Path(name): image_captions for name, image_captions in captions.items()}
     matched, language = MatchedCaptions(list(captions_by_image), list(references), sentences), run.language or ENGLISH
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
+
+    def score(hypotheses: Sequence[Words], others: Sequence[Sequence[Words]]) -> dict[str, float]:
+        return corpus_scores(measure(hypotheses, others, names, language).measured.values())
+
     scores: dict[str, dict[str, Any]] = {}
     for name in (CONSTANT, NEAREST):
-        panel = measure(corpus.hypotheses[Path(name)], corpus.references, names, language)
-        scores[name] = corpus_scores(panel.measured.values())
+        scores[name] = {**score(corpus.hypotheses[Path(name)], corpus.references)}
     scores[CONSTANT]["caption"] = run.sentence(constant)
 
     rounds: dict[str, list[dict[str, float]]] = {HUMAN: [], LEAVE_ONE_OUT: []}
     for images, left_out, others in leave_one_out(corpus.references):
-        model = [corpus.hypotheses[Path("model")][image] for image in images]
-        for name, hypotheses in ((HUMAN, left_out), (LEAVE_ONE_OUT, model)):
-            panel = measure(hypotheses, others, names, language)
-            rounds[name].append(corpus_scores(panel.measured.values()))
+        rounds[HUMAN].append(score(left_out, others))
+        rounds[LEAVE_ONE_OUT].append(score([corpus.hypotheses[Path("model")][image] for image in images], others))
     for name, results in rounds.items():
         if results:
-            scores[name] = {score: float(np.mean([result[score] for result in results])) for score in results[0]}
+            scores[name] = {metric: float(np.mean([result[metric] for result in results])) for metric in results[0]}
     return scores
 
 
@@ -145,24 +146,12 @@ def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
     return sum(sum(w * mean[k] for k, w in vector.items()) / norm for vector, norm, mean in pairs if norm)
 
 
-class Round(NamedTuple):
-    """One round of leave-one-out: of each image one reference as hypothesis, and the others as references.
-
-    images  indices of the images; those with a single reference are left out
-    """
-
-    images: list[int]
-    hypotheses: list[Words]
-    references: list[list[Words]]
-
-
-def leave_one_out(references: Sequence[Sequence[Words]]) -> Iterator[Round]:
-    """Yield a round for each position of a reference that all images with several references have; none without such
-    images."""
+def leave_one_out(
+    references: Sequence[Sequence[Words]],
+) -> Iterator[tuple[list[int], list[Words], list[list[Words]]]]:
+    """Yield for each position of a reference that all images with several references have: the indices of these images,
+    the reference that is left out of each as hypothesis, and the others."""
     images = [i for i, captions in enumerate(references) if len(captions) > 1]
     for left_out in range(min((len(references[i]) for i in images), default=0)):
-        yield Round(
-            images,
-            [references[i][left_out] for i in images],
-            [[*references[i][:left_out], *references[i][left_out + 1 :]] for i in images],
-        )
+        hypotheses = [references[i][left_out] for i in images]
+        yield images, hypotheses, [[*references[i][:left_out], *references[i][left_out + 1 :]] for i in images]

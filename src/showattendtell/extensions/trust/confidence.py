@@ -24,7 +24,6 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, scale, unit_mean
 from showattendtell.errors import UserError
-from showattendtell.extensions.trust.reliability import Reliability, reliability, risk_coverage
 from showattendtell.inference.checkpoints import (
     CALIBRATION,
     has_encoder,
@@ -68,20 +67,25 @@ class CalibrateConfig:
     device: Text
 
 
-class CalibrationScores(NamedTuple):
-    """The most probable words against the words of the reference captions, before and after calibration, and the mean
-    -log p of these words."""
+class WordScores(NamedTuple):
+    """Scores of the predicted words at the words of the reference captions.
 
-    before: Reliability
-    after: Reliability
-    nll_before: float
-    nll_after: float
+    error       expected calibration error (Naeini et al. 2015), with 15 bins
+    confidence  mean probability of the predicted words
+    accuracy    fraction of them that are right
+    nll         mean -log p of the words of the reference captions
+    """
+
+    error: float
+    confidence: float
+    accuracy: float
+    nll: float
 
 
-def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, CalibrationScores]:
+def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tuple[WordScores, WordScores]]:
     """Fit a calibration on the data set that a model was trained on: the scaling on the validation captions, the
-    principal directions on the training images, and the threshold on the validation images. Also return how well it
-    fits the validation captions.
+    principal directions on the training images, and the threshold on the validation images. Also return the scores of
+    the validation captions before and after it.
 
     Args:
         config: of the command, with `dataset` and `cache`.
@@ -100,12 +104,15 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     features = torch.cat([unit_mean(regions).cpu() for regions in train_regions])
     source, dataset = find_source(settings, dataset, model.module.encoder, "val")
     val = dataset.split("val")
-    predictor = Predictor(model.module, source(val))
-    words = list(word_log_probs(predictor, val, WORDS))
+    num_words = sum(len(caption.words) + 1 for example in val for caption in example.captions)
+    sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
+    words = list(word_log_probs(Predictor(model.module, source(sample)), sample))
     log_probs, targets = zip(*words, strict=True)
     scaling = fit_scaling(torch.cat(log_probs), torch.cat(targets))
     calibration = Calibration(scaling, *principal_directions(features), torch.tensor(torch.inf))
-    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictor, val)])
+    unlikeness = torch.cat(
+        [calibration(regions.cpu()) for regions in read_regions(Predictor(model.module, source(val)), val)]
+    )
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
 
@@ -169,39 +176,37 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
 
 
 @torch.no_grad()
-def word_log_probs(
-    predictor: Predictor, examples: Sequence[Example], max_words: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
-
-    Args:
-        max_words: read the captions of evenly spaced images, with about this many words, if there are more.
-    """
+def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     module = predictor.module
-    words = sum(len(caption.words) + 1 for example in examples for caption in example.captions)
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    selected = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (max_words or words) // words)))
-    indices = [i for i, image in enumerate(captions.image_index) if image in selected]
-    starts = range(0, len(indices), CAPTION_BATCH_SIZE)
+    starts = range(0, len(captions), CAPTION_BATCH_SIZE)
     for start in track(starts, "reading captions", console=Console(stderr=True), transient=True):
-        images, image_index, tokens, *_ = captions[indices[start : start + CAPTION_BATCH_SIZE]]
+        numbers = range(start, min(start + CAPTION_BATCH_SIZE, len(captions)))
+        images, image_index, tokens, *_ = captions[list(numbers)]
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
-def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> CalibrationScores:
-    """Return the reliability of batches of log p (N, V) at the words (N,)."""
+def score_calibration(
+    batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration
+) -> tuple[WordScores, WordScores]:
+    """Return the scores of batches of log p (N, V) at the words (N,), before and after calibration."""
+    from torchmetrics.functional.classification import binary_calibration_error  # takes seconds to import
+
     parts: list[list[Tensor]] = [[], []]  # before and after: p of the predicted word, whether it is right, log p
     for log_probs, targets in batches:
         for rows, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
             best, words = scored.max(dim=1)
             log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
             rows.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
-    before, after = (torch.cat(rows, dim=1).double().numpy() for rows in parts)
-    return CalibrationScores(
-        reliability(*before[:2]), reliability(*after[:2]), float(-before[2].mean()), float(-after[2].mean())
-    )
+    scores = []
+    for rows in parts:
+        p, is_right, log_p = torch.cat(rows, dim=1).double()
+        error = binary_calibration_error(p, is_right.int(), n_bins=15)
+        scores.append(WordScores(*(float(value) for value in (error, p.mean(), is_right.mean(), -log_p.mean()))))
+    return scores[0], scores[1]
 
 
 class CalibrationMetric:
@@ -225,32 +230,30 @@ class CalibrationMetric:
 
         [predictor], calibration = run.predictors, run.models[0].calibration
         assert calibration is not None
-        scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
-        print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
+        before, after = score_calibration(word_log_probs(predictor, run.examples), calibration)
+        print_calibration(before, after, "probabilities at the words of the reference captions")
         best = [image_captions[0] for image_captions in captions.values()]
         outputs = [output for [output] in _assess(predictor, calibration, run, best)]
         cider = CIDErD()
         cider.update(best, [[caption.words for caption in example.captions] for example in run.examples])
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
-        coverage, mean_scores = (part.tolist() for part in risk_coverage(confidence, cider.statistics().by_image))
-        confident_half = mean_scores[max(len(mean_scores) // 2, 1) - 1]
+        by_image = cider.statistics().by_image
+        confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
+        confident_half = float(by_image[confident].mean())
         Terminal(highlight=False).print(
-            f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {mean_scores[-1]:.1f}; "
+            f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {by_image.mean():.1f}; "
             f"{unsure:.1f} % are marked as not sure\n",
             soft_wrap=True,
         )
-        steps = [max(len(mean_scores) * tenth // 10, 1) - 1 for tenth in range(1, 11)]
         return RunScores(
             {
-                "ece": 100 * scores.after.error,
-                "ece_uncalibrated": 100 * scores.before.error,
-                "nll_calibrated": scores.nll_after,
-                "nll_uncalibrated": scores.nll_before,
-                "reliability": [scores.before.describe(), scores.after.describe()],
+                "ece": 100 * after.error,
+                "ece_uncalibrated": 100 * before.error,
+                "nll_calibrated": after.nll,
+                "nll_uncalibrated": before.nll,
                 "unsure": unsure,
                 "cider_confident_half": confident_half,
-                "risk_coverage": [{"coverage": coverage[i], "cider": mean_scores[i]} for i in steps],
                 "confidence": dict(zip(captions, confidence, strict=True)),
             }
         )
@@ -269,14 +272,12 @@ def _assess(
         yield from calibrate_captions(predictor.module.captioner, calibration.to(regions.device), regions, batch)
 
 
-def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
-    """Print the reliability of the predicted words before and after calibration."""
+def print_calibration(before: WordScores, after: WordScores, title: str) -> None:
+    """Print the scores of the predicted words before and after calibration."""
     table = Table("predicted words", title=title, title_justify="left")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    rows = {"expected calibration error": (before.error, after.error)}
-    for name in ("confidence", "accuracy"):
-        rows[f"mean {name}"] = (before.mean(name), after.mean(name))
-    for title, values in rows.items():
-        table.add_row(title, *(f"{100 * value:.1f} %" for value in values))
+    labels = ("expected calibration error", "mean confidence", "mean accuracy")
+    for label, *values in zip(labels, before, after, strict=False):
+        table.add_row(label, *(f"{100 * value:.1f} %" for value in values))
     Terminal(highlight=False).print(table)

@@ -28,10 +28,12 @@ from showattendtell.extensions.trust.map_faithfulness import (
     WordFaithfulness,
     num_deleted,
     rank_agreement,
+    score_faithfulness,
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import Predictor, read_grids
 from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
+from showattendtell.metrics.bootstrap import Difference
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.types import Box, CaptionerOutput, Example, RegionBoxes
@@ -89,17 +91,15 @@ def measure_faithfulness(
         captions: the caption of each image, in words.
         seed: seed of the random maps and of the choice of words.
     """
-    from showattendtell.extensions.trust.metrics import Faithfulness  # torchmetrics takes seconds to import
-
-    faithfulness, generator = Faithfulness(), np.random.default_rng(seed)
+    measured: list[WordFaithfulness] = []
+    generator, encoder = np.random.default_rng(seed), predictor.module.encoder
     grids = read_grids(predictor, examples, "leaving out regions")
-    encoder = predictor.module.encoder
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
         [regions], words = encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
         if words and len(regions) > 1:
             boxes = encoder.boxes_of(grid)
-            faithfulness.update(faithfulness_of(predictor.module, regions, words, example, generator, boxes))
-    return faithfulness.scores()
+            measured += faithfulness_of(predictor.module, regions, words, example, generator, boxes)
+    return score_faithfulness(measured)
 
 
 def check_intervention(module: ImageCaptioner) -> None:
@@ -274,13 +274,9 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
-            map_scores = scores.maps[name]
-            forms = zip(map_scores, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
-            table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
+            table.add_row(label, *("-" if value is None else f"{value:.3f}" for value in scores.maps[name]))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    for field, (low, high) in scores.intervals.get(ATTENTION, {}).items():
-        console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
     for field, (difference, low, high, _) in scores.against.get(RANDOM, {}).get(ATTENTION, {}).items():
         console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
@@ -290,23 +286,26 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
 
 
 def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
-    """Return the faithfulness of the maps by their names in result files; rates in percent."""
-    against: dict[str, dict[str, Any]] = {}
-    for other, differences_by_map in scores.against.items():
-        against[other] = {}
-        for name, differences in differences_by_map.items():
-            against[other][name] = {field: difference._asdict() for field, difference in differences.items()}
-    attention = scores.maps.get(ATTENTION, MapFaithfulness())
-    figures: dict[str, Any] = {f"attention_{field}": value for field, value in attention._asdict().items()}
-    for name in ("attention_top_tenth", "attention_magnitude_top_tenth"):
-        if figures[name] is not None:
-            figures[name] *= 100
-    figures["faithfulness"] = {
-        "maps": {name: value._asdict() for name, value in scores.maps.items()},
-        "intervals": scores.intervals,
-        "against": against,
-        "largest_effect": scores.largest_effect,
-        "words": scores.num_words,
-        "curves": scores.num_curves,
+    """Return the faithfulness of the maps by their names in result files; rates of attention in percent."""
+    figures: dict[str, Any] = {}
+    for field, value in scores.maps.get(ATTENTION, MapFaithfulness())._asdict().items():
+        is_rate = field.endswith("top_tenth") and value is not None
+        figures[f"attention_{field}"] = 100 * value if is_rate else value
+    against = {
+        other: {name: _as_dicts(differences) for name, differences in by_map.items()}
+        for other, by_map in scores.against.items()
     }
-    return figures
+    return figures | {
+        "faithfulness": {
+            "maps": _as_dicts(scores.maps),
+            "intervals": scores.intervals,
+            "against": against,
+            "largest_effect": scores.largest_effect,
+            "words": scores.num_words,
+            "curves": scores.num_curves,
+        }
+    }
+
+
+def _as_dicts(values: Mapping[str, Difference] | Mapping[str, MapFaithfulness]) -> dict[str, dict[str, Any]]:
+    return {name: value._asdict() for name, value in values.items()}

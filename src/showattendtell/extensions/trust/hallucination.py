@@ -154,14 +154,9 @@ def find_hallucinations(
     return mentions, [mention for mention in mentions if mention.category not in present]
 
 
-def measure_hallucination(
-    captions: Sequence[Words], references: Sequence[Sequence[Words]], annotated: Sequence[Collection[str]], names: Names
-) -> HallucinationCounts:
-    """Count the mentions and the hallucinated mentions of every image's caption; see `find_hallucinations`."""
-    rows = []
-    for caption, image_references, objects in zip(captions, references, annotated, strict=True):
-        mentions, hallucinated = find_hallucinations(caption, image_references, objects, names)
-        rows.append([len(mentions), len(hallucinated), bool(hallucinated)])
+def count_mentions(mentions: Iterable[tuple[list[Mention], list[Mention]]]) -> HallucinationCounts:
+    """Count the mentions of each image's caption, and the hallucinated ones; see `find_hallucinations`."""
+    rows = [[len(found), len(hallucinated), bool(hallucinated)] for found, hallucinated in mentions]
     return HallucinationCounts(np.array(rows, dtype=np.float64).reshape(-1, 3))
 
 

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from rich.table import Column, Table
 from scipy.stats import kendalltau
 
+from showattendtell.config.validation import reading
 from showattendtell.data.formats import find_caption_files, read_all
 from showattendtell.data.parsing import Sentences, read_text
 from showattendtell.errors import UserError, listed
@@ -140,8 +141,6 @@ def _read_flickr8k(text: str, path: Path, captions: Sentences) -> tuple[str, lis
         ratings = tuple(map(float, numbers))
         layout = layout or (CROWDFLOWER if _is_fraction(*ratings) else EXPERT)
         if layout == CROWDFLOWER:
-            if not _is_fraction(*ratings):
-                raise UserError(f"{origin}: the fraction of yes does not fit the numbers; correct or remove the line")
             ratings = ratings[:1]
         elif wrong := [rating for rating in ratings if rating not in (1, 2, 3, 4)]:
             raise UserError(f"{origin}: ratings are 1, 2, 3 or 4, got {wrong[0]:g}; correct or remove the line")
@@ -165,30 +164,17 @@ IMAGE_URL = "Input.image_url"
 def _read_composite(text: str, path: Path) -> list[Judgment]:
     """Return the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
     rows = csv.DictReader(StringIO(text), delimiter=";", skipinitialspace=True)
-    judgments = []
-    try:
-        header = set(rows.fieldnames or ())
-        pairs = [(f"Input.text{i}", f"Answer.Q{i}Answer") for i in range(1, 10)]
-        columns = [pair for pair in pairs if header.issuperset((IMAGE_URL, *pair))]
-        if not columns:
-            raise UserError(
-                f"{path}, line 1: expected the columns {IMAGE_URL}, Input.text1 and Answer.Q1Answer between semicolons"
-            )
+    judgments: list[Judgment] = []
+    with reading(str(path)):
         for row in rows:
-            cells = {name: (cell or "").strip() for name, cell in row.items() if name}
-            image = cells[IMAGE_URL].rpartition("/")[2]
-            for text_column, answer in columns:
-                caption, rating = cells[text_column], cells[answer]
+            image = (row[IMAGE_URL] or "").rpartition("/")[2]
+            for i in range(1, 5):
+                caption, rating = ((row.get(name) or "").strip() for name in (f"Input.text{i}", f"Answer.Q{i}Answer"))
                 if not (image and caption and rating):
                     continue
                 if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
-                    raise UserError(
-                        f"{path}, line {rows.line_num}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or "
-                        "remove the line"
-                    )
+                    raise UserError(f"{path}, line {rows.line_num}: ratings are 1 to 5, got {rating[:60]}")
                 judgments.append(Judgment(image, caption, (float(rating),)))
-    except csv.Error as error:
-        raise UserError(f"{path} is not a table ({error}); download it again") from None
     return judgments
 
 

@@ -18,10 +18,9 @@ from showattendtell.metrics.bootstrap import (
     Array,
     Difference,
     SufficientStatistics,
-    compare,
+    compare_with_first,
     corpus_scores,
-    draw_copies,
-    resample,
+    intervals,
 )
 
 DELETED = (0.2, 0.4, 0.6, 0.8)
@@ -121,35 +120,24 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000)
         resamples: number of bootstrap samples.
     """
     images = list(dict.fromkeys(word.image for word in words))
-    copies = draw_copies(len(images), resamples, seed=0) if images else np.zeros((resamples, 0))
     names = dict.fromkeys(name for word in words for name in word.maps)
-    maps = {}
-    intervals: dict[str, dict[str, Interval]] = {name: {} for name in names}
+    maps, limits = {}, {}
     for name in names:
-        means = {}
-        for field in MapFaithfulness._fields:
-            statistics = MeanOverWords.of(words, name, field, images)
-            samples = statistics.scores(copies)[field]
-            if len(samples):
-                low, high = np.percentile(samples, (2.5, 97.5))
-                intervals[name][field] = (float(low), float(high))
-                means.update(corpus_scores([statistics]))
-        maps[name] = MapFaithfulness(**means)
+        measured = _statistics(words, name, images, MapFaithfulness._fields)
+        maps[name] = MapFaithfulness(**corpus_scores(measured.values()))
+        limits[name] = intervals(measured, len(images), 0, resamples)
     against: dict[str, dict[str, dict[str, Difference]]] = {}
     for baseline in (RANDOM, ATTENTION):
         for name in names if baseline in names else ():
             # both maps at the same words
             compared = [word for word in words if _has_curve(word, baseline) and _has_curve(word, name)]
             if name != baseline and compared:
-                samples_of = []
-                for map_name in (baseline, name):
-                    fields = ("deletion", "insertion")
-                    measured = {field: MeanOverWords.of(compared, map_name, field, images) for field in fields}
-                    samples_of.append(resample(measured, copies))
-                against.setdefault(baseline, {})[name] = compare(*samples_of).differences
+                pair = [_statistics(compared, each, images, ("deletion", "insertion")) for each in (baseline, name)]
+                [comparison] = compare_with_first(pair, len(images), resamples, 0)
+                against.setdefault(baseline, {})[name] = comparison.differences
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
     num_curves = sum(_has_curve(word, RANDOM) for word in words)
-    return FaithfulnessScores(maps, intervals, against, effect, len(words), num_curves)
+    return FaithfulnessScores(maps, limits, against, effect, len(words), num_curves)
 
 
 def _has_curve(word: WordFaithfulness, name: str) -> bool:
@@ -167,17 +155,23 @@ class MeanOverWords(SufficientStatistics):
     name: str
     by_image: Array
 
-    @classmethod
-    def of(cls, words: Sequence[WordFaithfulness], map_name: str, field: str, images: Sequence[str]) -> "MeanOverWords":
-        """Return the statistics of a field of a map over the words at which it was measured."""
-        index, by_image = {image: i for i, image in enumerate(images)}, np.zeros((len(images), 2))
-        for word in words:
-            value = getattr(word.maps.get(map_name), field, None)
-            if value is not None:
-                by_image[index[word.image]] += value, 1
-        return cls(field, by_image)
-
     def scores(self, copies: Array) -> dict[str, Array]:
         """Return the mean of each corpus that has words: a resample may consist of images without any."""
         sums, counts = (copies @ self.by_image).T
         return {self.name: sums[counts > 0] / counts[counts > 0]}
+
+
+def _statistics(
+    words: Sequence[WordFaithfulness], name: str, images: Sequence[str], fields: Sequence[str]
+) -> dict[str, MeanOverWords]:
+    """Return the statistics of those fields of a map that were measured at any of the words."""
+    index, statistics = {image: i for i, image in enumerate(images)}, {}
+    for field in fields:
+        by_image = np.zeros((len(images), 2))
+        for word in words:
+            value = getattr(word.maps.get(name), field, None)
+            if value is not None:
+                by_image[index[word.image]] += value, 1
+        if by_image.any():
+            statistics[field] = MeanOverWords(field, by_image)
+    return statistics

@@ -76,10 +76,6 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
         sums[row] = maximum + np.log(total)
 
 
-TOP_LANES = 128
-"""Lanes of `top_words_loop`. If more words than lanes are requested, all words are sorted."""
-
-
 def top_words(scores: Tensor, k: int) -> Tensor:
     """Return the words with the k largest scores (B, V), best first, (B, k)."""
     if not compilable(scores):
@@ -90,55 +86,18 @@ def top_words(scores: Tensor, k: int) -> Tensor:
 
 
 def top_words_loop(first, last, scores, words):  # type: ignore[no-untyped-def]
-    """Write the n best words (B, n), best first.
-
-    Word v belongs to lane v % TOP_LANES, which is as good as its best word. The n best words are in the n best lanes: a
-    word of another lane has n words above it, the best ones of these lanes. Only their words are sorted.
-    """
-    num_words, k = scores.shape[1], words.shape[1]
-    aligned = num_words - num_words % TOP_LANES
-    best, top_scores = np.empty(TOP_LANES, np.float32), np.empty(k, np.float32)
+    """Write the k best words (B, k), best first, by insertion. After the first words few are better than the worst."""
+    k = words.shape[1]
+    best = np.empty(k, np.float32)
     for row in range(first, last):
-        best[:] = MINUS_INFINITY
-        # 1. the best score of each lane
-        for start in range(0, aligned, TOP_LANES):
-            for lane in range(TOP_LANES):
-                score = scores[row, start + lane]
-                best[lane] = score if score > best[lane] else best[lane]
-        for word in range(aligned, num_words):
-            best[word - aligned] = max(best[word - aligned], scores[row, word])
-        # 2. the n best of these by insertion; no word below the last of them is among the n best
-        top_scores[:] = MINUS_INFINITY
-        for lane in range(TOP_LANES):
-            position = k - 1
-            if best[lane] > top_scores[position]:
-                while position > 0 and best[lane] > top_scores[position - 1]:
-                    top_scores[position] = top_scores[position - 1]
+        for word in range(scores.shape[1]):
+            score = scores[row, word]
+            if word < k or score > best[k - 1]:
+                position = min(word, k - 1)
+                while position > 0 and score > best[position - 1]:
+                    best[position], words[row, position] = best[position - 1], words[row, position - 1]
                     position -= 1
-                top_scores[position] = best[lane]
-        threshold = top_scores[-1]
-        # 3. the n best words of the lanes that reach it, by insertion
-        top_scores[:] = MINUS_INFINITY
-        count = 0
-        for lane in range(TOP_LANES):
-            if best[lane] < threshold or best[lane] == MINUS_INFINITY:
-                continue
-            for word in range(lane, num_words, TOP_LANES):
-                score = scores[row, word]
-                position = min(count, k - 1)
-                if score > top_scores[position]:
-                    while position > 0 and score > top_scores[position - 1]:
-                        top_scores[position], words[row, position] = top_scores[position - 1], words[row, position - 1]
-                        position -= 1
-                    top_scores[position], words[row, position] = score, word
-                    count += 1
-        # 4. rows with fewer than n finite scores: fill up with impossible words
-        for word in range(num_words):
-            if count >= k:
-                break
-            if not scores[row, word] > MINUS_INFINITY:
-                words[row, count] = word
-                count += 1
+                best[position], words[row, position] = score, word
 
 
 CHUNK_SCORES = {"cpu": 2**21, "cuda": 2**27}

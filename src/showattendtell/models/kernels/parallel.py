@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
@@ -84,34 +85,30 @@ def score_backward(  # type: ignore[no-untyped-def]
 def weighted_sum(first, last, starts, members, count, regions, maps, context):  # type: ignore[no-untyped-def]
     """Add sum_i m_i a_i of the regions a (I, L, D) and the maps m (B, L) to the context (B, D).
 
-    Four regions at a time, so that the context is read and written a quarter as often. Four zeros are skipped: the maps
-    of hard attention are one-hot.
+    Four regions at a time, so that the context is read and written a quarter as often; after the last region the weight
+    is 0. Four zeros are skipped: the maps of hard attention are one-hot.
     """
-    num_regions = regions.shape[1]
-    num_grouped = num_regions - num_regions % 4
+    end = regions.shape[1] - 1
     for image in range(first, last):
-        for region in range(0, num_grouped, 4):
+        for i in range(0, end + 1, 4):
+            j, k, l = min(i + 1, end), min(i + 2, end), min(i + 3, end)  # noqa: E741
             for member in range(starts[image], starts[image + 1]):
                 row = members[member]
                 if row >= count:
                     break
-                a, b, c, d = maps[row, region], maps[row, region + 1], maps[row, region + 2], maps[row, region + 3]
+                a = maps[row, i]
+                b = maps[row, j] if j > i else ZERO
+                c = maps[row, k] if k > j else ZERO
+                d = maps[row, l] if l > k else ZERO
                 if a == ZERO and b == ZERO and c == ZERO and d == ZERO:
                     continue
                 for channel in range(regions.shape[2]):
                     context[row, channel] += (
-                        a * regions[image, region, channel]
-                        + b * regions[image, region + 1, channel]
-                        + c * regions[image, region + 2, channel]
-                        + d * regions[image, region + 3, channel]
+                        a * regions[image, i, channel]
+                        + b * regions[image, j, channel]
+                        + c * regions[image, k, channel]
+                        + d * regions[image, l, channel]
                     )
-        for region in range(num_grouped, num_regions):
-            for member in range(starts[image], starts[image + 1]):
-                row = members[member]
-                if row >= count:
-                    break
-                for channel in range(regions.shape[2]):
-                    context[row, channel] += maps[row, region] * regions[image, region, channel]
 
 
 def weighted_sum_backward(first, last, starts, members, count, regions, gradient, grad_maps):  # type: ignore[no-untyped-def]
@@ -142,24 +139,8 @@ class CaptionGroups:
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
         """Return `starts` (I + 1,) and `members` (B,): image i has the captions members[starts[i] : starts[i + 1]]."""
-        starts = torch.cat(
-            [self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._num_images).cumsum(0)]
-        )
-        return starts, self.image_index.argsort(stable=True)
-
-    def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
-        """Yield images and the matching rows of the first `count` captions, for the plain torch implementation.
-
-        On the CPU: one image with its captions, which share it in the cache. On other devices: all captions at once,
-        each with its image.
-        """
-        if self.image_index.device.type != "cpu":
-            yield self.image_index[:count], slice(0, count)
-            return
-        starts, members = self._members
-        for image, rows in enumerate(members.tensor_split(starts[1:-1])):
-            if len(rows := rows[rows < count]):
-                yield slice(image, image + 1), rows
+        counts = self.image_index.bincount(minlength=self._num_images)
+        return F.pad(counts.cumsum(0), (1, 0)), self.image_index.argsort(stable=True)
 
     def layout(self, count: int) -> tuple[int, Tensor, Tensor, int]:
         """Return I, the starts, the members and `count`: the first arguments of the compiled loops over images."""

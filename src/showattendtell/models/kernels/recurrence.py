@@ -38,18 +38,6 @@ from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import SampledLocations
 
 
-class Sampler(NamedTuple):
-    """How hard attention samples locations.
-
-    sample  from alpha (..., L) and given locations (...), of which negative ones are to be sampled, to locations (...)
-    noise   the same by argmax_i (log alpha_i + g_i): from N and keys (I, L, A) to g (N, L), Gumbel noise, or zeros for
-            the likeliest location
-    """
-
-    sample: Callable[[Tensor, Tensor | None], Tensor]
-    noise: Callable[[int, Tensor], Tensor]
-
-
 class RecurrenceWeights(NamedTuple):
     """Weights of the recurrence.
 
@@ -75,13 +63,13 @@ def unroll_fused(
     weights: RecurrenceWeights,
     captions: GivenCaptions,
     word_gates: Tensor,
-    sampler: Sampler | None = None,
+    sampler: Any = None,
 ) -> Steps:
     """Compute all steps of given captions.
 
     Args:
         word_gates: x, (N, 4n).
-        sampler: samples the locations of hard attention.
+        sampler: hard attention, whose `sample` or `noise` chooses the locations; None for the expectation.
     """
     cache, packing = captions.cache, captions.packing
     image_index = captions.image_index[packing.order]
@@ -158,7 +146,7 @@ class _Recurrence(torch.autograd.Function):
         pairs = RegionPairs(groups, AdditiveKeys(keys), weights.score)
         hidden, cell, sigmoids = first_hidden, first_cell, 3 * first_hidden.shape[1]
         steps, samples = [], []
-        for rows, size in zip(packing.steps(), packing.sizes, strict=True):
+        for rows, size in packing.steps():
             # W_h h, q and the argument of beta by one product; the three are views of it
             from_hidden = _product(hidden[:size], weights.state, weights.bias)  # (b, 4n + A + G)
             gates, query, beta = weights.split(from_hidden)
@@ -208,7 +196,7 @@ class _Recurrence(torch.autograd.Function):
         keys = pairs.keys.values
         grad_keys, grad_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         grad_hidden, grad_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
-        for rows, size in reversed([*zip(packing.steps(), packing.sizes, strict=True)]):
+        for rows, size in reversed([*packing.steps()]):
             # h' = o tanh(c'):  dc' += dh' o (1 - tanh^2 c')
             i, f, o, g = gates[rows].chunk(4, dim=1)  # after their activations
             tanh_cell, grad_out = torch.tanh(cell[rows]), grad_hidden[:size] + loss_grad_hidden[rows]
@@ -271,4 +259,4 @@ def _shift(initial: Tensor, values: Tensor, packing: Packing) -> Tensor:
     A step has at most as many captions as the previous one, so it reads the first rows of the previous step.
     """
     steps = zip(packing.steps(), packing.sizes[1:], strict=False)
-    return torch.cat([initial[: packing.sizes[0]], *(values[rows.start : rows.start + size] for rows, size in steps)])
+    return torch.cat([initial[: packing.sizes[0]], *(values[rows][:size] for (rows, _), size in steps)])

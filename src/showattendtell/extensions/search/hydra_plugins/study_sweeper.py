@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
@@ -19,6 +18,9 @@ from showattendtell.config.validation import TARGET, raise_errors, sentence, val
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import short_metric
+
+MONITORS = ("monitor", "experiment", "variant", "reward", "stages")
+"""Settings that may set the metric that trials optimize."""
 
 
 class StudySweeper(Sweeper):
@@ -58,8 +60,13 @@ class StudySweeper(Sweeper):
         space = {name: found for name, each in overrides.items() if (found := distribution_of(each))}
         if not space:
             raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
-        monitor = self._common_monitor(overrides)
         fixed = {name: each.get_value_element_as_str() for name, each in overrides.items() if name not in space}
+        searched = [name for name in MONITORS if name in space]
+        if searched and "monitor" not in fixed:
+            raise UserError(
+                f"trials with different values of {searched[0]} may optimize different metrics; set monitor"
+            )
+        monitor = self._monitor([sweep_values(each)[0] for each in overrides.values()])
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -90,23 +97,6 @@ class StudySweeper(Sweeper):
             if len(runs) >= 3 and all(run.status == JobStatus.FAILED for run in runs):
                 raise UserError("\n  ".join(["all of the first trials failed:", *map(error_of, runs)]))
         report(study, self._folder)
-
-    def _common_monitor(self, overrides: dict[str, Override]) -> str:
-        """Return the metric that all trials optimize. An experiment, a variant, a reward or the last stage may set it.
-
-        Raises:
-            UserError: if trials optimize different metrics.
-        """
-        values = {name: sweep_values(each) for name, each in overrides.items()}
-        first = {name: lines[0] for name, lines in values.items()}
-        found: dict[str, str] = {}
-        for name, lines in values.items():
-            for line in lines if "." not in name else []:
-                found.setdefault(self._monitor([*{**first, name: line}.values()]), line)
-        if len(found) > 1:
-            pairs = " and ".join(f"{monitor} with {line.lstrip('+')}" for monitor, line in found.items())
-            raise UserError(f"the trials have different metrics, {pairs}, and cannot be compared; set monitor=NAME")
-        return next(iter(found), None) or self._monitor([*first.values()])
 
     def _monitor(self, settings: Sequence[str]) -> str:
         """Return the metric of a run, or of the last of its stages that trains."""

@@ -36,7 +36,7 @@ def main(config: DictConfig) -> None:
         with write_errors(output), file.open("r+b"):  # raises for a read-only file, which would be replaced
             pass
     calibration, scores = fit_on_data_set(load_model(config.checkpoint, config.device, BeamSearch()), config)
-    print_calibration(scores.before, scores.after, "at the words of the validation captions")
+    print_calibration(*scores, "at the words of the validation captions")
     with make(output) as output, write_errors(output):
         write_calibration(model, calibration, output)
     print(f"written to {output}")
