@@ -47,24 +47,10 @@ runs_kernels = pytest.mark.skipif(
 @pytest.mark.skipif(
     ON_GPU or INTERPRETED or not HAS_TRITON, reason="the kernels are tested in this process, or cannot be"
 )
-@pytest.mark.parametrize(
-    "selected", slow_after(1, ["odd or soft or hard or cross_entropy or beam_search or samples", ""])
-)
+@pytest.mark.parametrize("selected", slow_after(1, [FEW, ""]), ids=["few", "all"])
 def test_interpreted_kernels(selected: str):
     """Triton's own functions are compiled or interpreted once and for all when it is imported."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-k",
-        selected,
-        __file__,
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     done = subprocess.run(
         [*command, "-k", selected],
         env={**os.environ, "TRITON_INTERPRET": "1"},
