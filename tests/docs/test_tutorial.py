@@ -1,4 +1,4 @@
-"""The tutorial notebook: what is stored in it, and that it runs from top to bottom."""
+"""The tutorial notebook runs from top to bottom."""
 
 import re
 from pathlib import Path

@@ -37,7 +37,7 @@ from showattendtell.models.kernels.recurrence import _Recurrence
 ON_GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-FEW = "odd or soft or hard or cross_entropy or beam_search or samples"
+FEW = "odd-scalar or one-scalar or soft or hard or 5-0 or (beam_search and scalar) or samples"
 """Tests that run interpreted kernels quickly, as pytest selects them."""
 runs_kernels = pytest.mark.skipif(
     not (HAS_TRITON and (ON_GPU or INTERPRETED)), reason="needs Triton, and a GPU or TRITON_INTERPRET=1"
@@ -47,24 +47,10 @@ runs_kernels = pytest.mark.skipif(
 @pytest.mark.skipif(
     ON_GPU or INTERPRETED or not HAS_TRITON, reason="the kernels are tested in this process, or cannot be"
 )
-@pytest.mark.parametrize(
-    "selected", slow_after(1, ["odd or soft or hard or cross_entropy or beam_search or samples", ""])
-)
+@pytest.mark.parametrize("selected", slow_after(1, [FEW, ""]), ids=["few", "all"])
 def test_interpreted_kernels(selected: str):
     """Triton's own functions are compiled or interpreted once and for all when it is imported."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-k",
-        selected,
-        __file__,
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     done = subprocess.run(
         [*command, "-k", selected],
         env={**os.environ, "TRITON_INTERPRET": "1"},
