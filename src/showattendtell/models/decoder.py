@@ -125,26 +125,35 @@ class RecurrentDecoder(Decoder):
 
 
 class FirstState(nn.Module):
-    """h_0 and c_0 from the mean region (I, D): a ReLU layer with dropout, then a tanh layer each.
+    """h_0 and c_0 from the mean region (I, D): ReLU layers with dropout, then a tanh layer each.
 
     Args:
-        is_shared: h_0 and c_0 share the ReLU layer, of width D (released code); else each has its own, of width n.
+        depth: the number of layers to h_0 or c_0, including the tanh layer.
+        is_shared: h_0 and c_0 share the ReLU layers, of width D (released code); else each has its own, of width n.
     """
 
-    def __init__(self, region_dim: int, hidden_dim: int, dropout: float, is_shared: bool):
+    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float, is_shared: bool):
         super().__init__()
         width = region_dim if is_shared else hidden_dim
 
-        def relu_layer() -> tuple[nn.Module, ...]:
-            return start_small(Linear(region_dim, width)), nn.ReLU(), nn.Dropout(dropout)
+        def relu_layers() -> list[nn.Module]:
+            layers: list[nn.Module] = []
+            for i in range(depth - 1):
+                linear = Linear(width, width) if i else start_small(Linear(region_dim, width))
+                layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
+            return layers
 
         def tanh_layer() -> nn.Sequential:
-            return nn.Sequential(Linear(width, hidden_dim), nn.Tanh())
+            linear = Linear(width, hidden_dim) if depth > 1 else start_small(Linear(region_dim, hidden_dim))
+            return nn.Sequential(linear, nn.Tanh())
 
-        self.shared = nn.Sequential(*(relu_layer() if is_shared else ()))
-        self.hidden, self.cell = (
-            tanh_layer() if is_shared else nn.Sequential(*relu_layer(), tanh_layer()) for _ in range(2)
-        )
+        self.shared = nn.Sequential()
+        if is_shared:
+            self.shared.extend(relu_layers())
+            self.hidden, self.cell = tanh_layer(), tanh_layer()
+        else:
+            self.hidden = nn.Sequential(*relu_layers(), tanh_layer())
+            self.cell = nn.Sequential(*relu_layers(), tanh_layer())
 
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)
@@ -183,6 +192,7 @@ class LSTMDecoder(RecurrentDecoder):
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
         start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
+        start_depth: the number of layers from the mean region to h_0.
 
     Raises:
         ValueError: `output` is empty.
@@ -204,13 +214,14 @@ class LSTMDecoder(RecurrentDecoder):
         tie_embeddings: bool = False,
         first_input: Literal["learned", "zero"] = "learned",
         start: Literal["separate", "shared"] = "separate",
+        start_depth: PositiveInt = 2,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
         if not output:
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
         self.zero_first = first_input == "zero"
         start_dropout = dropout * ("start" in dropout_places)
-        self.first_state = FirstState(region_dim, hidden_dim, start_dropout, start == "shared")
+        self.first_state = FirstState(region_dim, hidden_dim, start_depth, start_dropout, start == "shared")
         self.read_word = Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.context_gates = start_small(Linear(region_dim, 4 * hidden_dim, bias=False))
