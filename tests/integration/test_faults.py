@@ -26,7 +26,7 @@ FAULTS = {
         (["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
         (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
         (["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "not both"]),
-        (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, overwrite"]),
+        (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width"]),
         ([], ["images is not set", "split=test"]),
     ],
     "train": [

@@ -162,7 +162,6 @@ KINDS: dict[str, tuple[Any, Any]] = {
     **cases("FUSED"),
     "hard": (partial(HardAttention, gate="scalar", inverse_temperature=2.0), HardLoss),
     "three samples": (partial(HardAttention, estimator="rloo", num_samples=3), HardLoss),
-    **({} if INTERPRETED else {"all regions tried": (partial(HardAttention, estimator="exact"), HardLoss)}),
 }
 
 

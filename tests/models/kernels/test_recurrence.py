@@ -39,7 +39,6 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
         partial(HardLoss, entropy_weight=1.0),
     ),
     "hard, three samples": (partial(HardAttention, estimator="rloo", num_samples=3), HardLoss),
-    "hard, all regions tried": (partial(HardAttention, estimator="exact"), partial(HardLoss, reward_weight=1.0)),
 }
 
 
