@@ -39,21 +39,26 @@ def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class AdditiveKeys:
-    """Keys p of regions, (I, L, A)."""
+    """Keys of regions (I, L, A): p, or e^-2p (`decayed`) if all |q| are known to be at most `max_query`."""
 
     values: Tensor
+    decayed: bool = False
 
     def __getitem__(self, rows: Tensor) -> "AdditiveKeys":
-        return AdditiveKeys(self.values[rows])
+        return AdditiveKeys(self.values[rows], self.decayed)
 
     @cached_property
     def decays(self) -> Tensor | None:
         """e^-2p; None if the compiled loops cannot be used."""
+        if self.decayed:
+            return self.values
         return decay(self.values.detach()) if compilable(self.values) else None
 
     @cached_property
     def max_query(self) -> float:
         """The largest |q| for which `decays` give correct scores; -inf if a key is not a number."""
+        if self.decayed:
+            return math.inf
         largest = _largest_magnitude(self.values)
         if math.isnan(largest):
             return -math.inf
@@ -84,6 +89,12 @@ class RegionPairs:
 
     def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
+        self._used_torch = False  # whether a step used torch instead of the compiled loops
+
+    def saved_keys(self) -> AdditiveKeys:
+        """Return the keys that the backward pass needs for all scores computed so far."""
+        decays = self.keys.decays
+        return self.keys if self._used_torch or decays is None else AdditiveKeys(decays, decayed=True)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
@@ -92,6 +103,7 @@ class RegionPairs:
         if decays is not None:
             run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
+        self._used_torch = True
         for images, rows in self.groups.pieces(len(queries)):
             scores[rows] = 2 * self._sigmoids(images, queries[rows]) @ self.weights
         return scores
@@ -123,11 +135,14 @@ class RegionPairs:
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return e^-2p and e^-2q; None if the compiled loops cannot be used."""
-        keys = self.keys
         # "not <=" also holds for NaN
-        if keys.decays is None or not compilable(queries) or not _largest_magnitude(queries) <= keys.max_query:
+        if (
+            self.keys.decays is None
+            or not compilable(queries)
+            or not _largest_magnitude(queries) <= self.keys.max_query
+        ):
             return None
-        return keys.decays, decay(queries)
+        return self.keys.decays, decay(queries)
 
     def _sigmoids(self, images: slice | Tensor, queries: Tensor) -> Tensor:
         """Return s = sigmoid(2 p + 2 q), (k, L, A)."""
@@ -135,7 +150,8 @@ class RegionPairs:
 
     @cached_property
     def _doubled_keys(self) -> Tensor:
-        return 2 * self.keys.values.detach()
+        # 2 p = -log e^-2p if only that was saved
+        return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
 
 
 class AdditiveScores(torch.autograd.Function):
@@ -150,16 +166,19 @@ class AdditiveScores(torch.autograd.Function):
         Args:
             values: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
         """
-        ctx.pairs = RegionPairs(groups, keys, weights)
-        ctx.save_for_backward(queries)
-        return ctx.pairs.scores(queries)
+        pairs = RegionPairs(groups, keys, weights)
+        scores, saved = pairs.scores(queries), pairs.saved_keys()
+        ctx.groups, ctx.decayed = groups, saved.decayed
+        ctx.save_for_backward(saved.values, queries, weights)
+        return scores
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        [queries], values, weights = ctx.saved_tensors, ctx.pairs.keys.values, ctx.pairs.weights
+        values, queries, weights = ctx.saved_tensors
         grad_keys, grad_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
-        grad_queries = ctx.pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
+        pairs = RegionPairs(ctx.groups, AdditiveKeys(values, ctx.decayed), weights)
+        grad_queries = pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
         return None, None, grad_keys, grad_queries, grad_weights.sum(dim=0)
 
 

@@ -169,8 +169,9 @@ class _Recurrence(torch.autograd.Function):
             hidden = o * torch.tanh(cell)
             steps.append((hidden, cell, from_hidden, region_sum, context, alpha, maps, scores))
         *words, scores = (torch.cat(part) for part in zip(*steps, strict=True))
-        ctx.packing, ctx.groups, ctx.use_expectation, ctx.pairs = packing, groups, use_expectation, pairs
-        ctx.save_for_backward(regions, first_hidden, first_cell, *weights, *words)
+        saved_keys = pairs.saved_keys()
+        ctx.packing, ctx.groups, ctx.use_expectation, ctx.decayed = packing, groups, use_expectation, saved_keys.decayed
+        ctx.save_for_backward(saved_keys.values, regions, first_hidden, first_cell, *weights, *words)
         sampled = torch.cat(samples) if samples else None
         if sampled is not None:
             ctx.mark_non_differentiable(sampled)
@@ -185,15 +186,15 @@ class _Recurrence(torch.autograd.Function):
         The loss reads h, z, e and beta of every word (`gradients`). h and c of a step are also read by the next step:
         `grad_hidden` and `grad_cell` carry these parts back. A caption that has ended has zeros there.
         """
-        regions, first_hidden, first_cell = ctx.saved_tensors[:3]
-        weights, packing, pairs = RecurrenceWeights(*ctx.saved_tensors[3:7]), ctx.packing, ctx.pairs
-        hidden, cell, from_hidden, region_sum, context, alpha, maps = ctx.saved_tensors[7:]  # (N, ...), of all words
+        keys, regions, first_hidden, first_cell = ctx.saved_tensors[:4]
+        weights, packing = RecurrenceWeights(*ctx.saved_tensors[4:8]), ctx.packing
+        hidden, cell, from_hidden, region_sum, context, alpha, maps = ctx.saved_tensors[8:]  # (N, ...), of all words
         loss_grad_hidden, loss_grad_context, loss_grad_scores, loss_grad_beta = gradients[:4]
+        pairs = RegionPairs(ctx.groups, AdditiveKeys(keys, ctx.decayed), weights.score)
         hidden_before, cell_before = _shift(first_hidden, hidden, packing), _shift(first_cell, cell, packing)
         gates, query, betas = weights.split(from_hidden)
         grad_from_hidden, grad_region_sum = torch.empty_like(from_hidden), torch.empty_like(region_sum)
         grad_gates, grad_query, grad_betas = weights.split(grad_from_hidden)  # views: each step writes its rows
-        keys = pairs.keys.values
         grad_keys, grad_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         grad_hidden, grad_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
         for rows, size in reversed([*packing.steps()]):
