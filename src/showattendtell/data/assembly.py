@@ -125,22 +125,22 @@ def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
-    errors = dict[str, str]()
 
-    def read(example: Example) -> None:
+    def reading_error(example: Example) -> str:
         try:
             read_pixels(example.path)
         except UserError as error:
-            errors[example.image] = str(error)
+            return str(error)
+        return ""
 
     examples = [example for split in splits for example in dataset.split(split)]
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
-        done = threads.map(read, examples)
-        for _ in track(done, "reading", len(examples), console=Console(stderr=True), transient=True):
-            pass
+        results = threads.map(reading_error, examples)
+        shown = track(results, "reading", len(examples), console=Console(stderr=True), transient=True)
+        errors = {example.image: error for example, error in zip(examples, shown, strict=True) if error}
     if not errors:
         return dataset
-    note = f"images skipped: {len(errors):,} ({listed(sorted(errors.values()), 5)})"
+    note = f"images skipped: {len(errors):,} ({listed([*errors.values()], 5)})"
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 

@@ -155,7 +155,7 @@ def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
         number = fields.get("cocoid", fields.get("imgid"))
         if number is not None:
             numbers[str(number)] = image
-        if "filepath" in fields:
+        if fields.get("filepath"):
             folders[image] = str(fields["filepath"])
     return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
 
