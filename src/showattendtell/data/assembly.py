@@ -68,16 +68,16 @@ def assemble(
 
     dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
     notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
-    without = [example.image for example in dataset.examples() if not example.captions]
-    if without and not skip_missing:
+    uncaptioned = [example.image for example in dataset.examples() if not example.captions]
+    if uncaptioned and not skip_missing:
         hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(
-            f"images without a caption: {len(without):,} of {len(counts):,} ({listed(without)}); "
+            f"images without a caption: {len(uncaptioned):,} of {len(counts):,} ({listed(uncaptioned)}); "
             f"add captions, or {hint}"
         )
-    if without:
-        notes.append(f"skipped images without a caption: {len(without):,} ({listed(without)})")
-    return dataset.without(without)._replace(notes=tuple(notes))
+    if uncaptioned:
+        notes.append(f"skipped images without a caption: {len(uncaptioned):,} ({listed(uncaptioned)})")
+    return dataset.without(uncaptioned)._replace(notes=tuple(notes))
 
 
 def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Dataset:

@@ -116,8 +116,8 @@ def read_found(root: Path) -> CaptionFile | None:
         file = _relative(read_references(path), path.parent, root)
         for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
             splits[name] += images
-        for image, said in file.captions.items():
-            captions.setdefault(image, []).extend(said)
+        for image, sentences in file.captions.items():
+            captions.setdefault(image, []).extend(sentences)
         folders |= file.folders
         notes += file.notes
     return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
