@@ -123,7 +123,8 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
 @pytest.mark.slow
 def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_path: Path, short_folder: Path):
     """Its head is killed while a run is in progress. Ray itself ends the process of the sweep then, with a sentence."""
-    line = ["hydra/launcher=ray", f"seed={light_command.HELD},20", "hydra.sweep.dir=runs/ray"]
+    seeds = f"seed={light_command.HELD},20"
+    line = ["hydra/launcher=ray", seeds, "hydra.sweep.dir=runs/ray", f"cache={tmp_path}"]  # that of the head differs
     address, head = start_head(tmp_path, short_folder)
     try:
         process = start(tmp_path, *line, RAY_ADDRESS=address)

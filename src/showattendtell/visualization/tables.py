@@ -88,7 +88,8 @@ def describe_small_splits(dataset: Dataset) -> list[str]:
         number = len(dataset.splits.get(name, ()))
         if 0 < number < SMALL:
             limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
-            sentences.append(f"{name} has {number} images: scores are uncertain, {limits} points (docs/own_data.md)")
+            images = "1 image" if number == 1 else f"{number} images"
+            sentences.append(f"{name} has {images}: scores are uncertain, {limits} points (docs/own_data.md)")
     return sentences
 
 
