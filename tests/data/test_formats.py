@@ -122,6 +122,11 @@ def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
     assert read_captions(path).aliases == aliases
 
 
+def test_an_empty_folder_in_karpathy_s_json_is_that_of_the_images(tmp_path: Path):
+    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(filepath="")]}))
+    assert read_captions(path).folders == {}
+
+
 def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):
     content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
     file = read_captions(write(tmp_path / "results-test.json", json.dumps(content)))

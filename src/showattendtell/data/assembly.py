@@ -68,16 +68,16 @@ def assemble(
 
     dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
     notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
-    without = [example.image for example in dataset.examples() if not example.captions]
-    if without and not skip_missing:
+    uncaptioned = [example.image for example in dataset.examples() if not example.captions]
+    if uncaptioned and not skip_missing:
         hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(
-            f"images without a caption: {len(without):,} of {len(counts):,} ({listed(without)}); "
+            f"images without a caption: {len(uncaptioned):,} of {len(counts):,} ({listed(uncaptioned)}); "
             f"add captions, or {hint}"
         )
-    if without:
-        notes.append(f"skipped images without a caption: {len(without):,} ({listed(without)})")
-    return dataset.without(without)._replace(notes=tuple(notes))
+    if uncaptioned:
+        notes.append(f"skipped images without a caption: {len(uncaptioned):,} ({listed(uncaptioned)})")
+    return dataset.without(uncaptioned)._replace(notes=tuple(notes))
 
 
 def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Dataset:
@@ -125,22 +125,22 @@ def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
-    errors = dict[str, str]()
 
-    def read(example: Example) -> None:
+    def reading_error(example: Example) -> str:
         try:
             read_pixels(example.path)
         except UserError as error:
-            errors[example.image] = str(error)
+            return str(error)
+        return ""
 
     examples = [example for split in splits for example in dataset.split(split)]
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
-        done = threads.map(read, examples)
-        for _ in track(done, "reading", len(examples), console=Console(stderr=True), transient=True):
-            pass
+        results = threads.map(reading_error, examples)
+        shown = track(results, "reading", len(examples), console=Console(stderr=True), transient=True)
+        errors = {example.image: error for example, error in zip(examples, shown, strict=True) if error}
     if not errors:
         return dataset
-    note = f"images skipped: {len(errors):,} ({listed(sorted(errors.values()), 5)})"
+    note = f"images skipped: {len(errors):,} ({listed([*errors.values()], 5)})"
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 

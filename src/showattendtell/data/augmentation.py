@@ -112,12 +112,13 @@ SMALLEST = 0.7
 
 def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
     """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
-    parts, size = [], pixels.shape[-1]
-    for image, image_pixels in zip(images, pixels, strict=True) if view >= 2 else ():
-        top, left, side = part_of(image, view, size)
-        parts.append(transforms.resized_crop(image_pixels, top, left, side, side, [size, size]))
-    views = torch.stack(parts) if parts else pixels
-    return views.flip(-1) if is_mirrored(view) else views
+    if view >= 2:
+        parts, size = [], pixels.shape[-1]
+        for image, image_pixels in zip(images, pixels, strict=True):
+            top, left, side = part_of(image, view, size)
+            parts.append(transforms.resized_crop(image_pixels, top, left, side, side, [size, size]))
+        pixels = torch.stack(parts)
+    return pixels.flip(-1) if is_mirrored(view) else pixels
 
 
 def part_of(image: str, view: int, size: int) -> tuple[int, int, int]:

@@ -116,10 +116,9 @@ phone: cellphone, phone, smartphone; microwave; oven; toaster; sink; refrigerato
 scissors; teddy bear: teddy; hair drier: hair dryer, blow dryer; toothbrush
 """
 
-SYNONYMS: dict[str, str] = {}
+_ENTRIES = [entry.partition(": ") for entry in " ".join(_NAMES.split()).split("; ")]
+SYNONYMS = {category: synonyms for category, _, synonyms in _ENTRIES}
 """The 80 categories of the instances in their order, with their synonyms in captions, in the singular."""
-for _entry in " ".join(_NAMES.split()).split("; "):
-    _category, _, SYNONYMS[_category] = _entry.partition(": ")
 
 CATEGORIES = tuple(SYNONYMS)
 
@@ -203,12 +202,14 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     def mark(example: Example) -> Example:
         if example.image not in boxes:
             return example
-        own, captions = boxes[example.image], []
+        image_boxes, captions = boxes[example.image], []
         for caption in example.captions:
-            found = [(noun, category) for noun, category in find_names(caption.words, names) if own.get(category.id)]
-            phrases = tuple(Phrase(noun, tuple(own[c.id]), c.supercategory) for noun, c in found)
-            captions.append(caption._replace(phrases=phrases))
-        objects = tuple(sorted(categories[number].name for number in own))
+            phrases = []
+            for noun, category in find_names(caption.words, names):
+                if category_boxes := image_boxes.get(category.id):
+                    phrases.append(Phrase(noun, tuple(category_boxes), category.supercategory))
+            captions.append(caption._replace(phrases=tuple(phrases)))
+        objects = tuple(sorted(categories[number].name for number in image_boxes))
         return example._replace(captions=tuple(captions), objects=objects)
 
     return map_examples(dataset, mark)

@@ -55,14 +55,14 @@ def caption_files(root: Path) -> dict[str, Path]:
         path = Path(file)
         depth = len(path.relative_to(root).parts)
         rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, path.stem.lower()))
-        if depth <= DEEPEST and (rank + depth == 1 or _holds_captions(path)):
+        if depth <= DEEPEST and ((rank, depth) == (0, 1) or _holds_captions(path)):
             ranked[rank + len(PREFERRED) * (suffix.lower() in PICKLES), depth].append(path)
     if not ranked:
         return {}
     likeliest = sorted(ranked[min(ranked)])
-    by_split = {_split_of(path, root): path for path in likeliest}
     if len(likeliest) == 1:
         return {"": likeliest[0]}
+    by_split = {_split_of(path, root): path for path in likeliest}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]
         raise UserError(f"{root} has {' and '.join(names)}; choose one with dataset.captions=NAME")
@@ -116,8 +116,8 @@ def read_found(root: Path) -> CaptionFile | None:
         file = _relative(read_references(path), path.parent, root)
         for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
             splits[name] += images
-        for image, said in file.captions.items():
-            captions.setdefault(image, []).extend(said)
+        for image, sentences in file.captions.items():
+            captions.setdefault(image, []).extend(sentences)
         folders |= file.folders
         notes += file.notes
     return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))

@@ -199,10 +199,11 @@ class Entities:
 
     def __init__(self, path: Path):
         self.path = path
+        self.root: Path | zipfile.Path = path
         try:
             if not path.is_dir():
                 check_regular(path)
-            self.root = path if path.is_dir() else zipfile.Path(path)
+                self.root = zipfile.Path(path)
         except (OSError, zipfile.BadZipFile):
             raise UserError(
                 f"{path} is neither a folder nor a zip; set dataset.entities to that of Flickr30k Entities"

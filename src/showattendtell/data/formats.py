@@ -147,10 +147,12 @@ def _read_line_aligned(path: Path) -> CaptionFile:
     sentences: Sentences = {}
     splits: dict[str, list[str]] = {}
     for split, prefixes in ALIGNED_SPLITS.items():
-        prefix = next((prefix for prefix in prefixes if any(path.parent.glob(f"{prefix}{pattern}"))), "")
+        prefix = next((prefix for prefix in prefixes if any(path.parent.glob(f"{prefix}{pattern}"))), None)
+        if prefix is None:
+            continue
+        images = splits[split] = _aligned_images(path.parent, prefix)
         for file in sorted(path.parent.glob(f"{prefix}{pattern}")):
             lines = read_text(file).removesuffix("\n").split("\n")
-            images = splits[split] = _aligned_images(path.parent, prefix)
             if len(lines) != len(images):
                 raise UserError(
                     f"{file} has {len(lines):,} lines, and its list {len(images):,} images; line i describes image i"
@@ -184,7 +186,8 @@ def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for cell in pattern.finditer(text):
         quoted, plain, ending = cell.groups()
         if quoted is None and delimiter != "\t" and plain.lstrip().startswith('"'):
-            raise ValueError(f"line {line}: a quote does not close; put the cell into double quotes")
+            advice = "put the whole cell into quotes, and double each quote within it"
+            raise ValueError(f"line {line}: a quote does not close; {advice}")
         cells.append(plain.strip() if quoted is None else quoted.replace('""', '"'))
         line += cell[0].count("\n")
         if ending == delimiter:

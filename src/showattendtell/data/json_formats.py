@@ -126,7 +126,7 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     names = {image.id: image.file_name or image.id for image in checked}
     _refuse_duplicates((image.id for image in checked), path)
     _refuse_duplicates(names.values(), path)
-    said = list[CaptionEntry]()
+    kept = list[CaptionEntry]()
     rejected = set[str]()  # by VizWiz, for a photograph that shows too little
     for origin, number, captions, fields in _read_records(annotations, path):
         if number not in names:
@@ -134,16 +134,15 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
         if fields.get("is_rejected"):
             rejected.add(names[number])
         else:
-            said.append((origin, names[number], captions, fields))
-    rejected -= {image for _, image, _, _ in said}
-    # images without captions have an entry too
-    listed = zip(names.items(), images, strict=True)
-    entries: list[CaptionEntry] = [
-        (f"{path}, image {id}", name, [], fields) for (id, name), fields in listed if name not in rejected
-    ]
-    left_out = len(annotations) - len(said)
+            kept.append((origin, names[number], captions, fields))
+    rejected -= {image for _, image, _, _ in kept}
+    entries = list[CaptionEntry]()  # images without captions have one too
+    for (number, name), fields in zip(names.items(), images, strict=True):
+        if name not in rejected:
+            entries.append((f"{path}, image {number}", name, [], fields))
+    left_out = len(annotations) - len(kept)
     notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
-    return collect("COCO captions", entries + said, path)._replace(aliases=_aliases(names), notes=notes)
+    return collect("COCO captions", entries + kept, path)._replace(aliases=_aliases(names), notes=notes)
 
 
 def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
@@ -155,7 +154,7 @@ def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
         number = fields.get("cocoid", fields.get("imgid"))
         if number is not None:
             numbers[str(number)] = image
-        if "filepath" in fields:
+        if fields.get("filepath"):
             folders[image] = str(fields["filepath"])
     return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
 

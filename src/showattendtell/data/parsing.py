@@ -196,6 +196,7 @@ def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
     splits = defaultdict[str, set[str | None]](set)
     for *_, fields in entries:
         for name, value in fields.items():
+            # a field with a split by its name counts as one with all values
             splits[name] |= SPLIT_NAMES.keys() if holds_split({name: value}) else {_to_split(value)}
     return [name for name, found in splits.items() if len(found & SPLIT_NAMES.keys()) > 1]
 

@@ -377,8 +377,11 @@ class FolderDataModule(ReaderDataModule):
         self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
     ):
         parameters = signature(self.reader)
-        arguments = {**self.defaults, **({} if root is None else {"root": root})}
-        arguments |= {name: options.pop(name) for name in parameters.parameters.keys() & options.keys()}
+        arguments = dict(self.defaults)
+        if root is not None:
+            arguments["root"] = root
+        for name in parameters.parameters.keys() & options.keys():
+            arguments[name] = options.pop(name)
         parameters.bind(**arguments)  # a folder without a default must be given
         skip_unreadable = arguments.get("skip_unreadable", False)
         super().__init__(partial(self.reader, **arguments), encoder, batch_size, skip_unreadable, **options)

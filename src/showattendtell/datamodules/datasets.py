@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -133,7 +134,7 @@ class PixelSource:
     ):
         self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
         self._augmentation = augmentation if view == "drawn" else None
-        self._mentions_sides = [mentions_sides(example) for example in examples if self._augmentation]
+        self._mentions_sides = [mentions_sides(example) for example in examples] if self._augmentation else []
 
     def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         images = []
@@ -144,7 +145,8 @@ class PixelSource:
                 images.append(self._augmentation.view(pixels, self._preprocessing, random, is_sided))
             else:
                 images.append(self._preprocessing(pixels))
-        return torch.stack(images).flip(-1) if self._mirrored else torch.stack(images)
+        stacked = torch.stack(images)
+        return stacked.flip(-1) if self._mirrored else stacked
 
     def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
@@ -163,7 +165,7 @@ class PixelSource:
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
     """Return the source of the pixels that an encoder reads."""
-    return lambda examples, view="plain": PixelSource(encoder.preprocessing, examples, view, augmentation)
+    return partial(PixelSource, encoder.preprocessing, augmentation=augmentation)
 
 
 def open_source(

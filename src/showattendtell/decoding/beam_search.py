@@ -204,15 +204,16 @@ class BeamSearch(Decoding):
     penalty = 1 (length_normalization=none), n^length_penalty (length) or ((5 + n) / 6)^length_penalty (gnmt).
     Required words use grid beam search (Hokamp and Liu 2017), groups use diverse beam search (Vijayakumar et al. 2018).
 
-    beam_size: the number of open captions per image, over all groups.
-    length_normalization: length penalty. none ranks captions by log p; length by log p / length^length_penalty; gnmt
-        (Wu et al. 2016) by log p / ((5 + length) / 6)^length_penalty. The length counts <eos>.
-    length_penalty: the exponent of the length penalty; larger values favor longer captions.
-    num_beam_groups: the number of groups into which the beam is divided; at each step they choose words one after the
-        other. A group ends no caption that an earlier one has ended.
-    diversity_penalty: subtracted from a word's log p for each caption of earlier groups that chose the word at the same
-        step.
-    shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.
+    Args:
+        beam_size: the number of open captions per image, over all groups.
+        length_normalization: length penalty. none ranks captions by log p; length by log p / length^length_penalty;
+            gnmt (Wu et al. 2016) by log p / ((5 + length) / 6)^length_penalty. The length counts <eos>.
+        length_penalty: the exponent of the length penalty; larger values favor longer captions.
+        num_beam_groups: the number of groups into which the beam is divided; at each step they choose words one after
+            the other. A group ends no caption that an earlier one has ended.
+        diversity_penalty: subtracted from a word's log p for each caption of earlier groups that chose the word at the
+            same step.
+        shrink_beam: a finished caption reduces the beam size by one; captions still open at max_length compete with it.
     """
 
     beam_size: Count = 1

@@ -25,9 +25,10 @@ class Consensus(Decoding):
 
     BLEU-4 is the smoothed sentence-level BLEU-4: counts of n-grams with n >= 2 are increased by 1 (Lin and Och 2004).
 
-    beam_size: the beam size, which is the number of captions to choose from.
-    num_samples: N, the number of sampled captions to compare them with.
-    temperature: the sampling temperature; below 1 likely words are sampled more often, above 1 less often.
+    Args:
+        beam_size: the beam size, which is the number of captions to choose from.
+        num_samples: N, the number of sampled captions to compare them with.
+        temperature: the sampling temperature; below 1 likely words are sampled more often, above 1 less often.
     """
 
     beam_size: Count = 20

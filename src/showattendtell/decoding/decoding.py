@@ -189,23 +189,24 @@ class Constraints(NamedTuple):
 class Decoding(ABC):
     """Decoding method: how captions are generated.
 
-    num_captions: the number of captions per image.
-    max_length: the maximum length in words, <eos> included.
-    min_length: the minimum number of words before <eos>; a caption without any allowed next word ends earlier.
-    allow_unk: whether captions may contain <unk>.
-    no_repeat_ngram_size: no n-gram of this many words occurs twice in a caption; 0 blocks none.
-    prefix: the first words of every caption.
-    required: words that every caption contains.
-    forbidden: words that no caption contains.
-    language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
-        replace None by the first language of the vocabulary; `generate` alone lets the model choose.
-    mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
-        weights are those of the original image.
-    language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to that
-        of each word (shallow fusion).
-    language_model_weight: the weight of the language model.
-    precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
-        nearly equal probability.
+    Args:
+        num_captions: the number of captions per image.
+        max_length: the maximum length in words, <eos> included.
+        min_length: the minimum number of words before <eos>; a caption without any allowed next word ends earlier.
+        allow_unk: whether captions may contain <unk>.
+        no_repeat_ngram_size: no n-gram of this many words occurs twice in a caption; 0 blocks none.
+        prefix: the first words of every caption.
+        required: words that every caption contains.
+        forbidden: words that no caption contains.
+        language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
+            replace None by the first language of the vocabulary; `generate` alone lets the model choose.
+        mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
+            weights are those of the original image.
+        language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to
+            that of each word (shallow fusion).
+        language_model_weight: the weight of the language model.
+        precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
+            nearly equal probability.
     """
 
     num_captions: Count = 1
@@ -269,9 +270,14 @@ class Decoding(ABC):
             suppressed.append(UNK)
         if language:
             suppressed += map(vocabulary.language_token, vocabulary.languages)
-        lengths = self.min_length + len(language), self.max_length
-        tokens = tuple(prefix), tuple(remaining), tuple(suppressed)
-        return Constraints(*tokens, *lengths, self.no_repeat_ngram_size)
+        return Constraints(
+            tuple(prefix),
+            tuple(remaining),
+            tuple(suppressed),
+            self.min_length + len(language),
+            self.max_length,
+            self.no_repeat_ngram_size,
+        )
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:

@@ -19,9 +19,10 @@ from showattendtell.types import CaptionOutput
 class Sampling(Decoding):
     """Sample each word from p^(1 / temperature), truncated by top_k and top_p.
 
-    temperature: below 1 likely words become more likely, above 1 less likely.
-    top_k: sample only from this many most likely words; 0 for all.
-    top_p: nucleus sampling (Holtzman et al. 2020) from the smallest set of words with this total probability.
+    Args:
+        temperature: below 1 likely words become more likely, above 1 less likely.
+        top_k: sample only from this many most likely words; 0 for all.
+        top_p: nucleus sampling (Holtzman et al. 2020) from the smallest set of words with this total probability.
     """
 
     temperature: PositiveFloat = 1.0

@@ -90,10 +90,11 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
 class ImageEncoding:
     """An `Encode` that reads and encodes images, and can be sent to another process.
 
-    paths: image files by name.
-    views: number of grids per image.
-    engine, precision: inference engine and its number format.
-    readers: number of processes that read files; 0 reads them in this process.
+    Args:
+        paths: image files by name.
+        views: number of grids per image.
+        engine, precision: inference engine and its number format.
+        readers: number of processes that read files; 0 reads them in this process.
     """
 
     encoder: Encoder

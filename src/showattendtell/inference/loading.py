@@ -94,7 +94,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         config = _read_config(metadata, path, attention)
         module = _build_module(config, metadata, state, decoding, path)
     except Exception as error:  # another version of a library may raise any type
-        if isinstance(error, UserError) and not error.__cause__:
+        if isinstance(error, UserError) and not error.__cause__:  # with one, a class has rejected its settings
             raise
         raise UserError(
             f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "

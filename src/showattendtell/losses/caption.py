@@ -48,15 +48,16 @@ class SoftLoss(nn.Module):
     default -sum_t sum_i m_ti log alpha_ti, in which m_ti is the fraction of the boxes' area that lies in region i (Liu
     et al. 2017, "Attention correctness in neural image captioning").
 
-    doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
-    label_smoothing: the share of a target word's probability that is spread over all words.
-    penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
-        as in the released code.
-    scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from the
-        caption (Bengio et al. 2015); it increases linearly from 0 during training.
-    supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
-    supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that lies
-        inside of the boxes.
+    Args:
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
+            captions, as in the released code.
+        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from the
+            caption (Bengio et al. 2015); it increases linearly from 0 during training.
+        supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
+        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
+            lies inside of the boxes.
     """
 
     doubly_stochastic_weight: NonNegativeFloat = 1.0

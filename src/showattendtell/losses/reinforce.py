@@ -24,8 +24,9 @@ class BaselineLoss(SoftLoss):
     After each batch b <- d b + (1 - d) mean(r), with d = `baseline_decay` and the mean over all processes; at first
     b = 0.
 
-    doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
-    baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+    Args:
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
+        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
     """
 
     doubly_stochastic_weight: NonNegativeFloat = 0.0
@@ -65,9 +66,10 @@ class HardLoss(BaselineLoss):
     In the second terms r and b are constants: only log p(s|a) is differentiated there. After each batch
     b <- baseline_decay * b + (1 - baseline_decay) * mean(r), the mean over all processes.
 
-    penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
-    reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
-    entropy_weight: lambda_e, the weight of the entropy bonus.
+    Args:
+        penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
+        reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
+        entropy_weight: lambda_e, the weight of the entropy bonus.
 
     Raises:
         UserError: from `forward`, if the attention does not sample.

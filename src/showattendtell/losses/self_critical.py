@@ -29,13 +29,15 @@ class Reward(NamedTuple):
     """Reward of captions that are sampled from the model for the training images. Without a weight on any reward
     nothing is sampled.
 
-    cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
-    bleu4: the weight of BLEU-4 (0 to 1).
-    likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
-    num_samples: N, the number of captions sampled per image of a batch.
-    baseline: subtracted from a caption's reward: the mean reward of the image's other samples (others), or the reward
-        of the greedy caption (greedy).
-    max_length: the maximum sample length in words, <eos> included; a cut caption has no <eos>, which lowers its reward.
+    Args:
+        cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
+        bleu4: the weight of BLEU-4 (0 to 1).
+        likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
+        num_samples: N, the number of captions sampled per image of a batch.
+        baseline: subtracted from a caption's reward: the mean reward of the image's other samples (others), or the
+            reward of the greedy caption (greedy).
+        max_length: the maximum sample length in words, <eos> included; a cut caption has no <eos>, which lowers its
+            reward.
     """
 
     cider: NonNegativeFloat = 0.0

@@ -92,8 +92,9 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
 
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    _, *maps = zip(*words, strict=True) if words else ((), (), (), ())
-    model, uniform, center = map(mean, maps)
+    model = mean([word.model for word in words])
+    uniform = mean([word.uniform for word in words])
+    center = mean([word.center for word in words])
     return AttentionScores(model, uniform, center, by_kind)
 
 

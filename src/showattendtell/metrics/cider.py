@@ -101,8 +101,8 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     cider = SentenceCIDErD(DocumentFrequencies.of(references))
 
     def score(caption: Caption, captions: Sequence[Caption]) -> float:
-        own, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
-        return 100 * cider.score(own, others)
+        hypothesis, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
+        return 100 * cider.score(hypothesis, others)
 
     return score
 

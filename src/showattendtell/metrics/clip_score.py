@@ -48,9 +48,9 @@ def measure_clip_score(
     for words, path in track(pairs, "comparing", console=Console(stderr=True), transient=True):
         pixels = processor(images=[middle(pil_to_tensor(open_image(path)))], return_tensors="pt")
         tokens = processor(text=[" ".join(words)], return_tensors="pt").to(device)
-        seen = direction(model.get_image_features(pixels["pixel_values"].to(device)))
-        said = direction(model.get_text_features(tokens["input_ids"], tokens["attention_mask"]))
-        scores.append((100 * (seen * said).sum()).clamp(min=0).item())
+        image = direction(model.get_image_features(pixels["pixel_values"].to(device)))
+        text = direction(model.get_text_features(tokens["input_ids"], tokens["attention_mask"]))
+        scores.append((100 * (image * text).sum()).clamp(min=0).item())
     return np.array(scores)
 
 

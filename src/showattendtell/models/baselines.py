@@ -114,4 +114,5 @@ class LogBilinearDecoder(RecurrentDecoder):
         return parts * self.dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the other terms of the sum, see `region_features`."""
         return self.dropout(hidden - self.image(context))

@@ -73,13 +73,12 @@ class RecurrentDecoder(Decoder):
         """Return the next state from `word_gates` (B, ...), the context z (B, D) and the previous state."""
 
     def region_features(self, regions: Tensor) -> Tensor | None:
-        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is the sum of
-        this and `features_without_region`; None if it is not such a sum, as of a decoder with layers after the sum."""
-        return None
+        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is such a sum;
+        its other terms are then those of a method `features_without_region`, with the arguments of `output_features`.
 
-    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the other term of the sum, see `region_features`; the arguments are those of `output_features`."""
-        raise NotImplementedError(f"{type(self).__name__} has no sum to take the region out of")
+        None if it is not such a sum, as of a decoder with layers after the sum.
+        """
+        return None
 
     def unroll(self, attention: StepAttention, captions: GivenCaptions) -> Steps:
         """Compute all steps of captions padded to T steps, one after the other: the definition of the model."""
@@ -326,5 +325,6 @@ class LSTMDecoder(RecurrentDecoder):
         return parts * self.output_dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the other terms of the sum, see `region_features`."""
         parts = self.output_parts(embedded, hidden)
         return self.output_dropout(torch.stack(parts).sum(dim=0)) if parts else torch.zeros_like(embedded)

@@ -4,7 +4,6 @@
     gpu_*          the same with Triton's kernels
     attention      additive scores and weighted sums of regions
     cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
-    mixture        word probabilities that are mixtures over regions
     products       float32 matrix products by MKL or oneDNN
     parallel       the compiled loops over images, and threads
 

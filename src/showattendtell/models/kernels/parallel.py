@@ -89,24 +89,24 @@ def weighted_sum(first, last, starts, members, count, regions, maps, context):  
     """
     end = regions.shape[1] - 1
     for image in range(first, last):
-        for i in range(0, end + 1, 4):
-            j, k, l = min(i + 1, end), min(i + 2, end), min(i + 3, end)  # noqa: E741
+        for h in range(0, end + 1, 4):
+            i, j, k = min(h + 1, end), min(h + 2, end), min(h + 3, end)
             for member in range(starts[image], starts[image + 1]):
                 row = members[member]
                 if row >= count:
                     break
-                a = maps[row, i]
-                b = maps[row, j] if j > i else ZERO
-                c = maps[row, k] if k > j else ZERO
-                d = maps[row, l] if l > k else ZERO
+                a = maps[row, h]
+                b = maps[row, i] if i > h else ZERO
+                c = maps[row, j] if j > i else ZERO
+                d = maps[row, k] if k > j else ZERO
                 if a == ZERO and b == ZERO and c == ZERO and d == ZERO:
                     continue
                 for channel in range(regions.shape[2]):
                     context[row, channel] += (
-                        a * regions[image, i, channel]
-                        + b * regions[image, j, channel]
-                        + c * regions[image, k, channel]
-                        + d * regions[image, l, channel]
+                        a * regions[image, h, channel]
+                        + b * regions[image, i, channel]
+                        + c * regions[image, j, channel]
+                        + d * regions[image, k, channel]
                     )
 
 

@@ -221,9 +221,8 @@ class _Recurrence(torch.autograd.Function):
             grad_region_sum[rows] = grad_context
             # r = sum_i m_i a_i:  dm_i = a_i . dr.  m = alpha, or a sample, which passes no gradient on.
             grad_alpha = weighted_sum_backward(ctx.groups, regions, grad_context)
-            grad_alpha = (
-                grad_alpha if ctx.use_expectation is None else grad_alpha * ctx.use_expectation[:size].unsqueeze(1)
-            )
+            if ctx.use_expectation is not None:
+                grad_alpha = grad_alpha * ctx.use_expectation[:size].unsqueeze(1)
             # alpha = softmax(e):  de = alpha (dalpha - sum_j alpha_j dalpha_j); the loss reads e too
             weighted = alpha[rows] * grad_alpha
             grad_scores = weighted - alpha[rows] * weighted.sum(dim=1, keepdim=True) + loss_grad_scores[rows]
@@ -234,7 +233,7 @@ class _Recurrence(torch.autograd.Function):
         if ctx.needs_input_grad[7]:
             # da_i = sum_t m_ti dr_t, summed over the captions of an image
             maps, grad_region_sum = (
-                packing.pad(values)[packing.order] for values in (maps, grad_region_sum)
+                packing.pad(part)[packing.order] for part in (maps, grad_region_sum)
             )  # (B, T, ...)
             grad_regions = torch.zeros_like(regions).index_add_(0, ctx.groups.image_index, maps.mT @ grad_region_sum)
         grad_state = _outer(grad_from_hidden, hidden_before, weights.state.dtype)
