@@ -74,11 +74,15 @@ def _chosen_formats(config: DictConfig) -> list[str]:
         raise UserError("width and dpi are those of pictures with panels; give formats=[png], or leave them out")
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
-    if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
+    if config.resume and not is_parquet and not _is_resumable(formats):
         raise UserError(
             f"resume=true does not support formats=[{','.join(formats)}]; give jsonl, optionally with csv or xmp"
         )
     return formats
+
+
+def _is_resumable(formats: Iterable[str]) -> bool:
+    return {"jsonl"} <= {*formats} <= {*ROWS, XMP}
 
 
 def _caption_photographs(
@@ -116,10 +120,12 @@ def _caption_photographs(
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
     models, settings = [captioner.name for captioner in captioners], settings_checksum(config)
+    num_photographs = len(found.sources)
     if config.resume:
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         found = found.select({*found.sources} - finished)
+    num_written = num_photographs - len(found.sources)
     write_rows = row_writer(folder, formats)
     entries, has_drawn = list[Any](), False
     try:
@@ -139,7 +145,14 @@ def _caption_photographs(
             has_drawn |= bool(pictures)
             if PAGE in formats:
                 entries.append(make_entry(found.names[i], outputs))
-    finally:  # also after Ctrl-C
+            num_written += 1
+    except BaseException:  # also Ctrl-C and SIGTERM
+        is_resumable = config.formats is None or _is_resumable(formats)
+        advice = f"; to continue, add output={folder} resume=true to the command" if is_resumable else ""
+        progress = f"stopped: {num_written:,} of {num_photographs:,} photographs are written"
+        print(printable(progress + advice), file=sys.stderr)
+        raise
+    finally:
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)

@@ -63,10 +63,10 @@ def _score_captions(config: DictConfig) -> None:
         per_image[str(file)] = image_scores(corpus.images, panel.measured.values())
         missing = panel.missing | missing
     print_scores(list(scores.values()), missing, corpus.title())
-    if len(scores) == 1:
-        print_notes(describe_intervals(limits[str(file)], len(corpus.images)))
-
     first, *others = scores
+    if not others:
+        print_notes(describe_intervals(limits[first], len(corpus.images)))
+
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
     for i, comparison in enumerate(comparisons, start=2):
         print_comparison(comparison, f"({i}) minus (1), over {config.resamples:,} resamples of the images")

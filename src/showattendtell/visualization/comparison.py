@@ -15,7 +15,7 @@ from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, 
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
 
-PAPER = Path(__file__).with_name("paper.csv")
+PAPER_TABLE = Path(__file__).with_name("paper.csv")
 """The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
@@ -63,16 +63,16 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     Raises:
         UserError: all are left out.
     """
-    current = [result for result in results if is_current(result)]
-    notes = [
-        f"{result.path} is left out: its checkpoint has changed since; evaluate it again"
-        for result in results
-        if result not in current
-    ]
+    current, notes = list[Result](), list[str]()
+    for result in results:
+        if is_current(result):
+            current.append(result)
+        else:
+            notes.append(f"{result.path} is left out: its checkpoint has changed since; evaluate it again")
     if not current:
         raise UserError(notes[0])
     blocks, datasets = [], {result.dataset for result in current}
-    for name in [*filter(datasets.__contains__, DATASETS), *sorted(datasets - DATASETS.keys())]:
+    for name in [*(name for name in DATASETS if name in datasets), *sorted(datasets - DATASETS.keys())]:
         rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
@@ -189,7 +189,7 @@ def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) 
 def paper_rows(dataset: str) -> dict[str, TableRow]:
     """Return the rows of the paper's Table 1 for a data set, by model."""
     rows = {}
-    for row in csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines()):
+    for row in csv.DictReader(PAPER_TABLE.read_text(encoding="utf-8").splitlines()):
         if row["dataset"] == dataset:
             remark = f" ({row['remark']})" if row["remark"] else ""
             figures = {column: row[column] for column in COLUMNS if row[column]}

@@ -4,7 +4,7 @@ fonts of the system."""
 import csv
 import os
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
@@ -120,7 +120,7 @@ def find_font(name: str) -> Path:
         raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
 
 
-@cache
+@lru_cache(maxsize=16)
 def characters(file: Path) -> set[str]:
     """Return the characters that a font has; none for a bitmap font and a file that cannot be read."""
     try:

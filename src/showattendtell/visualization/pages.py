@@ -289,6 +289,7 @@ def render(page: Page, template: str = "page.html") -> str:
         template,
         page=page,
         note=page.note,
+        doubts=any(output.unsure for entry in page.entries for output in entry.outputs),
         gated=gated,
         darkest=DARKEST,
         unsure=UNSURE,

@@ -112,5 +112,5 @@ def model_card(
         limitations=map(Markup, limitations),
         note=Markup(note),
         note_as_yaml=Markup(json.dumps(note)),
-        results=list(map(read_result, map(Path, files))),
+        results=[read_result(Path(file)) for file in files],
     )

@@ -1,15 +1,17 @@
 """Which runs a table has, how far each is, and what is refused before any begins."""
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from results import ensemble as both
-from results import result, write
+from results import write
 from slow_cases import slow_after
-from small_table import TABLE, begin, configured, finish, hash_of
+from small_table import TABLE, begin, configured, finish, scored
 
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build
@@ -19,6 +21,7 @@ from showattendtell.extensions.reproduction.runs import (
     find_other_settings,
     make_ensembles,
     make_runs,
+    record_weights,
 )
 from showattendtell.extensions.reproduction.tables import RecipeConfig, quote_settings
 from showattendtell.runtime.files import write_times
@@ -97,14 +100,48 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_pa
     for run in runs:
         finish(run)
     [ensemble] = make_ensembles(TABLE, runs, tmp_path)
-    members = [result(checkpoint_sha256=hash_of(run)) for run in runs]
     for beam in ensemble.decodings:
-        write(both(*members), ensemble.result_file(beam))
+        write(both(*(scored(run, beam) for run in runs)), ensemble.result_file(beam))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
     (second.folder / "best.ckpt").write_text("trained again")
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()
     assert first.is_finished
+
+
+@pytest.mark.parametrize("change", [{"max_length": 7}, {"beam_size": 4}, {"was_removed": 1}])
+def test_a_result_of_other_decoding_settings_is_scored_again_but_not_trained(made: Any, change: dict[str, int]):
+    run = made("recipes=soft")[0]
+    finish(run)
+    for beam in run.decodings:
+        content = scored(run, beam)
+        write({**content, "decoding": {**content["decoding"], **change}}, run.result_file(beam))
+    assert (run.is_finished, run.was_scored) == (False, True)
+    (run.folder / "best.ckpt").write_text("trained again")
+    assert not run.was_scored
+
+
+def test_what_was_made_from_earlier_weights_is_refused(made: Any, tmp_path: Path):
+    soft, cider, average = made("recipes=soft_average", "seeds=[1]")
+    for run in (soft, cider, average):
+        record_weights(run)
+        finish(run)
+    assert made("recipes=soft_average", "seeds=[1]")
+    weights = soft.best.read_text()
+    soft.best.write_text("trained again")
+    for run in (cider, average):  # of an average, its parts come first
+        assert "soft_cider/1 was made from earlier weights of soft, seed 1" in str(find_other_settings(run))
+    shutil.rmtree(cider.folder)
+    with pytest.raises(UserError, match="soft_average/1 was made from earlier weights of soft, seed 1"):
+        made("recipes=soft_average", "seeds=[1]")
+    soft.best.unlink()
+    assert made("recipes=soft_average", "seeds=[1]"), "what was deleted counts as unchanged"
+    with pytest.raises(UserError, match=r"soft/1/best.ckpt is missing, but soft_cider, seed 2 needs it"):
+        record_weights(replace(cider, seed=2, folder=tmp_path / "soft_cider/2"))
+    soft.best.write_text(weights)
+    table = TABLE._replace(recipes={**TABLE.recipes, "soft_average": RecipeConfig(average_of=["soft"])})
+    with pytest.raises(UserError, match="soft_average/1 was made from earlier weights"):
+        made("recipes=soft_average", "seeds=[1]", table=table)
 
 
 def test_an_average_waits_for_its_parts_and_counts_what_they_trained_once(made: Any):
@@ -150,7 +187,7 @@ def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(mad
     finish(made()[0])
     boxed = made("dataset.entities=entities.zip")[0]
     assert not boxed.is_finished
-    write(result(pointing_game=50.0, checkpoint_sha256=hash_of(boxed)), boxed.result_file(1))
+    write(scored(boxed, 1, pointing_game=50.0), boxed.result_file(1))
     assert [bool(boxed.result(beam)) for beam in boxed.decodings] == [True, False]
 
 

@@ -123,7 +123,7 @@ def _receive(url: str, part: Path, report: Report) -> bool:
             raise requests.ConnectionError(f"the server answers {response.status_code} {response.reason}")
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         if response.status_code in (206, 416) and not is_rest:
-            part.unlink()
+            part.unlink(missing_ok=True)
             raise requests.ConnectionError("the server has another file now")
         response.raise_for_status()
         start = start if is_rest else 0

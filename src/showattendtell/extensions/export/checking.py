@@ -95,7 +95,7 @@ def check_formats(
             found[runner, method] = compare(captions, expected[method], metadata, runner, exact)
         if "greedy" in graphs:
             captions = []
-            for batch in (images[:TOGETHER], *zip(images[TOGETHER:], strict=True)):
+            for batch in (images[:TOGETHER], *([image] for image in images[TOGETHER:])):
                 captions += greedy_search(graphs, metadata, np.concatenate(batch))
             found[runner, "in one graph"] = compare(captions, expected["greedy"], metadata, runner, exact)
     return found

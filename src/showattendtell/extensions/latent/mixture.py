@@ -213,9 +213,11 @@ def table_log_probs(table: Tensor, scores: Tensor, log_weights: Tensor, grid: Ca
     scores, log_weights = (x.view(len(table), -1, x.shape[1]) for x in (scores, log_weights))
     z = (scores.exp().to(table.dtype) @ table.mT).to(scores.dtype)  # (I, K, L)
     if bool((z < SMALLEST).any()):
-        for s, log_alpha, r in zip(scores, log_weights, table.to(scores.dtype).log(), strict=True):
-            by_region = (s.unsqueeze(1) + r).log_softmax(dim=2)  # (K, L, V)
-            s.copy_((by_region + log_alpha.unsqueeze(2)).logsumexp(dim=1))
+        for image_scores, image_weights, exp_regions in zip(scores, log_weights, table, strict=True):
+            regions = exp_regions.to(scores.dtype).log()
+            for s, log_alpha in zip(image_scores, image_weights, strict=True):  # one by one, since K x L x V is large
+                by_region = (s + regions).log_softmax(dim=1)  # (L, V)
+                s.copy_((by_region + log_alpha.unsqueeze(1)).logsumexp(dim=0))
     else:
         ratios = (log_weights.exp() / z).to(table.dtype)
         scores = scores + _log((ratios @ table).to(scores.dtype))

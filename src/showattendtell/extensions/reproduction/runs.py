@@ -1,11 +1,13 @@
 """The runs of a table: the training settings of each, its progress, and its test results."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -20,6 +22,7 @@ from showattendtell.extensions.reproduction.tables import (
     as_list,
     check_recipe,
     check_table,
+    setting_of,
     title_of,
 )
 from showattendtell.runtime.files import BEST, read_times, sha256
@@ -31,6 +34,9 @@ BOXED = "pointing_game"
 
 CAPTIONS = "captions-train.json"
 """File in a recipe's folder with the captions of an ensemble for the training images."""
+
+USED_WEIGHTS = "init_from.sha256"
+"""File in a run's folder with the SHA-256 of the best weights of each run that it depends on, from when it started."""
 
 SET_BY_TABLE = ("seed", "init_from", "distillation.teacher", "distillation.captions", "resume", "stages")
 """Settings of training that each run of a table sets itself."""
@@ -86,8 +92,8 @@ class TableRun:
 
     @property
     def was_scored(self) -> bool:
-        """Whether there is a result of the present weights, which means that training was complete."""
-        return any(self.result(decoding) for decoding in self.decodings)
+        """Whether there is a result of the present weights, with any decoding: then training was complete."""
+        return any(current_result(file, self.models) for file in self.folder.glob("results-test-*.json"))
 
     @property
     def seconds(self) -> list[float]:
@@ -107,9 +113,15 @@ class TableRun:
         return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
 
     def result(self, decoding: int | str) -> Result | None:
-        """Return the result of the present weights; None if there is none, or if it lacks scores of attention."""
+        """Return the result of the present weights and decoding settings; None if there is none, or if it lacks scores
+        of attention."""
         result = current_result(self.result_file(decoding), self.models)
-        return result if result and (not self.boxed or BOXED in result.figures) else None
+        if not result or (self.boxed and BOXED not in result.figures):
+            return None
+        settings = _decoding_settings(decoding)
+        # a setting that an older result lacks was added since, with a default that changes no caption
+        is_same = all(settings.get(name) == value for name, value in result.decoding.items())
+        return result if is_same else None
 
 
 def current_result(file: Path, models: Sequence[Path]) -> Result | None:
@@ -121,14 +133,28 @@ def current_result(file: Path, models: Sequence[Path]) -> Result | None:
     if len(result.models) != len(models):
         return None
     for path, model in zip(models, result.models, strict=True):
-        if path.is_file() and _hash(path, path.stat().st_mtime_ns) != model.sha256:
+        if path.is_file() and _hash_now(path) != model.sha256:
             return None
     return result
 
 
 @cache
+def _decoding_settings(decoding: int | str) -> dict[str, Any]:
+    """Return the present settings of a table's decoding as `evaluate` stores them in a result."""
+    from showattendtell.config.instantiate import build  # imports torch for the decoding
+
+    config = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+    settings: dict[str, Any] = json.loads(json.dumps(build(config.decoding).describe()))
+    return settings
+
+
+@cache
 def _read(file: Path, modified: int) -> Result:
     return read_result(file)
+
+
+def _hash_now(checkpoint: Path) -> str:
+    return _hash(checkpoint, checkpoint.stat().st_mtime_ns)
 
 
 @cache
@@ -261,20 +287,48 @@ def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
 
 
 def find_other_settings(run: TableRun) -> str | None:
-    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
+    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings or one
+    that started from other weights."""
     file = run.folder / HYDRA / "config.yaml"
     if run.config is None:
-        return next(filter(None, map(find_other_settings, run.dependencies)), None)
-    if not file.is_file():
-        return None
-    stored, own = plain_settings(read_settings(file)), to_plain(run.config, resolve=False)
-    differences = find_differences({**own, "seed": run.seed}, stored)
-    # the paths of other runs follow from the recipe, and their folder may have been moved
-    differences = [each for each in differences if not each.startswith(SET_BY_TABLE[1:])]
-    if not differences:
-        return None
-    shown = listed(differences, shown=5)
-    return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
+        if error := next(filter(None, map(find_other_settings, run.dependencies)), None):
+            return error
+    elif file.is_file():
+        stored, own = plain_settings(read_settings(file)), to_plain(run.config, resolve=False)
+        differences = find_differences({**own, "seed": run.seed}, stored)
+        # the paths of other runs follow from the recipe, and their folder may have been moved
+        differences = [each for each in differences if not each.startswith(SET_BY_TABLE[1:])]
+        if differences:
+            shown = listed(differences, shown=5)
+            return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
+    if changed := _changed_weights(run):
+        return f"{run.folder} was made from earlier weights of {changed[0].title}; delete it to train it again"
+    return None
+
+
+def _changed_weights(run: TableRun) -> Sequence[TableRun]:
+    """Return the runs whose weights have changed since this one started from them. Without a record, or if a checkpoint
+    was deleted, no change is assumed."""
+    record = run.folder / USED_WEIGHTS
+    if not record.is_file():
+        return ()
+    hashes = record.read_text().split()
+    if len(hashes) != len(run.dependencies):
+        return run.dependencies
+    pairs = zip(run.dependencies, hashes, strict=True)
+    return [part for part, sha256 in pairs if part.best.is_file() and _hash_now(part.best) != sha256]
+
+
+def record_weights(run: TableRun) -> None:
+    """Record the weights that a run starts from, unless that is done; raise `UserError` if they are missing."""
+    record = run.folder / USED_WEIGHTS
+    if record.is_file() or not run.dependencies:
+        return
+    for part in run.dependencies:
+        if not part.best.is_file():
+            raise UserError(f"{part.best} is missing, but {run.title} needs it; delete {part.folder} to train it again")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text("".join(f"{_hash_now(part.best)}\n" for part in run.dependencies))
 
 
 def expected_seconds(run: TableRun, minutes: float | None) -> float | None:

@@ -23,6 +23,7 @@ from showattendtell.extensions.reproduction.runs import (
     find_other_settings,
     given_settings,
     make_ensembles,
+    record_weights,
     select_runs,
 )
 from showattendtell.extensions.reproduction.tables import PaperTableConfig, setting_of
@@ -126,7 +127,7 @@ class Reproduction:
         Runs of another worker are skipped, and so are second stages that depend on them, unless those finish in the
         meantime.
         """
-        left, num_before = [run for run in runs if not run.is_finished], None
+        left, num_before = list(runs), None
         while len(left) != num_before:
             num_before = len(left)
             left = [run for run in left if not self._take(run)]
@@ -138,6 +139,8 @@ class Reproduction:
             print(f"{run.title} is being processed by another worker")
             return False
         with lock, self._recording_errors(run.title):
+            if error := find_other_settings(run):  # a run before it may have been trained again since
+                raise UserError(error)
             if not run.is_ready:
                 return False
             if not run.is_finished:
@@ -156,6 +159,8 @@ class Reproduction:
 
     def _train(self, run: TableRun) -> None:
         """Train or average; complete training ends at once when resumed. Of an ensemble there is nothing to train."""
+        if run.seed is not None:
+            record_weights(run)
         if run.writers:
             self._caption_training_images(run)
         if run.arguments:
@@ -184,7 +189,7 @@ class Reproduction:
 
     def _evaluate(self, models: Sequence[Path], settings: Sequence[str], output: Path, names: Sequence[str]) -> None:
         """Run evaluate with a model or an ensemble, and with the settings `names` of the data set. An earlier result,
-        which is of other weights, is removed."""
+        which is of other weights or settings, is removed."""
         output.unlink(missing_ok=True)
         paths = [str(file) for file in models]
         self.commands.run(

@@ -144,10 +144,12 @@ def draw_settings(summary: StudySummary) -> bytes:
     series = {"pruned (last value)": summary.pruned, "completed": summary.best, "best": summary.best[:1]}
     for place, name in enumerate(names, start=1):
         axes = figure.add_subplot(rows, COLUMNS, place, xlabel=name, ylabel=summary.metric)
+        settings = [trial.params.get(name, 0) for trial in (*summary.pruned, *summary.best)]
+        is_numeric = all(isinstance(setting, int | float) for setting in settings)
         for label, trials in series.items():
-            points = [(trial.params[name], trial.value or 0.0) for trial in trials if name in trial.params]
-            values = [value if isinstance(value, int | float) else str(value) for value, _ in points]
-            axes.plot(values, [score for _, score in points], "o", label=label)
+            shown = [trial for trial in trials if name in trial.params]
+            values = [trial.params[name] if is_numeric else str(trial.params[name]) for trial in shown]
+            axes.plot(values, [trial.value or 0.0 for trial in shown], "o", label=label)
         if getattr(summary.best[0].distributions.get(name), "log", False):
             axes.set_xscale("log")
         axes.tick_params("x", which="both", rotation=30, labelsize="small")

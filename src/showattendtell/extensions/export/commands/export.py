@@ -1,29 +1,28 @@
 """Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError
 
+if TYPE_CHECKING:
+    from showattendtell.extensions.export.loading import ExportModel
+    from showattendtell.types import Dataset
+
 
 @entry_point("export")
 def main(config: DictConfig) -> None:
     import shutil
-    from itertools import chain
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
 
     from showattendtell.data.images import find_images
     from showattendtell.extensions.export import checking, packages
-    from showattendtell.extensions.export.formats import (
-        graph_formats,
-        read_graphs,
-        write_formats,
-        write_metadata,
-    )
+    from showattendtell.extensions.export.formats import graph_formats, write_formats, write_metadata
     from showattendtell.extensions.export.loading import load_models, quantization_images, read_dataset
-    from showattendtell.inference.captioning import checkpoint_groups
-    from showattendtell.inference.loading import next_to, note_about
+    from showattendtell.inference.loading import next_to
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
     from showattendtell.visualization.tables import print_scores
@@ -37,7 +36,7 @@ def main(config: DictConfig) -> None:
     with plain_torch():
         model, *other_models = load_models(config)
     dataset = read_dataset(config, model)
-    photographs = quantization_images(dataset) if config.precision == "int8" and not paths else paths
+    photographs = (paths or quantization_images(dataset)) if config.precision == "int8" else []
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
             metadata = write_formats(
@@ -47,24 +46,9 @@ def main(config: DictConfig) -> None:
             model.module.encoder.preprocessing.crop, 8
         )
         found = checking.check_formats(model.module, output, formats, metadata, images)
-        scores = {}
-        if config.split and dataset:
-            graphs = read_graphs(metadata["graphs"], "onnx", output)
-            writers = {
-                "PyTorch": checking.by_pytorch(model.module, checking.BEAM, config.max_length),
-                f"onnxruntime, {config.precision}": checking.by_graphs(graphs, metadata, checking.BEAM),
-            }
-            scores = checking.score_writers(writers, model, dataset, config.split)
+        scores = _score(config, model, dataset, metadata, output) if config.split and dataset else {}
         if runtime:
-            web_models = [packages.read_model(model.name, model.metadata, output)]
-            for other in other_models:
-                with TemporaryDirectory() as place, plain_torch():
-                    write_formats(
-                        Path(place), other.graphs, ["onnx"], other.metadata, list(map(other.preprocess, photographs))
-                    )
-                    web_models.append(packages.read_model(other.name, other.metadata, Path(place)))
-            note = note_about(chain.from_iterable(checkpoint_groups(config)))
-            page_bytes = packages.write_web(output / "web", web_models, runtime, note, config.webgpu)
+            page_bytes = _write_page(config, [model, *other_models], photographs, runtime, output)
         if package:
             packages.write_wheel(output, package, metadata)
         if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
@@ -81,6 +65,45 @@ def main(config: DictConfig) -> None:
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
         )
     print(f"written to {output}")
+
+
+def _score(
+    config: DictConfig, model: "ExportModel", dataset: "Dataset", metadata: Mapping[str, Any], output: Path
+) -> dict[str, dict[str, float]]:
+    """Return the scores of the model itself and of its ONNX graphs on a split."""
+    from showattendtell.extensions.export import checking
+    from showattendtell.extensions.export.formats import read_graphs
+
+    graphs = read_graphs(metadata["graphs"], "onnx", output)
+    writers = {
+        "PyTorch": checking.by_pytorch(model.module, checking.BEAM, config.max_length),
+        f"onnxruntime, {config.precision}": checking.by_graphs(graphs, metadata, checking.BEAM),
+    }
+    return checking.score_writers(writers, model, dataset, config.split)
+
+
+def _write_page(
+    config: DictConfig, models: Sequence["ExportModel"], photographs: Sequence[str], runtime: Path, output: Path
+) -> int:
+    """Write the page of the models; return the bytes that it loads. The graphs of the first are in `output`."""
+    from itertools import chain
+    from tempfile import TemporaryDirectory
+
+    from showattendtell.extensions.export import packages
+    from showattendtell.extensions.export.formats import write_formats
+    from showattendtell.inference.captioning import checkpoint_groups
+    from showattendtell.inference.loading import note_about
+    from showattendtell.models.kernels.parallel import plain_torch
+
+    first, *others = models
+    web_models = [packages.read_model(first.name, first.metadata, output)]
+    for other in others:
+        with TemporaryDirectory() as place, plain_torch():
+            inputs = list(map(other.preprocess, photographs))
+            write_formats(Path(place), other.graphs, ["onnx"], other.metadata, inputs)
+            web_models.append(packages.read_model(other.name, other.metadata, Path(place)))
+    note = note_about(chain.from_iterable(checkpoint_groups(config)))
+    return packages.write_web(output / "web", web_models, runtime, note, config.webgpu)
 
 
 if __name__ == "__main__":
