@@ -1,4 +1,4 @@
-"""Garbage collection is paused for a while, and freed memory is used again."""
+"""Garbage collection is paused for a while, and freed memory is used again or returned."""
 
 import ctypes
 import gc
@@ -51,3 +51,34 @@ def test_a_block_of_memory_is_used_again_without_page_faults():
 
     assert faults(keep=True) < 100  # 16,384 pages of 4 kB in each block
     assert faults(keep=False) > 100
+
+
+DECODE = """
+import threading
+from pathlib import Path
+from PIL import Image
+from showattendtell.runtime.memory import return_freed_images
+def resident():
+    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
+def decode():
+    grey = Image.new("F", (4000, 4000))
+    return grey.convert("RGB")
+if {returned}:
+    return_freed_images()
+before = resident()
+for _ in range(4):
+    thread = threading.Thread(target=decode)
+    thread.start()
+    thread.join()
+print((resident() - before) / 1000)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_memory_of_decoded_images_is_returned():
+    def megabytes(returned: bool) -> float:
+        script = DECODE.format(returned=returned)
+        return float(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
+
+    assert megabytes(returned=True) < 32  # an image takes 64 as floats, and as much as RGB
+    assert megabytes(returned=False) > 32

@@ -1,4 +1,4 @@
-"""Garbage collection while many objects are created that stay, and memory of tensors that is used again."""
+"""Garbage collection while many objects are created that stay, and what happens to freed memory."""
 
 import ctypes
 import gc
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 KEPT = 2**30
 """Bytes of freed memory that a process keeps at most, and the largest tensor that is allocated from them."""
+
+LARGE = 2**23
+"""Bytes of a freed block that a server returns to the system. Pillow stores images in blocks of twice that."""
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
@@ -34,6 +37,19 @@ def keep_freed_memory() -> None:
     again, page by page, which takes about a tenth of its time. The peak memory of the process stays nearly the
     same. Other C libraries than glibc are left as they are.
     """
+    _set_malloc(MMAP_THRESHOLD, KEPT)
+    _set_malloc(TRIM_THRESHOLD, KEPT)
+
+
+def return_freed_images() -> None:
+    """Let the C library return the memory of freed images to the system, in a process that decodes them for long.
+
+    By default glibc keeps blocks of up to 32 MB once it has freed one of them. Few of these fit the next image, so a
+    few large photographs make the process twice as large as one of them needs.
+    """
+    _set_malloc(MMAP_THRESHOLD, LARGE)
+
+
+def _set_malloc(parameter: int, value: int) -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(MMAP_THRESHOLD, KEPT)
-        mallopt(TRIM_THRESHOLD, KEPT)
+        mallopt(parameter, value)
