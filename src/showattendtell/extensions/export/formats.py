@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -28,7 +27,7 @@ from showattendtell.runtime.tracing import lacks_onnx, quietly, reason_of, to_on
 
 CARD = "captioner.json"
 
-FormatName = Literal["onnx", "torch", "aoti"]
+FormatName = Literal["onnx", "torch"]
 
 PACKAGES = ("web", "wheel")
 """Formats that contain ONNX graphs."""
@@ -78,33 +77,20 @@ def _write_program(program: ExportedProgram, graph: Graph) -> bytes:
     return content.getvalue()
 
 
-def _write_package(program: ExportedProgram, graph: Graph) -> bytes:
-    content = io.BytesIO()
-    torch._inductor.aoti_compile_and_package(program, package_path=content)
-    return content.getvalue()
+def _read_program(path: Path) -> Run:
+    module = torch.export.load(path).module()
 
-
-def _in_arrays(run: Callable[..., object]) -> Run:
-    def run_arrays(*arrays: ndarray) -> list[ndarray]:
+    def run(*arrays: ndarray) -> list[ndarray]:
         with torch.no_grad():
-            outputs = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+            outputs = module(*map(torch.from_numpy, arrays))
         return [part.numpy() for part in tree_leaves(outputs)]
 
-    return run_arrays
-
-
-def _read_program(path: Path) -> Run:
-    return _in_arrays(torch.export.load(path).module())
-
-
-def _read_package(path: Path) -> Run:
-    return _in_arrays(torch._inductor.aoti_load_package(str(path)))
+    return run
 
 
 FORMATS: Mapping[FormatName, Format] = {
     "onnx": Format("onnx", "onnxruntime", _write_onnx, run_onnx.open_graph),
     "torch": Format("pt2", "torch.export", _write_program, _read_program),
-    "aoti": Format("pt2", "AOTInductor", _write_package, _read_package),
 }
 
 
@@ -117,8 +103,6 @@ def graph_formats(names: Sequence[str]) -> list[FormatName]:
     needing_onnx = [name for name in ("onnx", *PACKAGES) if name in names]
     if needing_onnx and (missing := lacks_onnx()):
         raise UserError(f"formats=[{needing_onnx[0]}] needs {missing}")
-    if "aoti" in names and not shutil.which(os.environ.get("CXX", "g++")):
-        raise UserError("formats=[aoti] needs a C++ compiler; install g++, or name yours in the environment as CXX")
     return [name for name in FORMATS if name in names or (name == "onnx" and needing_onnx)]
 
 

@@ -39,10 +39,9 @@ class ExportConfig:
             on the hub, as owner/name.
         compare: checkpoints that formats=[web] shows side by side with this one.
         names: of the models on that page; by default the ends of their paths.
-        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; aoti,
-            machine code by AOTInductor, which needs a C++ compiler and takes minutes; web, a page that captions
-            photographs in the browser, for any server of static files; and wheel, a package for pip that needs numpy,
-            Pillow and onnxruntime only.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; web, a
+            page that captions photographs in the browser, for any server of static files; and wheel, a package for pip
+            that needs numpy, Pillow and onnxruntime only.
         package: name of that package and of its command.
         precision: type of the weights of ONNX graphs. float16 halves the files. int8 quarters them, and the activations
             of the encoder are quantized in the ranges that they have on photographs: those of images=, or 100 of the
@@ -59,7 +58,7 @@ class ExportConfig:
     checkpoint: Text
     compare: Text | Sequence[Text]
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
-    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti", "web", "wheel"]], Field(min_length=1)]
+    formats: Annotated[Sequence[Literal["onnx", "torch", "web", "wheel"]], Field(min_length=1)]
     package: Text | None
     precision: Precision
     split: Split | None
