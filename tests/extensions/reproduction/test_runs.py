@@ -209,6 +209,7 @@ def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, tmp_pat
     ("settings", "words"),
     [
         (["recipes=[sof]"], "no recipe sof; did you mean 'soft'"),
+        (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
         (["settings=[seed=7]"], r"seed is set by the table; leave it out, and choose seeds by seeds=\[1\]"),
         (["settings=[init_from=a.ckpt]"], "init_from is set by the table; leave it out"),
@@ -260,7 +261,8 @@ def test_what_is_left_is_reported_by_the_runs_epochs_or_by_the_table(made: Any):
             ["a=1", "attention/score=dot", "decoder.dropout_places=[start,hidden]", "cache=~/x y"],
         ),
         ("settings=['a=1','b=2']", ["a=1", "b=2"]),
-        ("settings=[a=1,b={x:1,y:2}]", ["a=1", "b={x:1,y:2}"]),
+        ("settings=[a=1,'b=2']", ["a=1", "b=2"]),
+        ("settings=['a=1',b={x:1,y:2}]", ["a=1", "b={x:1,y:2}"]),
         ('settings=["cache=a,b","c=1"]', ["cache=a,b", "c=1"]),
         ("settings=[]", []),
     ],

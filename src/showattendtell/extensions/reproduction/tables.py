@@ -120,15 +120,15 @@ def as_list(names: str | Sequence[str]) -> list[str]:
 
 
 def quote_settings(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires, unless the
-    user has quoted them."""
+    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
     result = []
     for argument in arguments:
         name, _, value = argument.partition("=")
-        if name == "settings" and "=" in value and not value.startswith(("'", '"', "['", '["')):
-            inner = value[1:-1] if value.startswith("[") else value
-            settings = re.split(r",\s*(?=[+~]*[\w./]+=)", inner)  # not within lists
-            argument = f"settings=[{','.join(map(quoted, settings))}]"
+        if name == "settings" and "=" in argument and value != "null":
+            inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+            settings = re.split(r",\s*(?=[\"']?[+~]*[\w./]+=)", inner) if inner else []  # not within lists
+            quoted_settings = (setting if setting[0] in "\"'" else quoted(setting) for setting in settings)
+            argument = f"settings=[{','.join(quoted_settings)}]"
         result.append(argument)
     return result
 
