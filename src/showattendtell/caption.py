@@ -110,8 +110,6 @@ def _caption_photographs(
     is_single, skipped = len(found.sources) == 1, found.others
     if describe and list(formats) == [XMP]:
         found = found.select(describe.pending(found.sources))
-    suffixes = [suffix for suffix in formats if suffix in PICTURES]
-    names = picture_names(found.names, model_names(config))
     if PAGE in formats:
         warn_of_size(len(found.sources), "formats=[jsonl,csv] writes none")
     captioners = load_captioners(config) if found.sources else []
@@ -126,17 +124,19 @@ def _caption_photographs(
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
         found = found.select({*found.sources} - finished)
     num_written = num_photographs - len(found.sources)
+    names, suffixes = picture_names(found.names, model_names(config)), [name for name in formats if name in PICTURES]
     write_rows = row_writer(folder, formats)
     entries, has_drawn = list[Any](), False
     try:
         for i, outputs in caption_all(captioners, found.sources, errors):
-            source, pictures = found.sources[i], list[Path]()
+            source = found.sources[i]
             if describe:
                 describe(source, outputs[0].best.marked)
             rows = []
             for group, output in zip(groups, outputs, strict=True):
                 rows += [CaptionRow.of(source, caption, " + ".join(group), settings) for caption in output.captions]
             write_rows(rows)
+            pictures = list[Path]()
             for name, output in zip(names[i], outputs, strict=True):
                 for suffix in suffixes:
                     pictures.append(folder / f"{name}.{suffix}")
@@ -156,9 +156,9 @@ def _caption_photographs(
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
-        pictures = [(folder / "*" if len(models) > 1 else folder) / f"*.{suffix}" for suffix in suffixes]
+        patterns = [(folder / "*" if len(models) > 1 else folder) / f"*.{suffix}" for suffix in suffixes]
         tables = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
-        _print_written(tables, folder / INDEX, pictures if has_drawn else [])
+        _print_written(tables, folder / INDEX, patterns if has_drawn else [])
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
     errors += describe.unsupported() if describe else []

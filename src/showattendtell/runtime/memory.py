@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-KEPT = 2**30
+KEPT_BYTES = 2**30
 """Bytes of freed memory that a process keeps at most, and the largest tensor that is allocated from them."""
 
-LARGE = 2**23
+LARGE_BLOCK = 2**23
 """Bytes of a freed block that a server returns to the system. Pillow stores images in blocks of twice that."""
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
@@ -37,8 +37,8 @@ def keep_freed_memory() -> None:
     again, page by page, which takes about a tenth of its time. The peak memory of the process stays nearly the
     same. Other C libraries than glibc are left as they are.
     """
-    _set_malloc(MMAP_THRESHOLD, KEPT)
-    _set_malloc(TRIM_THRESHOLD, KEPT)
+    _set_malloc(MMAP_THRESHOLD, KEPT_BYTES)
+    _set_malloc(TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def return_freed_images() -> None:
@@ -47,7 +47,7 @@ def return_freed_images() -> None:
     By default glibc keeps blocks of up to 32 MB once it has freed one of them. Few of these fit the next image, so a
     few large photographs make the process twice as large as one of them needs.
     """
-    _set_malloc(MMAP_THRESHOLD, LARGE)
+    _set_malloc(MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _set_malloc(parameter: int, value: int) -> None:

@@ -21,8 +21,8 @@ from showattendtell.settings import PositiveInt, Text
 Part = Literal["images", "captions", "splits"]
 Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")]
 
-# zipfile raises RuntimeError for encryption, and NotImplementedError for unknown compression
-DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError)
+# zipfile raises RuntimeError for encryption and for unknown compression
+DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError)
 
 
 TIMEOUT = 60.0
