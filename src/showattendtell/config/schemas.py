@@ -91,12 +91,12 @@ class InferenceAttentionConfig:
     Attributes:
         inference_mode: hard attention uses a sample, the most probable region, or the expectation; by default as in
             training.
-        map: the attention map of decoder=transformer: of the last layer, of the layer of this number, or rollout; by
-            default as in training.
+        map: the attention map of decoder=transformer: of the last layer, or of the layer of this number; by default as
+            in training.
     """
 
     inference_mode: Literal["sample", "argmax", "expectation"] | None
-    map: Literal["last", "rollout"] | PositiveInt | None
+    map: Literal["last"] | PositiveInt | None
 
 
 @dataclass

@@ -13,18 +13,17 @@ SMALL_PAIRS = {("cross", "transformer"): None, ("cross, layer 1", "transformer, 
 GENERATED_ATTENTIONS = {
     "cross": lambda: CrossAttention(5, 4),
     "cross, layer 1": lambda: CrossAttention(5, 4, map=1),
-    "cross, rollout": lambda: CrossAttention(5, 4, map="rollout"),
 }
 GENERATED_DECODERS = {
     "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
     "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, num_layers=2, num_heads=2, positions="rotary"),
 }
 GENERATED_PAIRS = {(name, "transformer"): None for name in GENERATED_ATTENTIONS}
-GENERATED_PAIRS |= {("cross, rollout", "transformer, rotary"): None}
+GENERATED_PAIRS |= {("cross", "transformer, rotary"): None}
 
 UNROLLED = {"transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss)}
 
-TRAININGS = {"rollout": ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.num_samples=2"]}
+TRAININGS = {"transformer": ["decoder=transformer", "attention.map=1", "reward=cider", "reward.num_samples=2"]}
 CAPTURED = {"transformer": {"decoder": "transformer"}}
 TINY = ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"]
 RESUMED = {"transformer": TINY}

@@ -7,7 +7,6 @@ import pytest
 import torch
 from random_models import CAT, DOG, VOCABULARY, best, ended_captions, probabilities, random_captioner, random_regions
 from random_models import ranked as by_merit
-from slow_cases import slow_after
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD, START
@@ -16,8 +15,7 @@ from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
-from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder
-from showattendtell.extensions.transformer.layers import attend, rotate
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend, rotate
 from showattendtell.losses.caption import SoftLoss, mix_words, total
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention
@@ -121,40 +119,10 @@ def test_its_map_is_the_mean_over_the_heads_of_the_layer(map: Any, layer: int):
     assert trace.gates[there].eq(1).all()
 
 
-@torch.no_grad()
-def test_rollout_is_the_product_of_the_layers_over_words_and_regions():
-    """Each attention is a matrix over L regions and T words, of which a residual connection keeps half: regions stay
-    what they are, and the map is where the words' vectors come from."""
-    regions, num_words, num_regions = make_regions(), TOKENS.shape[1], 6
-    captioner = make_captioner("rollout")
-    seen: list[tuple[Tensor, Tensor]] = []
-    for layer in captioner.decoder.layers:  # type: ignore[union-attr]
-
-        def look(module: Any, given: Any, output: Any) -> None:
-            x, extend, mask, *rest = given
-            _, _, self_weights, cross_weights = type(module).forward(module, x, extend, mask, *rest[:-1], (True, True))
-            seen.append((self_weights, cross_weights))
-
-        layer.register_forward_hook(look)
-    trace = captioner(regions, OWNERS, TOKENS)
-    together = torch.eye(num_regions + num_words).double().expand(len(TOKENS), -1, -1)
-    for self_weights, cross_weights in seen:
-        for part, columns in ((self_weights, slice(num_regions, None)), (cross_weights, slice(None, num_regions))):
-            attention = torch.eye(num_regions + num_words).double().repeat(len(TOKENS), 1, 1)
-            attention[:, num_regions:] /= 2
-            attention[:, num_regions:, columns] += part / 2
-            together = attention @ together
-    expected = together[:, num_regions:, :num_regions]
-    expected = expected / expected.sum(dim=2, keepdim=True)
-    there = TOKENS != PAD
-    torch.testing.assert_close(trace.weights[there], expected[there])
-    assert not torch.allclose(trace.weights, make_captioner("last")(regions, OWNERS, TOKENS).weights)
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
 def test_later_words_and_padding_change_nothing_before_them(positions: str):
-    captioner, regions = make_captioner("rollout", positions=positions), make_regions()
+    captioner, regions = make_captioner(positions=positions), make_regions()
     full = captioner(regions, OWNERS[:1], TOKENS[:1])
     for length in range(1, 4):
         changed = torch.cat([TOKENS[:1, :length], TOKENS[3:, length:]], dim=1)
@@ -201,9 +169,8 @@ def test_weights_do_not_change_what_attention_gives():
         torch.testing.assert_close(weights.sum(dim=2), torch.ones(2, 5).double())  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("map", slow_after(1, ["last", "rollout"]))
-def test_gradients_of_the_loss_are_those_of_differences(map: Any):
-    captioner = make_captioner(map, num_layers=2, embedding_dim=3, tie_embeddings=True)
+def test_gradients_of_the_loss_are_those_of_differences():
+    captioner = make_captioner(num_layers=2, embedding_dim=3, tie_embeddings=True)
     names = ["decoder.layers.0.self_inputs.weight", "decoder.layers.1.cross_inputs.weight", "decoder.embedding.weight"]
     loss = SoftLoss(doubly_stochastic_weight=0.5, label_smoothing=0.1)
 
@@ -236,7 +203,7 @@ def test_dropout_is_where_it_was_asked_for():
 
 @torch.no_grad()
 def test_in_half_the_precision_it_gives_nearly_the_same():
-    captioner, regions = make_captioner("rollout", positions="rotary").float(), make_regions().float()
+    captioner, regions = make_captioner(positions="rotary").float(), make_regions().float()
     exact = captioner(regions, OWNERS, TOKENS)
     with torch.autocast("cpu", torch.bfloat16):
         rough = captioner(regions, OWNERS, TOKENS)

@@ -218,7 +218,7 @@ def graphs_of(
     A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
 
     Raises:
-        UserError: the attention samples, its keys are not tensors, or its map is a rollout.
+        UserError: the attention samples, or its keys are not tensors.
     """
     attention = model.captioner.attention
     attention.check_export()

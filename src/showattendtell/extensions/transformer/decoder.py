@@ -8,13 +8,13 @@ number of words that were read before.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.transformer.layers import TransformerLayer
 from showattendtell.models.captioner import Captioner, IncrementalDecoder, StepOutput, transposed
 from showattendtell.models.interfaces import (
     Attention,
@@ -29,7 +29,7 @@ from showattendtell.models.interfaces import (
 from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
-Map = Literal["last", "rollout"] | PositiveInt
+Map = Literal["last"] | PositiveInt
 DropoutPlace = Literal["regions", "words", "layers", "output"]
 
 
@@ -40,10 +40,8 @@ class CrossAttention(Attention):
         region_dim: D.
         hidden_dim: n.
         map: the attention map alpha: the mean over heads in the last layer (last) or in the layer of this number, from
-            1; rollout follows the words through all layers (Abnar and Zuidema 2020). It can be changed after training.
+            1. It can be changed after training.
     """
-
-    selective = True
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, map: Map = "last"):
         super().__init__()
@@ -56,26 +54,124 @@ class CrossAttention(Attention):
                 f"{type(self).__name__} is part of the transformer decoder, and {type(decoder).__name__} is another "
                 "one; use decoder=transformer"
             )
-        if not isinstance(self.map, str) and self.map > len(decoder.layers):
+        if self.map != "last" and self.map > len(decoder.layers):
             raise ValueError(
                 f"attention.map={self.map} is not a layer of the decoder, which has {len(decoder.layers)}; choose "
-                "one of them, last or rollout"
-            )
-
-    def check_export(self) -> None:
-        if self.map == "rollout":
-            raise UserError(
-                "attention.map=rollout needs the maps of all words before, which a graph does not keep; set "
-                "attention.map=last or the number of a layer"
+                "one of them, or last"
             )
 
 
-class TransformerOutput(NamedTuple):
-    """Output for T words of each caption: the vectors (B, T, n), alpha (B, T, L), and the state after these words."""
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, with_weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return softmax(q k^T / sqrt(d)) v for queries (R, H, Q, d), keys and values (R, H, K, d), and its weights.
 
-    hidden: Tensor
-    weights: Tensor
-    state: DecoderState
+    Args:
+        mask: true for the keys that a query may read; broadcast to (R, H, Q, K).
+        with_weights: also return the mean of the weights over heads, (R, Q, K); torch's fast attention has none.
+    """
+    if not with_weights:
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask), None
+    scores = queries @ keys.mT * queries.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return weights.to(values.dtype) @ values, weights.mean(dim=1)
+
+
+def rotate(vectors: Tensor, angles: Tensor) -> Tensor:
+    """Rotate each pair of channels j and j + d / 2 of the vectors (..., d) by the angles (..., d / 2) (Su et al. 2021).
+
+    The product of a query and a key that are rotated by their positions depends on the distance of the positions only.
+    """
+    first, second = vectors.chunk(2, dim=-1)
+    cos, sin = angles.cos().to(vectors), angles.sin().to(vectors)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class TransformerLayer(nn.Module):
+    """x + self-attention, then x + cross-attention, then x + feed-forward network, each of the normalized x (pre-norm).
+
+    Args:
+        width: n.
+    """
+
+    def __init__(self, width: int, num_heads: int, feedforward_dim: int, dropout: float):
+        super().__init__()
+        self.num_heads = num_heads
+        self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
+        # Without biases: those of keys change no weight, and the normalized inputs have one that does the rest.
+        self.self_inputs = Linear(width, 3 * width, bias=False)  # queries, keys and values
+        self.self_output = Linear(width, width)
+        self.cross_query = Linear(width, width, bias=False)
+        self.cross_inputs = Linear(width, 2 * width, bias=False)  # keys and values
+        self.cross_output = Linear(width, width)
+        self.feedforward = nn.Sequential(
+            Linear(width, feedforward_dim), nn.GELU(), nn.Dropout(dropout), Linear(feedforward_dim, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def split(self, vectors: Tensor) -> Tensor:
+        """Return vectors (R, Q, c * n) by kind and head: (R, c, H, Q, d)."""
+        width = self.self_output.in_features
+        return vectors.unflatten(2, (-1, self.num_heads, width // self.num_heads)).movedim(1, 3)
+
+    def precompute(self, regions: Tensor) -> Tensor:
+        """Return the keys and values (R, 2, H, L, d) of the projected regions (R, L, n)."""
+        return self.split(self.cross_inputs(regions))
+
+    def forward(
+        self,
+        x: Tensor,
+        extend: Callable[[Tensor], Tensor],
+        mask: Tensor | None,
+        angles: Tensor | None,
+        regions: Tensor,
+        grid: CaptionGrid | None,
+        present: Tensor | None,
+        with_weights: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Compute the layer for T words of each caption.
+
+        Args:
+            x: (B, T, n).
+            extend: from the words' keys and values (B, 2, H, T, d) to those of all words so far.
+            mask: of self-attention, see `attend`.
+            angles: of the words' rotary positions, (B or 1, 1, T, d / 2); None without.
+            regions: from `precompute`, with a row per caption; with `grid`, per image.
+            grid: the captions of each image; needs T = 1.
+            present: false for padding among the regions, (R, L); None without.
+
+        Returns:
+            x after the layer, the keys and values of all words so far (B, 2, H, t + T, d), and with `with_weights` the
+            mean over heads of the weights of the regions (B, T, L).
+        """
+        queries, keys, values = self.split(self.self_inputs(self.self_norm(x))).unbind(dim=1)
+        if angles is not None:
+            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        past = extend(torch.stack([keys, values], dim=1))
+        attended, _ = attend(queries, past[:, 0], past[:, 1], mask)
+        x = x + self.dropout(self.self_output(_merge(attended)))
+
+        queries = self.cross_query(self.cross_norm(x))
+        if grid is not None:  # (B, 1, n) to (R, K, n)
+            queries = queries[grid.rows].view(len(regions), -1, queries.shape[2])
+        region_mask = None if present is None else present[:, None, None]
+        attended, weights = attend(
+            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], region_mask, with_weights
+        )
+        attended = _merge(attended)
+        if grid is not None:
+            attended = attended.flatten(0, 1)[grid.positions].unsqueeze(1)
+            weights = None if weights is None else weights.flatten(0, 1)[grid.positions].unsqueeze(1)
+        x = x + self.dropout(self.cross_output(attended))
+        x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+        return x, past, weights
+
+
+def _merge(heads: Tensor) -> Tensor:
+    """Return heads (R, H, Q, d) side by side: (R, Q, n)."""
+    return heads.transpose(1, 2).flatten(2)
 
 
 class TransformerDecoder(Decoder):
@@ -137,7 +233,7 @@ class TransformerDecoder(Decoder):
         same = embedding_dim == hidden_dim
         self.read_word = nn.Identity() if same else Linear(embedding_dim, hidden_dim)
         self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             TransformerLayer(hidden_dim, num_heads, feedforward_dim or 4 * hidden_dim, layer_dropout.p)
             for _ in range(num_layers)
         )
@@ -159,26 +255,30 @@ class TransformerDecoder(Decoder):
         return self
 
     def init_state(self, regions: Tensor) -> DecoderState:
-        """Return the state before the first word: keys and values (I, N, 2, H, 0, d) and the rollout maps
-        (I, N - 1, 0, L) of no words."""
-        images, num_regions = regions.shape[:2]
-        layers, head_dim = len(self.layers), self.hidden_dim // self.num_heads
-        return DecoderState(
-            regions.new_empty(images, layers, 2, self.num_heads, 0, head_dim),
-            regions.new_empty(images, layers - 1, 0, num_regions),
-        )
+        """Return the state before the first word: the keys and values (I, N, 2, H, 0, d) of no words."""
+        shape = (len(regions), len(self.layers), 2, self.num_heads, 0, self.hidden_dim // self.num_heads)
+        return DecoderState(regions.new_empty(shape), regions.new_empty(len(regions), 0))
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Return the attention cache of the images, with the layers' keys and values (I, N, 2, H, L, d)."""
         projected = self.read_regions(regions)
-        return AttentionCache(regions, torch.stack([layer.precompute(projected) for layer in self._layers()], dim=1))
+        return AttentionCache(regions, torch.stack([layer.precompute(projected) for layer in self.layers], dim=1))
 
     def unroll(self, attention: CrossAttention, captions: GivenCaptions) -> Steps:
         image_index, packing, present = captions.image_index, captions.packing, captions.cache.present
-        present = None if present is None else present[image_index]
-        state, regions = captions.state.select(image_index), captions.cache.keys[image_index]
-        output = self(captions.inputs, regions, state, attention.map, present=present)
-        hidden, weights = packing.pack(output.hidden), packing.pack(output.weights)
+        num_words = captions.inputs.shape[1]
+        self.check_length(num_words)
+        positions = torch.arange(num_words, device=image_index.device)
+        hidden, weights, _ = self(
+            captions.inputs,
+            positions.unsqueeze(0),
+            captions.cache.keys[image_index],
+            attention.map,
+            extend=lambda _, new: new,
+            mask=positions <= positions.unsqueeze(1),  # word i reads the words up to itself
+            present=None if present is None else present[image_index],
+        )
+        hidden, weights = packing.pack(hidden), packing.pack(weights)
         return Steps(hidden, weights, weights.new_ones(len(weights)))
 
     @torch.no_grad()
@@ -188,33 +288,44 @@ class TransformerDecoder(Decoder):
     def forward(
         self,
         tokens: Tensor,
+        positions: Tensor,
         regions: Tensor,
-        state: DecoderState,
         map: Map,
+        extend: Callable[[int, Tensor], Tensor],
+        mask: Tensor | None = None,
         grid: CaptionGrid | None = None,
         present: Tensor | None = None,
-    ) -> TransformerOutput:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Read T more words of each caption.
 
         Args:
             tokens: (B, T).
+            positions: of the words in their captions, (B or 1, T).
             regions: `keys` of the attention cache, with a row per caption; with `grid`, per image.
-            state: after the t words before.
             map: see `CrossAttention`.
+            extend: from a layer's number and the keys and values of these words to those of all words so far.
+            mask: of self-attention, see `attend`.
             grid: the captions of each image; needs T = 1.
             present: false for padding among the regions, (R, L) with the rows of `regions`; None without.
+
+        Returns:
+            The vectors (B, T, n), alpha (B, T, L), and the keys and values of all words so far.
         """
-        num_past, num_words = state.hidden.shape[-2], tokens.shape[1]
-        positions = torch.arange(num_past, num_past + num_words, device=tokens.device)
-        self._check_length(num_past + num_words)
-        mask = None
-        if num_words > 1:  # word i reads the words up to itself
-            mask = torch.arange(num_past + num_words, device=tokens.device) <= positions.unsqueeze(1)
-
-        def extend(number: int, new: Tensor) -> Tensor:
-            return torch.cat([state.hidden[:, number], new], dim=-2)
-
-        return self._run(tokens, positions.unsqueeze(0), mask, extend, regions, state.cell, map, grid, present)
+        x, angles = self.embed(tokens), None
+        if self.positions is None:
+            half = self.hidden_dim // self.num_heads // 2
+            frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+            angles = (positions.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
+        else:
+            x = x + self.positions(positions)
+        x = self.word_dropout(x)
+        shown = len(self.layers) - 1 if map == "last" else map - 1
+        pasts, maps = [], []
+        for i, layer in enumerate(self.layers):
+            x, past, weights = layer(x, partial(extend, i), mask, angles, regions[:, i], grid, present, i == shown)
+            pasts.append(past)
+            maps.append(weights)
+        return self.norm(x), maps[shown], torch.stack(pasts, dim=1)
 
     def export_step(
         self,
@@ -231,83 +342,27 @@ class TransformerDecoder(Decoder):
         def extend(layer: int, new: Tensor) -> Tensor:
             return torch.where(is_current, new, state.hidden[:, layer])
 
-        no_rollout = state.hidden.new_empty(len(words), 0, 0, 0)
-        positions = length.unsqueeze(1)
-        output = self._run(words.unsqueeze(1), positions, mask, extend, cache.keys, no_rollout, attention.map, None)
-        weights = output.weights.squeeze(1)
-        log_probs = self.score_words(None, output.hidden.squeeze(1), None).log_softmax(dim=1)
-        return ExportedStep(log_probs, weights, weights.new_ones(len(weights)), output.state.hidden, length + 1)
+        inputs = (words.unsqueeze(1), length.unsqueeze(1), cache.keys, attention.map)
+        hidden, weights, past = self(*inputs, extend, mask)
+        weights = weights.squeeze(1)
+        log_probs = self.score_words(None, hidden.squeeze(1), None).log_softmax(dim=1)
+        return ExportedStep(log_probs, weights, weights.new_ones(len(weights)), past, length + 1)
 
     def export_state(self, state: DecoderState, max_length: int) -> DecoderState:
         """Return the state before the first word for `export_step`: keys and values (I, N, 2, H, max_length, d), and
         the number of words so far (I,)."""
-        self._check_length(max_length)
+        self.check_length(max_length)
         hidden = state.hidden
         buffer = hidden.new_zeros(*hidden.shape[:4], max_length, hidden.shape[5])
         return DecoderState(buffer, torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
 
-    def _check_length(self, num_words: int) -> None:
+    def check_length(self, num_words: int) -> None:
+        """Raise `UserError` if captions of so many words are longer than the learned positions."""
         if self.positions is not None and num_words > self.max_length:
             raise UserError(
                 f"decoder.max_length={self.max_length} is too short for captions of {num_words} words; train with a "
                 "larger one, or with decoder.positions=rotary"
             )
-
-    def _layers(self) -> list[TransformerLayer]:
-        return list(self.layers)  # type: ignore[arg-type]  # nn.ModuleList has no element type
-
-    def _run(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        extend: Callable[[int, Tensor], Tensor],
-        regions: Tensor,
-        past_rollout: Tensor,
-        map: Map,
-        grid: CaptionGrid | None,
-        present: Tensor | None = None,
-    ) -> TransformerOutput:
-        """Compute the layers for tokens (B, T) at `positions` (B or 1, T) of their captions.
-
-        With rollout, R_l (t, L) is the share of each region in each word's vector after layer l, if a residual
-        connection keeps half of a vector (Abnar and Zuidema 2020); a caption starts with R_0 = 0:
-
-            R_l = ((R_{l-1} + A_self R_{l-1}) / 2 + A_cross) / 2     alpha = R_N / (1 - 2^-N)
-        """
-        x = self.embed(tokens)
-        angles = None
-        if self.positions is None:
-            half = self.hidden_dim // self.num_heads // 2
-            frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-            angles = (positions.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
-        else:
-            x = x + self.positions(positions)
-        x = self.word_dropout(x)
-        is_rollout, map_layer = map == "rollout", len(self.layers) if isinstance(map, str) else map
-        pasts: list[Tensor] = []
-        rollout: list[Tensor] = []
-        alpha = x.new_empty(0)
-        for i, layer in enumerate(self._layers()):
-            with_weights = (is_rollout and i > 0, is_rollout or i + 1 == map_layer)
-            past_of_layer = partial(extend, i)
-            x, past, self_weights, cross_weights = layer(
-                x, past_of_layer, mask, angles, regions[:, i], grid, present, with_weights
-            )
-            pasts.append(past)
-            if is_rollout:
-                assert cross_weights is not None
-                alpha = cross_weights / 2
-                if self_weights is not None:
-                    self_rollout = torch.cat([past_rollout[:, i - 1], rollout[-1]], dim=1)  # (B, t + T, L)
-                    alpha = alpha + (rollout[-1] + self_weights @ self_rollout) / 4
-                rollout.append(alpha)
-            elif cross_weights is not None:
-                alpha = cross_weights
-        if is_rollout:
-            alpha = alpha / (1 - 2 ** -len(self.layers))
-            past_rollout = torch.cat([past_rollout, torch.stack(rollout, dim=1)[:, :-1]], dim=2)
-        return TransformerOutput(self.norm(x), alpha, DecoderState(torch.stack(pasts, dim=1), past_rollout))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the embeddings of tokens (...) as vectors of the layers (..., n), without positions.
@@ -326,10 +381,18 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         # its attention reads the last word, so that captions of one prefix share nothing
-        images = images[prefix_index]
-        grid = self.grid(images)
-        inputs = (tokens.unsqueeze(1), self.cache.keys, state.select(prefix_index))
-        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.cache.present)
+        images, state = images[prefix_index], state.select(prefix_index)
+        position, grid = state.hidden.shape[-2], self.grid(images)
+        self.decoder.check_length(position + 1)
+        hidden, weights, past = self.decoder(
+            tokens.unsqueeze(1),
+            torch.full((1, 1), position, device=tokens.device),
+            self.cache.keys,
+            self.attention.map,
+            extend=lambda layer, new: torch.cat([state.hidden[:, layer], new], dim=-2),
+            grid=grid,
+            present=self.cache.present,
+        )
         hidden, weights = hidden.squeeze(1), weights.squeeze(1)
         steps = Steps(hidden, weights, weights.new_ones(len(weights)))
-        return StepOutput(*self.scorer(steps, images), state, weights, steps.gates)
+        return StepOutput(*self.scorer(steps, images), state._replace(hidden=past), weights, steps.gates)
