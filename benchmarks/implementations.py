@@ -1,8 +1,7 @@
 """Implementations of a training step of the same model: the textbook's and those of the package."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
 from pydoc import locate
@@ -28,7 +27,7 @@ CLIP, LEARNING_RATE = 5.0, 4e-4
 Peaks = dict[tuple[str, Workload], float]
 """Peak memory of a step in MB, by implementation and workload."""
 
-TEXTBOOK, OURS, NOT_COMPILED, BF16 = "textbook", "ours", "ours, not compiled", "ours, bf16"
+TEXTBOOK, OURS, BF16 = "textbook", "ours", "ours, bf16"
 
 
 def package_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
@@ -57,17 +56,6 @@ def torch_products() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def without_compiler() -> Iterator[None]:
-    """Turn off the package's compiled loops."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("showattendtell.models.")]
-    with ExitStack() as patches:
-        for module in modules:
-            if hasattr(module, "compilable"):
-                patches.enter_context(patch.object(module, "compilable", lambda *tensors: False))
-        yield
-
-
 class Implementation(NamedTuple):
     """A training step: the loss of (model, *batch) and the optimizer. All of it runs in `context`."""
 
@@ -80,7 +68,6 @@ class Implementation(NamedTuple):
 IMPLEMENTATIONS = {
     TEXTBOOK: Implementation(textbook_loss, textbook_optimizer, torch_products),
     OURS: Implementation(package_loss, package_optimizer),
-    NOT_COMPILED: Implementation(package_loss, package_optimizer, without_compiler),
     BF16: Implementation(bf16_loss, package_optimizer, dtype=torch.bfloat16),
 }
 

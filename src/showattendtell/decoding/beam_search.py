@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble
-from showattendtell.models.kernels.cross_entropy import top_words
 from showattendtell.settings import Count, NonNegativeFloat, PositiveFloat
 from showattendtell.types import CaptionOutput
 
@@ -111,19 +110,18 @@ def best_candidates(
             place(last_words),
         )
 
-    if not constraints.required:
-        likeliest = top_words(rank_scores, min(k, rank_scores.shape[1]))
-        return extend(likeliest, rank_scores.gather(1, likeliest)).best(k)
-    # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
-    required = torch.tensor(constraints.required, device=rank_scores.device)
-    missing, required_scores = constraints.missing(words.tokens), rank_scores[:, required]  # (b, C)
-    moving = extend(required.expand_as(missing), required_scores.masked_fill(~missing, -torch.inf))
-    moving = Candidates(*(part.roll(1, dims=1) for part in moving))  # bank c - 1 to bank c
-    moving.rank_scores[:, 0] = -torch.inf  # nothing moves to bank 0
-    rank_scores = rank_scores.index_copy(1, required, required_scores.masked_fill(missing, -torch.inf))
-    likeliest = top_words(rank_scores, min(k, rank_scores.shape[1]))
-    staying = extend(likeliest, rank_scores.gather(1, likeliest))
-    return join(torch.cat, [staying, moving], dim=-1).best(k)
+    moving = []
+    if constraints.required:
+        # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
+        required = torch.tensor(constraints.required, device=rank_scores.device)
+        missing, required_scores = constraints.missing(words.tokens), rank_scores[:, required]  # (b, C)
+        moved = extend(required.expand_as(missing), required_scores.masked_fill(~missing, -torch.inf))
+        moved = Candidates(*(part.roll(1, dims=1) for part in moved))  # bank c - 1 to bank c
+        moved.rank_scores[:, 0] = -torch.inf  # nothing moves to bank 0
+        moving.append(moved)
+        rank_scores = rank_scores.index_copy(1, required, required_scores.masked_fill(missing, -torch.inf))
+    ranks, likeliest = rank_scores.topk(min(k, rank_scores.shape[1]))
+    return join(torch.cat, [extend(likeliest, ranks), *moving], dim=-1).best(k)
 
 
 class SearchStep(NamedTuple):

@@ -223,19 +223,18 @@ class CacheRows:
         Returns:
             The grid, and the rows that the cache has to keep, None for all.
         """
-        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
-        unique_images, counts = images.unique_consecutive(return_counts=True)
-        kept_rows = None
+        unique_images, kept_rows = images.unique_consecutive(), None
         # copying the cache pays off once half of its images are finished
         if 2 * len(unique_images) <= len(self._images):
             kept_rows = torch.searchsorted(self._images, unique_images)
             self._images = unique_images
-        cache_rows = torch.searchsorted(self._images, unique_images)
-        columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
-        rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
-        rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
-        column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept_rows
+        #     images 0 0 0 2 of three  ->  owners 0 0 0 2,  counts 3 0 1,  starts 0 3 3
+        owners, last = torch.searchsorted(self._images, images), len(images) - 1
+        counts = owners.bincount(minlength=len(self._images))
+        starts, columns = counts.cumsum(0) - counts, torch.arange(int(counts.max()), device=images.device)
+        rows = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
+        positions = owners * len(columns) + torch.arange(len(images), device=images.device) - starts[owners]
+        return CaptionGrid(rows.clamp(0, last).flatten(), positions), kept_rows
 
 
 class SoftIncrementalDecoder(IncrementalDecoder):

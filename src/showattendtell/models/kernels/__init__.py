@@ -3,7 +3,7 @@
     recurrence     `unroll_fused`, the fast version of `RecurrentDecoder.unroll`, the plain loop over the steps
     gpu_*          the same with Triton's kernels
     attention      additive scores and weighted sums of regions
-    cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
+    cross_entropy  cross-entropy and log-sum-exp of the words' scores
     products       float32 matrix products by MKL or oneDNN
     parallel       the compiled loops over images, and threads
 

@@ -99,14 +99,12 @@ class RegionPairs:
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
         decays = self._decays(queries)
-        scores = queries.new_empty(len(queries), self.keys.values.shape[1])
         if decays is not None:
+            scores = queries.new_empty(len(queries), self.keys.values.shape[1])
             run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
         self._used_torch = True
-        for images, rows in self.groups.pieces(len(queries)):
-            scores[rows] = 2 * self._sigmoids(images, queries[rows]) @ self.weights
-        return scores
+        return 2 * self._sigmoids(queries) @ self.weights
 
     def scores_backward(self, queries: Tensor, gradient: Tensor, grad_keys: Tensor, grad_weights: Tensor) -> Tensor:
         """Return dq (b, A) from de (b, L). Add dp to `grad_keys` (I, L, A) and du to `grad_weights` (I, A), which is
@@ -116,22 +114,17 @@ class RegionPairs:
 
             du = 2 s de     dp = dq = 4 u s (1 - s) de
         """
-        grad_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
+            grad_queries = queries.new_zeros(queries.shape)
             inputs, outputs = (*decays, self.weights, gradient.contiguous()), (grad_keys, grad_queries, grad_weights)
             run_threaded(parallel.score_backward, *self.groups.layout(len(queries)), *inputs, *outputs)
             return grad_queries
-        for images, rows in self.groups.pieces(len(queries)):
-            s, grad_scores = self._sigmoids(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
-            grad_weights[0] += 2 * (grad_scores.flatten() @ s.flatten(0, 1))
-            slope = torch.addcmul(s, s, s, value=-1).mul_(grad_scores.unsqueeze(2))  # (s - s^2) de
-            grad_queries[rows] = 4 * self.weights * slope.sum(dim=1)
-            if isinstance(images, slice):  # the captions of one image
-                grad_keys[images] += 4 * self.weights * slope.sum(dim=0)
-            else:
-                grad_keys.index_add_(0, images, 4 * self.weights * slope)
-        return grad_queries
+        s = self._sigmoids(queries)  # (b, L, A)
+        grad_weights[0] += 2 * (gradient.flatten() @ s.flatten(0, 1))
+        slope = torch.addcmul(s, s, s, value=-1).mul_(gradient.unsqueeze(2)).mul_(4 * self.weights)  # 4 u (s - s^2) de
+        grad_keys.index_add_(0, self.groups.image_index[: len(queries)], slope)
+        return slope.sum(dim=1)
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return e^-2p and e^-2q; None if the compiled loops cannot be used."""
@@ -144,9 +137,9 @@ class RegionPairs:
             return None
         return self.keys.decays, decay(queries)
 
-    def _sigmoids(self, images: slice | Tensor, queries: Tensor) -> Tensor:
-        """Return s = sigmoid(2 p + 2 q), (k, L, A)."""
-        return (self._doubled_keys[images] + 2 * queries.unsqueeze(1)).sigmoid_()
+    def _sigmoids(self, queries: Tensor) -> Tensor:
+        """Return s = sigmoid(2 p + 2 q), (b, L, A)."""
+        return (self._doubled_keys[self.groups.image_index[: len(queries)]] + 2 * queries.unsqueeze(1)).sigmoid_()
 
     @cached_property
     def _doubled_keys(self) -> Tensor:
@@ -184,27 +177,18 @@ class AdditiveScores(torch.autograd.Function):
 
 def weighted_sum(groups: CaptionGroups, regions: Tensor, maps: Tensor) -> Tensor:
     """Return z = sum_i m_i a_i, (b, D), of the maps m (b, L) of the first b captions and the regions (I, L, D)."""
-    regions, contexts = regions.contiguous(), maps.new_zeros(len(maps), regions.shape[2])
-    if compilable(regions):
-        run_threaded(parallel.weighted_sum, *groups.layout(len(maps)), regions, maps.contiguous(), contexts)
-        return contexts
-    for images, rows in groups.pieces(len(maps)):
-        contexts[rows] = _by_image(maps[rows], regions[images])
+    if not compilable(regions):
+        return (maps.unsqueeze(1) @ regions[groups.image_index[: len(maps)]]).squeeze(1)
+    contexts = maps.new_zeros(len(maps), regions.shape[2])
+    run_threaded(parallel.weighted_sum, *groups.layout(len(maps)), regions.contiguous(), maps.contiguous(), contexts)
     return contexts
 
 
 def weighted_sum_backward(groups: CaptionGroups, regions: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient of the maps, dm_i = a_i . dz, (b, L), from dz (b, D)."""
-    regions, grad_maps = regions.contiguous(), gradient.new_empty(len(gradient), regions.shape[1])
-    if compilable(regions):
-        layout = groups.layout(len(gradient))
-        run_threaded(parallel.weighted_sum_backward, *layout, regions, gradient.contiguous(), grad_maps)
-        return grad_maps
-    for images, rows in groups.pieces(len(gradient)):
-        grad_maps[rows] = _by_image(gradient[rows], regions[images].mT)
+    if not compilable(regions):
+        return (regions[groups.image_index[: len(gradient)]] @ gradient.unsqueeze(2)).squeeze(2)
+    grad_maps = gradient.new_empty(len(gradient), regions.shape[1])
+    layout = groups.layout(len(gradient))
+    run_threaded(parallel.weighted_sum_backward, *layout, regions.contiguous(), gradient.contiguous(), grad_maps)
     return grad_maps
-
-
-def _by_image(rows: Tensor, matrices: Tensor) -> Tensor:
-    """Return x M of every row x (k, p), with one matrix M (1, p, q) for all rows or one per row (k, p, q)."""
-    return rows @ matrices[0] if len(matrices) == 1 else (rows.unsqueeze(1) @ matrices).squeeze(1)

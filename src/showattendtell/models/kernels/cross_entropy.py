@@ -1,4 +1,4 @@
-"""Operations on the scores s (logits) of all words: cross-entropy, log-sum-exp and top-k.
+"""Operations on the scores s (logits) of all words: cross-entropy and log-sum-exp.
 
 The cross-entropy of the word w is -log p(w) = log Z - s_w with the normalizer log Z = log sum_v e^s_v. No exponential
 overflows, because the largest score m is subtracted first: log Z = m + log sum_v e^(s_v - m).
@@ -74,30 +74,6 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
             tail = ((((E[0] * r + E[1]) * r + E[2]) * r + E[3]) * r + E[4]) * r + HALF
             total += (tail * r * r + r + ONE) * np.int32(np.int32(n + BIAS) * ULPS).view(np.float32)
         sums[row] = maximum + np.log(total)
-
-
-def top_words(scores: Tensor, k: int) -> Tensor:
-    """Return the words with the k largest scores (B, V), best first, (B, k)."""
-    if not compilable(scores):
-        return scores.topk(k, dim=-1).indices
-    words = torch.empty(len(scores), k, dtype=torch.long)
-    run_threaded(top_words_loop, len(scores), scores.contiguous(), words)
-    return words
-
-
-def top_words_loop(first, last, scores, words):  # type: ignore[no-untyped-def]
-    """Write the k best words (B, k), best first, by insertion. After the first words few are better than the worst."""
-    k = words.shape[1]
-    best = np.empty(k, np.float32)
-    for row in range(first, last):
-        for word in range(scores.shape[1]):
-            score = scores[row, word]
-            if word < k or score > best[k - 1]:
-                position = min(word, k - 1)
-                while position > 0 and score > best[position - 1]:
-                    best[position], words[row, position] = best[position - 1], words[row, position - 1]
-                    position -= 1
-                best[position], words[row, position] = score, word
 
 
 CHUNK_SCORES = {"cpu": 2**21, "cuda": 2**27}

@@ -138,24 +138,8 @@ class CaptionGroups:
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
         """Return `starts` (I + 1,) and `members` (B,): image i has the captions members[starts[i] : starts[i + 1]]."""
-        starts = torch.cat(
-            [self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._num_images).cumsum(0)]
-        )
-        return starts, self.image_index.argsort(stable=True)
-
-    def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
-        """Yield images and the matching rows of the first `count` captions, for the plain torch implementation.
-
-        On the CPU: one image with its captions, which share it in the cache. On other devices: all captions at once,
-        each with its image.
-        """
-        if self.image_index.device.type != "cpu":
-            yield self.image_index[:count], slice(0, count)
-            return
-        starts, members = self._members
-        for image, rows in enumerate(members.tensor_split(starts[1:-1])):
-            if len(rows := rows[rows < count]):
-                yield slice(image, image + 1), rows
+        members = self.image_index.argsort(stable=True)
+        return torch.searchsorted(self.image_index[members], torch.arange(self._num_images + 1)), members
 
     def layout(self, count: int) -> tuple[int, Tensor, Tensor, int]:
         """Return I, the starts, the members and `count`: the first arguments of the compiled loops over images."""
