@@ -7,8 +7,8 @@ from showattendtell.losses.caption import SoftLoss
 
 SMALL_ATTENTIONS = {"cross": CrossAttention, "cross, layer 1": partial(CrossAttention, map=1)}
 SMALL = partial(TransformerDecoder, embedding_dim=5, hidden_dim=8, num_layers=2, num_heads=2)
-SMALL_DECODERS = {"transformer": SMALL, "transformer, rotary": partial(SMALL, positions="rotary")}
-SMALL_PAIRS = {("cross", "transformer"): None, ("cross, layer 1", "transformer, rotary"): None}
+SMALL_DECODERS = {"transformer": SMALL}
+SMALL_PAIRS = {("cross", "transformer"): None, ("cross, layer 1", "transformer"): None}
 
 GENERATED_ATTENTIONS = {
     "cross": lambda: CrossAttention(5, 4),
@@ -16,10 +16,8 @@ GENERATED_ATTENTIONS = {
 }
 GENERATED_DECODERS = {
     "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
-    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, num_layers=2, num_heads=2, positions="rotary"),
 }
 GENERATED_PAIRS = {(name, "transformer"): None for name in GENERATED_ATTENTIONS}
-GENERATED_PAIRS |= {("cross", "transformer, rotary"): None}
 
 UNROLLED = {"transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss)}
 

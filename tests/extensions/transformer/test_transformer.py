@@ -15,7 +15,7 @@ from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
-from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend, rotate
+from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend
 from showattendtell.losses.caption import SoftLoss, mix_words, total
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention
@@ -45,9 +45,7 @@ def make_regions(images: int = 2) -> Tensor:
 def random_transformer(seed: int) -> Captioner:
     """One of the vocabulary of `random_models`."""
     torch.manual_seed(seed)
-    decoder = TransformerDecoder(
-        len(VOCABULARY), 5, 3, 4, num_layers=2, num_heads=2, positions=["learned", "rotary"][seed % 2]
-    )
+    decoder = TransformerDecoder(len(VOCABULARY), 5, 3, 4, num_layers=2, num_heads=2)
     captioner = Captioner(CrossAttention(5, 4), decoder)
     for parameter in captioner.parameters():
         nn.init.normal_(parameter, std=1.5)
@@ -119,10 +117,9 @@ def test_its_map_is_the_mean_over_the_heads_of_the_layer(map: Any, layer: int):
     assert trace.gates[there].eq(1).all()
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
-def test_later_words_and_padding_change_nothing_before_them(positions: str):
-    captioner, regions = make_captioner(positions=positions), make_regions()
+def test_later_words_and_padding_change_nothing_before_them():
+    captioner, regions = make_captioner(), make_regions()
     full = captioner(regions, OWNERS[:1], TOKENS[:1])
     for length in range(1, 4):
         changed = torch.cat([TOKENS[:1, :length], TOKENS[3:, length:]], dim=1)
@@ -133,29 +130,6 @@ def test_later_words_and_padding_change_nothing_before_them(positions: str):
             torch.testing.assert_close(trace.weights[:, :length], full.weights[:, :length])
     other = torch.tensor([[4, 5, 8, EOS]])  # the third word is read in the last step
     assert not torch.allclose(captioner(regions, OWNERS[:1], other).logits[3], full.logits[3])
-
-
-def test_rotated_queries_and_keys_meet_by_their_distance():
-    queries, keys = torch.randn(2, 4, 6, dtype=torch.float64)
-    frequencies = torch.tensor([1.0, 0.3, 0.02]).double()
-
-    def products(shift: float) -> Tensor:
-        angles = (torch.arange(4) + shift).unsqueeze(1) * frequencies
-        return rotate(queries, angles) @ rotate(keys, angles).T
-
-    torch.testing.assert_close(products(17), products(0))
-    torch.testing.assert_close(products(0).diag(), (queries * keys).sum(dim=1))
-    assert not torch.allclose(products(0), queries @ keys.T)
-
-
-@torch.no_grad()
-def test_words_that_are_rotated_know_their_distance_and_not_their_place():
-    """With all words equal before them, what differs between learned places is equal between rotary ones."""
-    same = torch.full((1, 6), 5)
-    for positions, equal in (("learned", False), ("rotary", True)):
-        captioner = make_captioner(positions=positions)
-        trace = captioner(make_regions(1), torch.tensor([0]), same, input_tokens=same)
-        assert torch.allclose(trace.logits[1:], trace.logits[:-1]) == equal
 
 
 def test_weights_do_not_change_what_attention_gives():
@@ -203,7 +177,7 @@ def test_dropout_is_where_it_was_asked_for():
 
 @torch.no_grad()
 def test_in_half_the_precision_it_gives_nearly_the_same():
-    captioner, regions = make_captioner(positions="rotary").float(), make_regions().float()
+    captioner, regions = make_captioner().float(), make_regions().float()
     exact = captioner(regions, OWNERS, TOKENS)
     with torch.autocast("cpu", torch.bfloat16):
         rough = captioner(regions, OWNERS, TOKENS)
@@ -312,11 +286,8 @@ def test_what_does_not_fit_is_reported():
         Captioner(CrossAttention(D, N), lstm)
     with pytest.raises(ValueError, match="attention.map=3 is not a layer of the decoder, which has 2"):
         Captioner(CrossAttention(D, N, map=3), transformer())
-    with pytest.raises(ValueError, match="hidden_dim=8 cannot be divided into decoder.num_heads=3 with learned"):
+    with pytest.raises(ValueError, match="hidden_dim=8 cannot be divided into decoder.num_heads=3"):
         transformer(num_heads=3)
-    with pytest.raises(ValueError, match="with rotary positions; choose a multiple of 16"):
-        transformer(num_heads=8, positions="rotary")
     captioner = make_captioner(max_length=3)
     with pytest.raises(UserError, match="max_length=3 is too short for captions of 4 words"):
         captioner(make_regions(), OWNERS, TOKENS)
-    make_captioner(max_length=3, positions="rotary")(make_regions(), OWNERS, TOKENS)

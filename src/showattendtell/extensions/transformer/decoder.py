@@ -79,16 +79,6 @@ def attend(
     return weights.to(values.dtype) @ values, weights.mean(dim=1)
 
 
-def rotate(vectors: Tensor, angles: Tensor) -> Tensor:
-    """Rotate each pair of channels j and j + d / 2 of the vectors (..., d) by the angles (..., d / 2) (Su et al. 2021).
-
-    The product of a query and a key that are rotated by their positions depends on the distance of the positions only.
-    """
-    first, second = vectors.chunk(2, dim=-1)
-    cos, sin = angles.cos().to(vectors), angles.sin().to(vectors)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
 class TransformerLayer(nn.Module):
     """x + self-attention, then x + cross-attention, then x + feed-forward network, each of the normalized x (pre-norm).
 
@@ -125,7 +115,6 @@ class TransformerLayer(nn.Module):
         x: Tensor,
         extend: Callable[[Tensor], Tensor],
         mask: Tensor | None,
-        angles: Tensor | None,
         regions: Tensor,
         grid: CaptionGrid | None,
         present: Tensor | None,
@@ -137,7 +126,6 @@ class TransformerLayer(nn.Module):
             x: (B, T, n).
             extend: from the words' keys and values (B, 2, H, T, d) to those of all words so far.
             mask: of self-attention, see `attend`.
-            angles: of the words' rotary positions, (B or 1, 1, T, d / 2); None without.
             regions: from `precompute`, with a row per caption; with `grid`, per image.
             grid: the captions of each image; needs T = 1.
             present: false for padding among the regions, (R, L); None without.
@@ -147,8 +135,6 @@ class TransformerLayer(nn.Module):
             mean over heads of the weights of the regions (B, T, L).
         """
         queries, keys, values = self.split(self.self_inputs(self.self_norm(x))).unbind(dim=1)
-        if angles is not None:
-            queries, keys = rotate(queries, angles), rotate(keys, angles)
         past = extend(torch.stack([keys, values], dim=1))
         attended, _ = attend(queries, past[:, 0], past[:, 1], mask)
         x = x + self.dropout(self.self_output(_merge(attended)))
@@ -194,12 +180,11 @@ class TransformerDecoder(Decoder):
         dropout: the dropout probability at each place of `dropout_places`.
         dropout_places: regions: channels of the regions, the same channels in all regions of an image; words: word
             embeddings; layers: the output of each attention and the feed-forward networks; output: before L_o.
-        positions: of the words: learned vectors, or rotary (Su et al. 2021), which have no largest length.
-        max_length: the largest number of words, `<eos>` included, of learned positions.
+        max_length: the largest number of words, `<eos>` included; each position has a learned vector.
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
 
     Raises:
-        ValueError: n is not a multiple of the heads, or for rotary positions of twice the heads.
+        ValueError: n is not a multiple of the heads.
         UserError: a caption is longer than `max_length`.
     """
 
@@ -214,17 +199,12 @@ class TransformerDecoder(Decoder):
         feedforward_dim: PositiveInt | None = None,
         dropout: Fraction = 0.1,
         dropout_places: Sequence[DropoutPlace] = ("words", "layers"),
-        positions: Literal["learned", "rotary"] = "learned",
         max_length: PositiveInt = 128,
         tie_embeddings: bool = False,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
-        step = num_heads if positions == "learned" else 2 * num_heads
-        if hidden_dim % step:
-            raise ValueError(
-                f"decoder.hidden_dim={hidden_dim} cannot be divided into decoder.num_heads={num_heads} with "
-                f"{positions} positions; choose a multiple of {step}"
-            )
+        if hidden_dim % num_heads:
+            raise ValueError(f"decoder.hidden_dim={hidden_dim} cannot be divided into decoder.num_heads={num_heads}")
         self.num_heads, self.max_length = num_heads, max_length
         self.region_dropout, self.word_dropout, layer_dropout, self.output_dropout = (
             nn.Dropout(dropout * (place in dropout_places)) for place in ("regions", "words", "layers", "output")
@@ -232,7 +212,7 @@ class TransformerDecoder(Decoder):
         self.read_regions = nn.Sequential(Linear(region_dim, hidden_dim), nn.LayerNorm(hidden_dim))
         same = embedding_dim == hidden_dim
         self.read_word = nn.Identity() if same else Linear(embedding_dim, hidden_dim)
-        self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
+        self.positions = nn.Embedding(max_length, hidden_dim)
         self.layers: Any = nn.ModuleList(
             TransformerLayer(hidden_dim, num_heads, feedforward_dim or 4 * hidden_dim, layer_dropout.p)
             for _ in range(num_layers)
@@ -311,18 +291,11 @@ class TransformerDecoder(Decoder):
         Returns:
             The vectors (B, T, n), alpha (B, T, L), and the keys and values of all words so far.
         """
-        x, angles = self.embed(tokens), None
-        if self.positions is None:
-            half = self.hidden_dim // self.num_heads // 2
-            frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-            angles = (positions.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
-        else:
-            x = x + self.positions(positions)
-        x = self.word_dropout(x)
+        x = self.word_dropout(self.embed(tokens) + self.positions(positions))
         shown = len(self.layers) - 1 if map == "last" else map - 1
         pasts, maps = [], []
         for i, layer in enumerate(self.layers):
-            x, past, weights = layer(x, partial(extend, i), mask, angles, regions[:, i], grid, present, i == shown)
+            x, past, weights = layer(x, partial(extend, i), mask, regions[:, i], grid, present, i == shown)
             pasts.append(past)
             maps.append(weights)
         return self.norm(x), maps[shown], torch.stack(pasts, dim=1)
@@ -357,11 +330,11 @@ class TransformerDecoder(Decoder):
         return DecoderState(buffer, torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
 
     def check_length(self, num_words: int) -> None:
-        """Raise `UserError` if captions of so many words are longer than the learned positions."""
-        if self.positions is not None and num_words > self.max_length:
+        """Raise `UserError` if captions of so many words are longer than `max_length`."""
+        if num_words > self.max_length:
             raise UserError(
                 f"decoder.max_length={self.max_length} is too short for captions of {num_words} words; train with a "
-                "larger one, or with decoder.positions=rotary"
+                "larger one"
             )
 
     def embed(self, tokens: Tensor) -> Tensor:
