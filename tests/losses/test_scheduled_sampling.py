@@ -50,18 +50,6 @@ def test_with_probability_1_the_model_reads_what_it_says():
     assert ((read == PAD) == (TOKENS == PAD)).all()
 
 
-def test_the_language_of_a_caption_is_never_replaced():
-    """The first token is a language, which the model itself would never write."""
-    captioner = captioner_of(sharpness=1e4)
-    with torch.no_grad():
-        captioner.decoder.word_scores.bias[4:6] = -1e9
-    tokens = TOKENS.clone()
-    tokens[:, 0] = torch.tensor([4, 5, 5, 4])
-    read = mix_words(captioner, REGIONS, OWNERS, tokens, probability=1.0, offset=1)
-    assert read[:, 1].tolist() == tokens[:, 0].tolist()
-    assert not torch.isin(read[:, 2:], torch.tensor([4, 5])).any()
-
-
 @pytest.mark.parametrize(
     ("attention", "loss"),
     [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), *cases("SCHEDULED")],

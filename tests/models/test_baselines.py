@@ -56,21 +56,3 @@ def test_log_bilinear_predicts_from_the_window_of_words_and_the_image():
             r = oldest @ said[step] + newest @ said[step + 1] + decoder.words.bias
             r = r + decoder.image.weight @ REGIONS[row].mean(dim=0)
             torch.testing.assert_close(logits[row, step], decoder.word_scores(r))
-
-
-def test_log_bilinear_forgets_what_left_its_window():
-    decoder = LogBilinearDecoder(V, D, M, N, window=2).eval()
-    changed = TOKENS.clone()
-    changed[:, 0] = 8
-    before, after = (logits_of(decoder, tokens) for tokens in (TOKENS, changed))
-    assert not torch.allclose(before[0, 1:3], after[0, 1:3])
-    torch.testing.assert_close(before[:, 3], after[:, 3])
-
-
-def test_nic_sees_the_image_only_at_its_start():
-    decoder = NICDecoder(V, D, M, N).eval()
-    state = decoder.init_state(REGIONS)
-    word = decoder.word_gates(decoder.embed(torch.tensor([4, 4])))
-    there, elsewhere = (decoder.step(word, context, state) for context in (torch.zeros(2, D), torch.ones(2, D)))
-    torch.testing.assert_close(there, elsewhere)
-    assert not torch.allclose(*state.hidden)

@@ -33,14 +33,6 @@ def test_the_recurrence_is_torchs_lstm_cell_on_word_and_context(decoder: LSTMDec
     torch.testing.assert_close(ours.cell, memory)
 
 
-def test_the_deep_output_is_the_sum_of_its_three_parts(decoder: LSTMDecoder):
-    word, hidden, context = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 5)
-    by_hand = word + hidden @ decoder.hidden_output.weight.T + decoder.hidden_output.bias
-    by_hand = by_hand + context @ decoder.context_output.weight.T
-    expected = by_hand @ decoder.word_scores.weight.T + decoder.word_scores.bias
-    torch.testing.assert_close(decoder.score_words(word, hidden, context), expected)
-
-
 def test_the_state_starts_from_the_mean_region_alone(decoder: LSTMDecoder):
     regions = torch.randn(1, 6, 5)
     shuffled = regions[:, torch.randperm(6)]

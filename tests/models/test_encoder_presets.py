@@ -104,8 +104,7 @@ def test_a_bright_square_changes_the_region_that_lies_on_it(preset: str, network
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_is_normalized_as_its_network_was_trained(preset: str):
-    """Its weights are published, and it has a comment on what it is and costs."""
-    text = (ROOT / f"conf/encoder/{preset}.yaml").read_text()
+    """Its weights are published."""
     given = settings(preset)
     published = timm.get_pretrained_cfg(given["network"])
     assert published
@@ -115,8 +114,6 @@ def test_a_preset_is_normalized_as_its_network_was_trained(preset: str):
     if "weights" not in given:
         assert published.has_weights
         assert published.hf_hub_id or published.url
-        assert preset == "vgg19" or "\n# Cost: " in text
-    assert text.startswith("# ")
 
 
 @pytest.mark.parametrize(

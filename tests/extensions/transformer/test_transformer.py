@@ -9,14 +9,13 @@ from random_models import CAT, DOG, VOCABULARY, best, ended_captions, probabilit
 from random_models import ranked as by_merit
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.extensions.transformer.decoder import CrossAttention, TransformerDecoder, attend
-from showattendtell.losses.caption import SoftLoss, mix_words, total
+from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, shift_right
@@ -245,10 +244,6 @@ def test_samples_come_as_often_as_they_are_likely():
     expected = probabilities(captioner, regions, ended_captions(2))
     for tokens, p in expected.items():
         assert said.count(tokens) / len(said) == pytest.approx(p, abs=4 * (p / len(said)) ** 0.5 + 1e-9)
-    consensus = Consensus(beam_size=4, num_samples=5, max_length=4).generate(
-        Ensemble([captioner]), [regions], VOCABULARY
-    )
-    assert len(consensus[0]) == 1
 
 
 @torch.no_grad()
@@ -266,15 +261,6 @@ def test_rewards_learn_the_log_p_that_sampling_has():
     trace = captioner(regions, rows, tokens.masked_fill(after, PAD))
     logits = trace.at_steps(trace.logits.log_softmax(dim=1)).gather(2, tokens.unsqueeze(2)).squeeze(2)
     torch.testing.assert_close(log_p, logits.masked_fill(after, 0).sum(dim=1))
-
-
-def test_it_reads_its_own_words_in_scheduled_sampling():
-    captioner, regions = make_captioner().train(), make_regions()
-    torch.manual_seed(0)
-    read = mix_words(captioner, regions, OWNERS, TOKENS, 1.0)
-    assert read is not None
-    assert read[:, 0].eq(START).all()
-    assert captioner.training
 
 
 def test_what_does_not_fit_is_reported():

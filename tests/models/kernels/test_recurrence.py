@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 from extension_cases import cases
-from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
@@ -115,27 +114,6 @@ def test_in_single_precision_they_are_right_to_a_hundred_thousandth(
     whole = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
     for name, gradient in exact.items():
         assert (found[name] - gradient).norm() <= 1e-5 * whole, name
-
-
-@pytest.mark.parametrize("kind", slow_after(1, sorted(KINDS, key=lambda name: "gated" not in name)), indirect=True)
-def test_losses_of_200_updates_are_those_of_steps_one_by_one(kind, monkeypatch: pytest.MonkeyPatch):
-    def losses() -> Tensor:
-        learner = Learner(*kind, torch.float32)
-        optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.05)
-        curve = []
-        for _ in range(200):
-            optimizer.zero_grad()
-            total = learner.total()
-            total.backward()
-            optimizer.step()
-            curve.append(total.detach())
-        return torch.stack(curve)
-
-    together = losses()
-    one_by_one(monkeypatch)
-    apart = losses()
-    assert abs(apart[-1] - apart[0]) > 0.5
-    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
 
 
 def test_what_each_caption_saw_is_reported_at_its_own_steps(kind, monkeypatch: pytest.MonkeyPatch):
