@@ -14,7 +14,7 @@ from benchmarks.harness.script import CannotRunError, Results, main
 from benchmarks.harness.timing import interleave, medians
 from showattendtell.models.encoder import Encoder
 
-NETWORKS, STRIDE, SIDE = ("tf_efficientnet_lite0", "vgg19", "vit_small_patch16_224"), 16, 224
+NETWORKS, STRIDE, SIDE = ("tf_efficientnet_lite0", "resnet50", "vit_small_patch16_224"), 16, 224
 SECONDS = 3.0
 """Time budget per network."""
 

@@ -36,6 +36,7 @@ def test_the_last_grid_of_lite0(size: int, side: int, resize: int):
 
 @pytest.mark.parametrize(("stride", "dim"), [(2, 16), (4, 24), (8, 40), (16, 112), (32, 320)])
 def test_every_stride_of_lite0_is_what_timm_s_own_feature_extractor_gives(stride: int, dim: int):
+    torch.manual_seed(0)
     encoder = small(stride)
     extractor = timm.create_model(LITE0, features_only=True).eval()
     state = encoder.network.state_dict()

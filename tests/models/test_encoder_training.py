@@ -132,7 +132,6 @@ def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
         [
             (LITE0, "last", 0.15),
             (LITE0, 8, 0.15),
-            ("vgg19", 16, 0.15),
             ("resnet50", 16, 0.5),
             ("vit_tiny_patch16_224", "last", 0.15),
             ("convnext_atto", 16, 0.2),

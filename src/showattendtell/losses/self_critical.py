@@ -15,7 +15,7 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
 from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4
-from showattendtell.metrics.diversity import EndingRates, count_endings, ending_rates
+from showattendtell.metrics.diversity import count_endings, ending_rates
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt
@@ -130,12 +130,11 @@ class SelfCriticalLoss(nn.Module):
     def _metrics(
         self, captions: Sequence[Sequence[int]], values: dict[str, Tensor], image_weights: Tensor
     ) -> dict[str, Tensor]:
-        """Return means over the batch's samples: the reward and its terms, and statistics of how captions end."""
-        counts = [count_endings([self.vocabulary.decode(tokens)], [EOS in tokens]) for tokens in captions]
-        endings = [ending_rates(*numbers) for numbers in counts]
-        rates = torch.tensor(endings).T.reshape(3, len(image_weights), -1)
-        parts = {**values, **dict(zip(EndingRates._fields, rates, strict=True))}
-        return {name: image_weights.cpu() @ part.mean(dim=1) for name, part in parts.items()}
+        """Return weighted means of the reward and its terms, and statistics of how captions end."""
+        means = {name: image_weights.cpu() @ value.mean(dim=1) for name, value in values.items()}
+        words, ended = map(self.vocabulary.decode, captions), [EOS in tokens for tokens in captions]
+        rates = ending_rates(*count_endings([*words], ended))._asdict()
+        return {**means, **{name: torch.tensor(rate) for name, rate in rates.items()}}
 
 
 def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: Tensor | None = None) -> Tensor:

@@ -135,24 +135,22 @@ class FirstState(nn.Module):
         super().__init__()
         width = region_dim if is_shared else hidden_dim
 
+        def linear(number: int, outputs: int) -> nn.Module:
+            return Linear(width, outputs) if number else start_small(Linear(region_dim, outputs))
+
         def relu_layers() -> list[nn.Module]:
             layers: list[nn.Module] = []
             for i in range(depth - 1):
-                linear = Linear(width, width) if i else start_small(Linear(region_dim, width))
-                layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
+                layers += [linear(i, width), nn.ReLU(), nn.Dropout(dropout)]
             return layers
 
         def tanh_layer() -> nn.Sequential:
-            linear = Linear(width, hidden_dim) if depth > 1 else start_small(Linear(region_dim, hidden_dim))
-            return nn.Sequential(linear, nn.Tanh())
+            return nn.Sequential(linear(depth - 1, hidden_dim), nn.Tanh())
 
-        self.shared = nn.Sequential()
-        if is_shared:
-            self.shared.extend(relu_layers())
-            self.hidden, self.cell = tanh_layer(), tanh_layer()
-        else:
-            self.hidden = nn.Sequential(*relu_layers(), tanh_layer())
-            self.cell = nn.Sequential(*relu_layers(), tanh_layer())
+        self.shared = nn.Sequential(*(relu_layers() if is_shared else []))
+        self.hidden, self.cell = (
+            tanh_layer() if is_shared else nn.Sequential(*relu_layers(), tanh_layer()) for _ in range(2)
+        )
 
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)

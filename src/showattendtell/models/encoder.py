@@ -6,14 +6,12 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import timm
 import torch
-from timm.models import VGG, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -148,7 +146,14 @@ class Encoder(nn.Module):
         self._index = None if stride == "last" else self._level(stride, "stride")
         if self._index is not None:  # cut off the layers after the grid
             self.network.prune_intermediate_layers([self._index], prune_head=True)
-        self._by_stages = gradient_checkpointing and self._checkpoint_activations()
+        if gradient_checkpointing:
+            try:
+                self.network.set_grad_checkpointing()
+            except (AssertionError, AttributeError):
+                raise UserError(
+                    f"encoder.gradient_checkpointing=true: timm supports no gradient checkpointing for {network}; leave"
+                    " it out, or take another encoder.network"
+                ) from None
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
@@ -168,32 +173,22 @@ class Encoder(nn.Module):
         """Freeze all layers up to the deepest grid of that stride. Raise `UserError` if nothing remains to be trained;
         that is not checked without gradients, as when a trained model is restored."""
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
-        modules = dict(self.network.named_modules())
+        is_found = False
         # timm lists modules in the order of the computation: freeze up to the last one inside the grid's module
-        inside = [i for i, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
-        for module in list(modules.values())[: max(inside, default=-1) + 1]:
+        for name, module in self.network.named_modules():
+            is_inside = f"{name}.".startswith(f"{last}.")
+            if is_found and not is_inside:
+                break
+            is_found = is_inside
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
         size = self.preprocessing.crop
         pixels = torch.zeros(1, 3, size, size)
-        if not inside or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
+        if not is_found or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
                 "it; choose a smaller stride, or leave it out"
             )
-
-    def _checkpoint_activations(self) -> bool:
-        """Turn on timm's gradient checkpointing; return True if `_feature_map` does it instead, as for VGG."""
-        if isinstance(self.network, VGG):
-            return True
-        try:
-            self.network.set_grad_checkpointing()
-        except (AssertionError, AttributeError):
-            raise UserError(
-                "encoder.gradient_checkpointing=true: timm supports no gradient checkpointing for "
-                f"{self.network_name}; leave it out, or take another encoder.network"
-            ) from None
-        return False
 
     def _measure(self) -> tuple[tuple[int, int], int]:
         """Return the grid's (rows, columns) and D, measured on a black image; zeros on the meta device."""
@@ -219,11 +214,6 @@ class Encoder(nn.Module):
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
         """Return the feature map (I, D, rows, columns); anything else if the network has no grid at `stride`."""
-        if self._by_stages:
-            layers = self.network.features  # VGG: a stage ends after each pooling layer
-            ends = [i for i, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
-            stages = [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
-            return checkpoint_seq(stages, pixels)
         if self._index is not None:
             [grid] = self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)
             return grid
@@ -322,21 +312,15 @@ class Encoder(nn.Module):
     def settings(self) -> dict[str, Any]:
         """Return the arguments that rebuild this encoder, as plain data; its weights are not included."""
         preprocessing = self.preprocessing
+        names = "stride weights coordinate_scale pool trainable frozen_stride learning_rate gradient_checkpointing"
         return {
             "network": self.network_name,
-            "stride": self.stride,
-            "weights": self.weights,
             "size": preprocessing.crop,
             "resize": preprocessing.resize,
             "crop_mode": preprocessing.crop_mode,
             "mean": tuple(preprocessing.mean),
             "std": tuple(preprocessing.std),
-            "coordinate_scale": self.coordinate_scale,
-            "pool": self.pool,
-            "trainable": self.trainable,
-            "frozen_stride": self.frozen_stride,
-            "learning_rate": self.learning_rate,
-            "gradient_checkpointing": self.gradient_checkpointing,
+            **{name: getattr(self, name) for name in names.split()},
         }
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Two or three encoders at once, whose grids are concatenated."""
 
+import math
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -45,8 +47,9 @@ class ConcatenatedEncoder(Encoder):
             for setting in ("trainable", "coordinate_scale"):
                 if getattr(part, setting):
                     raise UserError(f"encoder.{name}.{setting} is not possible if grids are concatenated; leave it out")
-        views = {_view(part) for part in parts.values()}
-        if len(views) > 1:
+        preprocessings = [part.preprocessing for part in parts.values()]
+        # how each crops, and the share of the resized photograph that it sees
+        if len({(each.crop_mode, round(each.crop / each.resize, 2)) for each in preprocessings}) > 1:
             raise UserError(
                 "the encoders see different parts of a photograph; give all the same crop_mode and the same share of "
                 "resize in size"
@@ -56,18 +59,17 @@ class ConcatenatedEncoder(Encoder):
         self.stride, self.weights = "last", weights
         self.coordinate_scale, self.pool = coordinate_scale, 1
         self.trainable, self.learning_rate, self.tuned = False, 0.0, False
-        self.preprocessing = max(
-            (part.preprocessing for part in parts.values()), key=lambda preprocessing: preprocessing.crop
-        )
-        self.grid = max((part.grid for part in parts.values()), key=lambda grid: grid[0] * grid[1])
+        self.preprocessing = max(preprocessings, key=attrgetter("crop"))
+        self.grid = max((part.grid for part in parts.values()), key=math.prod)
         self.dim = self.feature_dim = sum(part.dim for part in parts.values())
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode (I, 3, H, W), uint8 from the preprocessing or normalized floats, as (I, L, D), the grid row by row."""
-        normalized = pixels if pixels.is_floating_point() else self.preprocessing.normalize(pixels)
-        mean, std = _statistics(self, normalized)
+        preprocessing = self.preprocessing
+        normalized = pixels if pixels.is_floating_point() else preprocessing.normalize(pixels)
+        mean, std = (normalized.new_tensor(values).view(3, 1, 1) for values in (preprocessing.mean, preprocessing.std))
         values = normalized * std + mean  # from 0 to 1
         return torch.cat([self._encode(part, values) for part in self.network.values()], dim=2)
 
@@ -76,8 +78,7 @@ class ConcatenatedEncoder(Encoder):
         side = [part.preprocessing.crop] * 2
         if list(values.shape[2:]) != side:
             values = interpolate(values, side, mode="bicubic", antialias=True).clamp(0, 1)
-        mean, std = _statistics(part, values)
-        regions = part((values - mean) / std)
+        regions = part(part.preprocessing.normalize(values))
         if part.grid == self.grid:
             return regions
         grid = regions.transpose(1, 2).unflatten(2, part.grid)
@@ -98,15 +99,3 @@ class ConcatenatedEncoder(Encoder):
             "grid": list(self.grid),
             "dim": self.dim,
         }
-
-
-def _view(encoder: Encoder) -> tuple[str, float]:
-    """Return how an encoder crops, and the share of the resized photograph that it sees."""
-    preprocessing = encoder.preprocessing
-    return preprocessing.crop_mode, round(preprocessing.crop / preprocessing.resize, 2)
-
-
-def _statistics(encoder: Encoder, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of an encoder's input, (3, 1, 1) each."""
-    preprocessing = encoder.preprocessing
-    return like.new_tensor(preprocessing.mean).view(3, 1, 1), like.new_tensor(preprocessing.std).view(3, 1, 1)
