@@ -156,11 +156,11 @@ class MeanAttention(StepAttention):
         return AttentionCache(regions, regions.mean(dim=1))
 
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
-        captions_per_image = len(state.hidden) // len(cache.keys)
-        context, num_regions = cache.keys, cache.regions.shape[1]
-        weights = context.new_full((len(context), num_regions), 1 / num_regions)
-        if cache.present is not None:  # rows of padding are zeros, which the mean has counted
-            num_present = cache.present.sum(dim=1, keepdim=True).to(weights.dtype)
-            weights, context = cache.present.to(weights.dtype) / num_present, context * (num_regions / num_present)
-        context, weights = (values.repeat_interleave(captions_per_image, dim=0) for values in (context, weights))
+        mean, present = cache.keys, cache.present
+        present = mean.new_ones(cache.regions.shape[:2]) if present is None else present.to(mean.dtype)
+        num_present = present.sum(dim=1, keepdim=True)
+        # rows of padding are zeros, which the mean has counted
+        attended = (mean * (present.shape[1] / num_present), present / num_present)
+        captions_per_image = len(state.hidden) // len(mean)
+        context, weights = (values.repeat_interleave(captions_per_image, dim=0) for values in attended)
         return AttentionOutput(context, weights, context.new_ones(len(context)))

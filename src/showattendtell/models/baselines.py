@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from showattendtell.models.decoder import RecurrentDecoder, lstm
 from showattendtell.models.initialization import orthogonal_blocks, start_small
-from showattendtell.models.interfaces import DecoderState
+from showattendtell.models.interfaces import DecoderState, drop_channels
 from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
@@ -110,8 +110,7 @@ class LogBilinearDecoder(RecurrentDecoder):
 
     def region_features(self, regions: Tensor) -> Tensor:
         """Return C a_i, (I, L, n), after dropout: a dropped channel is dropped in all regions of the image."""
-        parts = self.image(regions)
-        return parts * self.dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
+        return drop_channels(self.dropout, self.image(regions))
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Return the other terms of the sum, see `region_features`."""

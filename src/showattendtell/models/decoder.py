@@ -29,6 +29,7 @@ from showattendtell.models.interfaces import (
     GivenCaptions,
     StepAttention,
     Steps,
+    drop_channels,
     is_fused,
 )
 from showattendtell.models.kernels import runs_triton, to_multiply
@@ -319,8 +320,7 @@ class LSTMDecoder(RecurrentDecoder):
         image. None with `output_tanh`, or if the deep output does not read the context."""
         if self.context_output is None or not isinstance(self.activation, nn.Identity):
             return None
-        parts = self.context_output(regions)
-        return parts * self.output_dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
+        return drop_channels(self.output_dropout, self.context_output(regions))
 
     def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Return the other terms of the sum, see `region_features`."""

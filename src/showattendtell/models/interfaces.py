@@ -212,6 +212,13 @@ def is_fused(*parts: nn.Module) -> bool:
     return all("fused" in vars(type(part)) and part.fused for part in parts)
 
 
+def drop_channels(dropout: nn.Dropout, regions: Tensor) -> Tensor:
+    """Drop channels of the regions (I, L, D), each in all regions of an image."""
+    if not dropout.training or not dropout.p:
+        return regions
+    return regions * dropout(regions.new_ones(len(regions), 1, regions.shape[2]))
+
+
 class Attention(nn.Module):
     """Base class of attention."""
 
@@ -313,10 +320,7 @@ class Decoder(nn.Module, ABC):
 
     def drop_regions(self, regions: Tensor) -> Tensor:
         """Apply `region_dropout` to the regions (I, L, D) that attention and decoder read."""
-        if not self.training or not self.region_dropout.p:
-            return regions
-        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
-        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
+        return drop_channels(self.region_dropout, regions)
 
     def reader(self, attention: Any) -> Any:
         """Return the module whose `precompute` makes the attention cache: the attention, or the decoder itself."""

@@ -215,7 +215,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "EOF"),
     "not numpy": (lambda f: npz_with(f, x=b"hello", bbox=BOXES), "has no attribute"),
     "no boxes": (lambda f: npz_with(f, x=npy(np.ones((1, D), np.float32))), "encoder.boxes=FOLDER"),
-    "other arrays": (lambda f: npz_with(f, y=BOXES), "none of the arrays feat, x, features"),
+    "other arrays": (lambda f: npz_with(f, y=BOXES), "none of the arrays feat and x"),
 }
 
 
@@ -265,13 +265,16 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "infinite": (np.full((1, D), np.inf), [[0, 0, 9, 9]], "not finite"),
     "corners": (np.ones((1, D)), [[90, 0, 9, 9]], "corners are not left, top, right, bottom"),
     "beyond": (np.ones((1, D)), [[0, 0, 400, 90]], "another size"),
+    "no size": (np.ones((1, D)), [[0, 0, 9, 9]], "another size"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* encountered in divide")
 @pytest.mark.parametrize("case", WRONG)
 def test_values_that_do_not_fit_are_reported(case: str, read: Callable[..., Any], tmp_path: Path):
     features, boxes, reason = WRONG[case]
-    (tmp_path / "bad.tsv").write_text(tsv_line(42, (np.asarray(features), np.asarray(boxes))))
+    size = (0, 0) if case == "no size" else SIZE
+    (tmp_path / "bad.tsv").write_text(tsv_line(42, (np.asarray(features), np.asarray(boxes)), size))
     with pytest.raises(UserError, match=reason):
         read(tmp_path / "bad.tsv")
 

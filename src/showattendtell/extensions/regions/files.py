@@ -28,8 +28,8 @@ BOX = 4
 LONGEST_LINE = 2**26
 """Largest number of bytes in a line of a .tsv file; 100 regions of 2048 channels take 2^20."""
 
-FEATURES, BOXES, SIZE = ("feat", "x", "features"), ("bbox", "boxes"), ("image_w", "image_h")
-"""Names of the arrays of a .npz file, of width and height only if it has them."""
+ARRAYS = {"feat", "x", "bbox", "image_w", "image_h"}
+"""Names of the arrays of a .npz file that are read: features under one of two names, and the rest if it is there."""
 
 LARGEST = 2**22
 """Largest number of values in the features of an image; 100 regions of 2048 channels are 200,000."""
@@ -117,18 +117,17 @@ class NpzRegions:
         with np.load(file, allow_pickle=False) as archive:
             for member in archive.zip.infolist():  # a zip may unpack to any size
                 _check_size(member.filename, member.file_size)
-            arrays = {name: archive[name] for name in archive.files if name in (*FEATURES, *BOXES, *SIZE)}
+            arrays = {name: archive[name] for name in archive.files if name in ARRAYS}
         if separate.is_file():
             _check_size(separate.name, separate.stat().st_size)
-            arrays.setdefault(BOXES[0], np.load(separate, allow_pickle=False))
-        features = [arrays[name] for name in FEATURES if name in arrays]
-        boxes = [arrays[name] for name in BOXES if name in arrays]
-        if not features:
-            raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
-        if not boxes:
+            arrays.setdefault("bbox", np.load(separate, allow_pickle=False))
+        features = arrays.get("feat", arrays.get("x"))
+        if features is None:
+            raise ValueError(f"{file.name} has none of the arrays feat and x")
+        if "bbox" not in arrays:
             raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
-        width, height = (float(arrays[name].item()) if name in arrays else 0.0 for name in SIZE)
-        return StoredRegions(features[0], boxes[0], (width, height) if width and height else None)
+        size = (arrays["image_w"].item(), arrays["image_h"].item()) if "image_w" in arrays else None
+        return StoredRegions(features, arrays["bbox"], size)
 
 
 def _check_size(name: str, num_bytes: int) -> None:
@@ -281,7 +280,7 @@ class RegionReading:
             boxes = boxes / [width, height, width, height]
         if (boxes[:, :2] > boxes[:, 2:]).any():
             raise ValueError("boxes whose corners are not left, top, right, bottom")
-        if boxes.min() < -TOLERANCE or boxes.max() > 1 + TOLERANCE:
+        if not (boxes.min() >= -TOLERANCE and boxes.max() <= 1 + TOLERANCE):  # so that NaN is refused, as of 0 / 0
             raise ValueError("boxes that reach beyond the photograph: they are of another size of it")
         corners = boxes[:, :2].clip(0, 1 - SMALLEST)
         return np.concatenate([corners, np.maximum(boxes[:, 2:].clip(0, 1), corners + SMALLEST)], axis=1)
