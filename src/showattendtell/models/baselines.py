@@ -6,7 +6,8 @@ Sizes are those of `showattendtell.types`.
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import RecurrentDecoder, lstm
+from showattendtell.models.captioner import lstm
+from showattendtell.models.decoder import RecurrentDecoder
 from showattendtell.models.initialization import orthogonal_blocks, start_small
 from showattendtell.models.interfaces import DecoderState, drop_channels
 from showattendtell.models.kernels.products import Linear

@@ -244,20 +244,18 @@ class SoftIncrementalDecoder(IncrementalDecoder):
     Args:
         weights: of the recurrence, their matrices transposed; (D, 4n + m) from z to the gates and the deep output, or
             (D, 4n) if the deep output does not read z.
-        read_word: (m, 4n) from E y to the gates.
     """
 
-    def __init__(
-        self, captioner: Captioner, weights: RecurrenceWeights, read_word: Tensor, words: Tensor, regions: Tensor
-    ):
+    def __init__(self, captioner: Captioner, weights: RecurrenceWeights, words: Tensor, regions: Tensor):
         super().__init__(captioner, words, regions)
-        self._weights, self._read_word = weights, read_word
+        self._weights = weights
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         (regions, keys, _, present), decoder = self.cache, self.decoder
         state_matrix, state_bias, context_matrix, score = self._weights
         present = None if present is None else present[images]
-        width = self._read_word.shape[1]
+        width = 4 * decoder.hidden_dim
+        embedded, word_gates = decoder.embed_words(tokens)
         with without_autocast(tokens.device):
             # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, state_matrix).add_(state_bias)
@@ -277,16 +275,9 @@ class SoftIncrementalDecoder(IncrementalDecoder):
                 gate = beta.mean(dim=1)
             from_context = _product(context, context_matrix)
             gates.add_(from_context[:, :width])
-            # of the B captions: the LSTM, with each distinct word multiplied once; `unique` would synchronize a GPU
-            words, inverse = tokens, None
-            if tokens.device.type == "cpu":
-                words, inverse = tokens.unique(return_inverse=True)
-            embedded = decoder.embed(words)
-            word_gates = _product(embedded, self._read_word).add_(decoder.read_word.bias)
-            if inverse is not None:
-                embedded, word_gates = embedded.index_select(0, inverse), word_gates.index_select(0, inverse)
+            # of the B captions: the LSTM
             gates = gates.index_select(0, prefix_index).add_(word_gates)
-            state = lstm_in_place(gates, state.cell.index_select(0, prefix_index))
+            state = lstm(gates, state.cell.index_select(0, prefix_index))
             parts = decoder.output_parts(embedded, state.hidden)
             if decoder.context_output is not None and self.scorer.reads_context:
                 parts.insert(decoder.word_output, from_context[:, width:].index_select(0, prefix_index))
@@ -296,12 +287,15 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             return StepOutput(*scores, state, weights, gate)
 
 
-def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
-    """Apply the LSTM cell as `decoder.lstm` does, but overwrite the pre-activations (B, 4n)."""
-    width = cell.shape[1]
-    i, f, o = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
-    cell = gates[:, 3 * width :].tanh_().mul_(i).addcmul_(f, cell)  # i g + f c
-    return DecoderState(torch.tanh(cell).mul_(o), cell)
+def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
+    """Apply the LSTM cell to the pre-activations of the gates (B, 4n) and to c (B, n) (Xu et al. 2015, Eq. 1 to 3).
+
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)     h' = sigmoid(o) * tanh(c')
+    """
+    # input gate, forget gate, output gate, new content
+    i, f, o, g = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return DecoderState(torch.sigmoid(o) * torch.tanh(cell), cell)
 
 
 def transposed(matrix: Tensor) -> Tensor:

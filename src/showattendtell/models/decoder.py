@@ -18,6 +18,7 @@ from showattendtell.models.captioner import (
     Captioner,
     IncrementalDecoder,
     SoftIncrementalDecoder,
+    lstm,
     transposed,
 )
 from showattendtell.models.initialization import orthogonal_blocks, start_small
@@ -162,17 +163,6 @@ OutputPart = Literal["word", "hidden", "context"]
 DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 
 
-def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
-    """Apply the LSTM cell to the pre-activations of the gates (B, 4n) and to c (B, n) (Xu et al. 2015, Eq. 1 to 3).
-
-    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)     h' = sigmoid(o) * tanh(c')
-    """
-    # input gate, forget gate, output gate, new content
-    i, f, o, g = gates.chunk(4, dim=-1)
-    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    return DecoderState(torch.sigmoid(o) * torch.tanh(cell), cell)
-
-
 class LSTMDecoder(RecurrentDecoder):
     """LSTM on [E y; h; z] with the deep output p(y) = softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Eq. 1-3, 7).
 
@@ -295,9 +285,8 @@ class LSTMDecoder(RecurrentDecoder):
         state, bias, context, score = self._recurrence_weights(attention)
         if self.context_output is not None:
             context = torch.cat([context, self.context_output.weight.to(context)])
-        state, context, read_word = map(transposed, (state, context, self.read_word.weight))
-        weights = RecurrenceWeights(state, bias.to(score.dtype), context, score)
-        return partial(SoftIncrementalDecoder, captioner, weights, read_word, words)
+        weights = RecurrenceWeights(transposed(state), bias.to(score.dtype), transposed(context), score)
+        return partial(SoftIncrementalDecoder, captioner, weights, words)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)

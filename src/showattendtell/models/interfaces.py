@@ -186,7 +186,7 @@ class CaptionGrid(NamedTuple):
     """Captions that are decoded together, as a grid with a row per image: images have different numbers of them, so the
     last one of an image fills the rest of its row.
 
-        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  positions [0 1 2 6]
+        images 0 0 0 2 of three images  ->  rows [[0 1 2], [2 2 2], [3 3 3]],  positions [0 1 2 6]
 
     rows       (R * K,) the caption at each position of the grid
     positions  (B,) the position of each caption in the flattened grid
