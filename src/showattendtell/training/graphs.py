@@ -70,6 +70,7 @@ class Graphs:
         return self._seen[key] > 1 and len(self) < MAX_GRAPHS and free > MIN_FREE * total
 
     def _try_to_capture(self, key: tuple[Any, ...], module: nn.Module, inputs: Sequence[Tensor]) -> None:
+        torch.cuda.empty_cache()  # as a capture does, which would hide what the graph takes
         before, device = torch.cuda.memory_reserved(), inputs[0].device
         random_state = torch.cuda.get_rng_state(device)
         try:
@@ -131,8 +132,9 @@ class StepGraphs:
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D), as the encoder does."""
-        grids = self._of_encoder.call(self._encoder, [fill_up(pixels, IMAGE_MULTIPLE)])
-        return self._encoder(pixels) if grids is None else grids[: len(pixels)]
+        normalized = self._encoder.preprocessing.normalize(pixels)  # copies its constants, which a graph cannot
+        grids = self._of_encoder.call(self._encoder, [fill_up(normalized, IMAGE_MULTIPLE)])
+        return self._encoder(normalized) if grids is None else grids[: len(pixels)]
 
     def loss(
         self,
