@@ -159,9 +159,12 @@ class ShardWriter:
                 ) from None
             record.lost += _squared_norm(unpack(packed).to(grids) - grids)
             record.whole += _squared_norm(grids)
-            rows = [images.index(image) for image in encoded.images]
-            stored[rows] = packed.reshape(-1, *stored.shape[1:])
-        self._append(stored.tobytes())
+            packed = packed.reshape(-1, *stored.shape[1:])
+            if encoded.skipped:
+                stored[[images.index(image) for image in encoded.images]] = packed
+            else:
+                stored = packed
+        self._append(stored)
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
         if not self._left:
@@ -170,7 +173,8 @@ class ShardWriter:
             write_json(record.model_dump(), record_file(self._path, self._number))
             self.close()
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, content: Any) -> None:
+        """Write bytes or an array."""
         self._file.write(content)
         self._record.checksum = zlib.crc32(content, self._record.checksum)
 
