@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from showattendtell.config.signatures import read_signature
+from showattendtell.config.signatures import SOURCES, read_signature
 
 PARTS = '''
     from typing import Literal
@@ -62,6 +62,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "parts"
     sys.modules.pop("parts", None)
     read_signature.cache_clear()
+    SOURCES.members.clear()
 
 
 @pytest.fixture
