@@ -1,6 +1,9 @@
 """Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -16,7 +19,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import ErrorDetails
 
 from showattendtell.errors import UserError
 
@@ -105,63 +107,56 @@ def format_value(value: Any) -> str:
 
 
 REASONS = {
-    "too_short": "should have at least {min_length} values",
-    "too_long": "should have at most {max_length} values",
     "missing": "should have more values",
-    "string_too_short": "should not be empty",
-    "string_type": "should be a string",
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
-    "none_required": "should be null",
-    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
     "list_type": "should be a list",
-    "tuple_type": "should be a list",
-    "dict_type": "should be given as {{name:value}}",
-    "mapping_type": "should be given as {{name:value}}",
+    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
 }
 """What a value should be, by pydantic's type of error. Other types have pydantic's message."""
-
-
-def _reason(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    error_type = "string_too_short" if context.get("min_length") == 1 else error["type"]
-    return REASONS[error_type].format_map(context) if error_type in REASONS else error["msg"].removeprefix("Input ")
-
-
-def _either(reasons: Sequence[str]) -> str:
-    """Join what a value should be: 'should be a string or a list'."""
-    first, *others = dict.fromkeys(reasons)
-    common = "should be " if first.startswith("should be ") else "should "
-    return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
-
-
-def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
-    """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
-
-    def reasons(candidate: Any) -> list[str]:
-        try:
-            _adapter(annotation).validate_python(candidate, strict=True)
-        except PydanticSchemaGenerationError:
-            return []
-        except ValidationError as error:
-            return [_reason(detail) for detail in error.errors()]
-        return []
-
-    messages = reasons(value)
-    if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
-        as_tuple = reasons(tuple(value))
-        kinds = {REASONS["list_type"], REASONS["string_type"]}
-        others = [reason for reason in messages + as_tuple if reason not in kinds]
-        messages = others or sorted({*as_tuple} & {REASONS["string_type"]})
-    if messages:
-        if not reasons([value]):
-            yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
-        else:
-            yield f"{path}={format_value(value)} {_either(messages)}"
 
 
 @cache
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
+
+
+def _list_as_json(value: Any) -> bytes | None:
+    """Return a list of plain data as JSON, where it may be meant as a tuple: YAML has none."""
+    if isinstance(value, list):
+        with suppress(TypeError, ValueError):  # of objects, or of a list in itself
+            return json.dumps(value, ensure_ascii=False).encode(errors="replace")  # a file name may be no UTF-8
+    return None
+
+
+def _faults(value: Any, annotation: Any) -> list[str]:
+    """Return what a value should be if its annotation does not allow it."""
+    try:
+        text = _list_as_json(value)
+        if text is None:
+            _adapter(annotation).validate_python(value, strict=True)
+        else:
+            _adapter(annotation).validate_json(text, strict=True)
+    except PydanticSchemaGenerationError:
+        return []
+    except ValidationError as error:
+        faults = [REASONS.get(fault["type"], fault["msg"]) for fault in error.errors()]
+        return [re.sub(r"^\w+ should", "should", fault) for fault in faults]
+    return []
+
+
+def as_meant(value: Any, annotation: Any) -> Any:
+    """Return a value, or the list of it if the annotation allows only that."""
+    return [value] if _faults(value, annotation) and not _faults([value], annotation) else value
+
+
+def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
+    """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
+    setting = f"{path}={format_value(value)}"
+    if as_meant(value, annotation) is not value:
+        yield f"{setting} should be a list: {path}=[{format_value(value)}]"
+    elif faults := dict.fromkeys(_faults(value, annotation)):
+        first, *others = faults
+        yield " or ".join([f"{setting} {first}", *(fault.removeprefix("should be ") for fault in others)])
 
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:

@@ -68,7 +68,7 @@ WRONG = [
     ("attention=sofd", "there is no attention=sofd; did you mean 'soft'"),
     ("attention/score=cosin", "did you mean 'cosine'"),
     ("schedule=null", "there is no schedule=null"),
-    ("decoder.dropot=0.3", "decoder.dropot; did you mean 'dropout'"),
+    ("decoder.dropot=0.3", "decoder.dropot; did you mean 'decoder.dropout'"),
     ("decodr.dropout=0.3", "there is no setting decodr.dropout; did you mean 'decoder.dropout'"),
     ("model.hidden_dim=3", "there is no setting model.hidden_dim; did you mean 'decoder.hidden_dim'"),
     ("heads=3", "there is no setting heads; available: attention, augment"),
@@ -109,8 +109,8 @@ def test_faults_of_every_kind_are_reported_at_once():
         ("evaluate", ["checkpont=a.ckpt"], "checkpont; did you mean 'checkpoint'"),
         ("evaluate", ["checkpont=a.ckpt"], "checkpoint is not set; give it as checkpoint="),
         ("evaluate", ["checkpoint=best.ckpt", "beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
-        ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 values"),
-        ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a string"),
+        ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 items"),
+        ("export", ["checkpoint=[a.ckpt,b.ckpt]"], "should be a valid string"),
         ("download", ["dataset=coc", "dataset.root=DIR"], "there is no dataset=coc; did you mean 'coco'"),
     ],
 )
@@ -128,7 +128,7 @@ ANSWER = "runpy.run_module('showattendtell.train', run_name='__main__', alter_sy
         4,
         [
             (["attention=soft,hrad", "seed=1,-1", "decoder.dropout=0.1,1.5"], ["hrad", "seed=-1", "dropout=1.5"]),
-            (["decoder.dropot=0.1,0.2"], ["did you mean 'dropout'"]),
+            (["decoder.dropot=0.1,0.2"], ["did you mean 'decoder.dropout'"]),
             (["decoder.hidden_dim=range(0,64,32)"], ["decoder.hidden_dim=0 should be greater than 0"]),
             (["attention=soft,none", "attention/score=cosine"], ["attention/score=cosine"]),
         ],
@@ -162,7 +162,10 @@ def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_
     cosine = ["attention/score=cosine", "attention.score.width=64"]
     assert compose("train", cosine).attention.score.width == 64
     assert fault_of("attention.score.width=2.5").startswith("attention.score.width=2.5 should be a valid integer")
-    assert fault_of("attention.score.wdth=64") == "there is no setting attention.score.wdth; did you mean 'width'?"
+    assert (
+        fault_of("attention.score.wdth=64")
+        == "there is no setting attention.score.wdth; did you mean 'attention.score.width'?"
+    )
 
 
 def test_a_class_of_your_own_is_accepted_with_the_settings_of_its_signature(small_conf: Path):
