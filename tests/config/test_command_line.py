@@ -28,7 +28,7 @@ from showattendtell.errors import UserError
         (["-m", "--seed", "1,2"], ["++seed=1,2"]),
         (["--init-from", "a,b.ckpt"], ['++init_from="a,b.ckpt"']),
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
-        (["--cfg", "job", "--config-dir=mine", "seed=1"], ["++seed=1"]),
+        (["--cfg", "job", "--config-dir=/tmp", "seed=1"], ['hydra.searchpath=["file:///tmp"]', "++seed=1"]),
         (["cache=~/a"], [f"++cache={Path.home()}/a"]),
     ],
 )
@@ -56,7 +56,9 @@ def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
     assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"++{setting}=a.ckpt"]
 
 
-@pytest.mark.parametrize("line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["attention.score=cosine"]])
+@pytest.mark.parametrize(
+    "line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["--config-dir=nowhere"], ["attention.score=cosine"]]
+)
 def test_arguments_that_are_no_settings_are_refused(line: list[str]):
     with pytest.raises(UserError):
         parse("train", line)

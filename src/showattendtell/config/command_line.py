@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -40,21 +39,10 @@ ALIASES = {short: name for name, given in SHORT_NAMES.items() for short in given
 
 MULTIRUN = {"-m", "--multirun"}
 COMPLETION = {"-sc", "--shell-completion"}
-FLAGS = {
-    *MULTIRUN,
-    *COMPLETION,
-    "-h",
-    "--help",
-    "--hydra-help",
-    "--version",
-    "-r",
-    "--run",
-    "--resolve",
-    "-i",
-    "--info",
-}
-CONFIG_DIR = ["-cd", "--config-dir"]
-FLAGS_WITH_VALUE = [*CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"]
+HELP = {"-h", "--help"}
+FLAGS = {*MULTIRUN, *COMPLETION, *HELP, "--hydra-help", "--version", "-r", "--run", "--resolve", "-i", "--info"}
+FLAGS_WITH_VALUE = {"-c", "--cfg", "-p", "--package"}
+CONFIG_DIR = {"-cd", "--config-dir"}
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
 DEFAULTS = ("debug=null", "experiment=null", "sweep=null")
@@ -69,16 +57,12 @@ class Arguments(NamedTuple):
     flags: list[str]
     overrides: list[str]
 
-    @property
-    def config_dirs(self) -> list[str]:
-        """The user's own folders of options that flags name."""
-        return [value for flag, value in pairwise(self.flags) if flag in CONFIG_DIR]
-
 
 def parse(command: str, arguments: Iterable[str], positional: str = "") -> Arguments:
     """Convert a command line to Hydra's form.
 
-    Values get the prefix `++`, so that Hydra also sets what the YAML leaves to the default in the code.
+    Values get the prefix `++`, so that Hydra also sets what the YAML leaves to the default in the code. The folder in
+    `--config-dir` becomes the setting `hydra.searchpath`, which commands can pass on.
 
     Args:
         command: the name of the command, whose config groups count.
@@ -94,7 +78,7 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     settings = list(map(quote_path, settings))
     if positional:
         settings = _name_positional(settings, positional)
-    groups = find_groups(command, [*Arguments(flags, []).config_dirs, *searchpath(settings)])
+    groups = find_groups(command, searchpath(settings))
     aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
     overrides: dict[str, str] = {}
     for setting in settings:
@@ -127,6 +111,11 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         name, equals, value = argument.partition("=")
         if name in FLAGS_WITH_VALUE:
             flags += [name, value if equals else next(rest, "")]
+        elif name in CONFIG_DIR:
+            folder = os.path.abspath(value if equals else next(rest, ""))
+            if not os.path.isdir(folder):
+                raise UserError(f"the folder {folder} of options does not exist")
+            settings.append(f"hydra.searchpath={as_value([f'file://{folder}'])}")
         elif argument in FLAGS:
             flags.append(argument)
         elif argument.startswith("--"):

@@ -4,8 +4,8 @@ import copy
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import MULTIRUN, Arguments, as_value, parse, searchpath
+from showattendtell.config.command_line import MULTIRUN, Arguments, parse, searchpath
 from showattendtell.config.folders import command_folder, find_options
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate
@@ -66,8 +66,14 @@ def compose(
     parsed = arguments if isinstance(arguments, Arguments) else parse(command, arguments)
     if MULTIRUN & set(parsed.flags) or any(line.startswith("sweep=") for line in parsed.overrides):
         parsed = parsed._replace(overrides=list(map(_first_value, parsed.overrides)))
-    with _initialized(command):
-        config, errors = check(command, parsed, complete)
+    running = GlobalHydra.instance().hydra  # another command may run
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(command_folder(command), version_base=None):
+            config, errors = check(command, parsed, complete)
+    finally:
+        if running:
+            GlobalHydra.instance().initialize(running)
     raise_errors(errors)
     if not with_hydra:
         OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
@@ -77,27 +83,19 @@ def compose(
 
 def check(command: str, arguments: Arguments, complete: bool = True) -> tuple[DictConfig, list[str]]:
     """Compose a configuration in an initialized Hydra; also return all errors in the arguments."""
-    own = [*arguments.config_dirs, *searchpath(arguments.overrides)]
-    # `--config-dir` as the setting that compose accepts
-    folders = [f"hydra.searchpath={as_value([f'file://{Path(folder).absolute()}' for folder in own])}"] if own else []
-    lines = [line for line in arguments.overrides if not (own and line.startswith("hydra.searchpath="))]
+    lines = arguments.overrides
     try:
-        config = compose_overrides(command, [*lines, *folders], return_hydra_config=True)
+        config = compose_overrides(command, lines, return_hydra_config=True)
         return config, validate(config, complete)
     except (HydraException, ValueError) as error:
-        message = _message(command, error, own)
-        faulty = {line: fault for line in lines if (fault := _fault(command, line, own))}
-        # choices that are wrong together: Hydra composes without one of them
-        choices = [line for line in lines if not line.startswith("++") and not faulty]
-        if together := [line for line in choices if _composes(command, lines, line)]:
-            faulty = {**dict.fromkeys(together, ""), together[0]: f"{' '.join(together)}: {message}"}
-        if not faulty:
-            return DictConfig({}), [message]
+        faulty = {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines)))}
+        if not faulty:  # such as choices that are wrong together
+            return DictConfig({}), [" ".join(str(error.__cause__ or error).split())]
     # without these lines, the others can be checked too
     groups = {line.partition("=")[0] for line in faulty}
     rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]
     config, errors = check(command, Arguments(arguments.flags, rest), complete=False)
-    return config, [*filter(None, faulty.values()), *errors]
+    return config, [*faulty.values(), *errors]
 
 
 def check_sweep(config: DictConfig) -> list[str]:
@@ -109,18 +107,16 @@ def check_sweep(config: DictConfig) -> list[str]:
     command, given = config.hydra.job.config_name, config.hydra.overrides
     space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    values: dict[str, list[str]] = {}
-    for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
-        values[override.key_or_group] = sweep_values(override)
-    first = {name: lines[0] for name, lines in values.items()}
+    overrides = parser.parse_overrides(parse(command, [*space, *given.task]).overrides)
+    values = list(map(sweep_values, overrides))
+    first = [lines[0] for lines in values]
     runs = [first]
-    for name, lines in values.items():
-        runs += [{**first, name: line} for line in lines[1:]]
-    errors: dict[str, None] = {}
+    for i, lines in enumerate(values):
+        runs += [[*first[:i], line, *first[i + 1 :]] for line in lines[1:]]
+    errors: list[str] = []
     for run in runs:
-        _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
-        errors |= dict.fromkeys(found)
-    return list(errors)
+        errors += check(command, Arguments([], [*given.hydra, *run]))[1]
+    return list(dict.fromkeys(errors))
 
 
 def sweep_values(override: Override) -> list[str]:
@@ -132,13 +128,6 @@ def sweep_values(override: Override) -> list[str]:
         return [str(override.input_line)]
     lines = [f"{name}={value}" for value in override.sweep_string_iterator()]
     return [lines[0], lines[-1]] if isinstance(values, RangeSweep) else lines
-
-
-def _message(command: str, error: Exception, own: Sequence[str]) -> str:
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, option = error.missing_cfg_file.rpartition("/")
-        return f"there is no {group}={option}{did_you_mean(option, find_options(command, group, own))}"
-    return first_line(error.__cause__ or error)
 
 
 def _first_value(line: str) -> str:
@@ -165,26 +154,6 @@ def _fault(command: str, line: str, own: Sequence[str]) -> str:
         if option not in known:
             return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
     return ""
-
-
-def _composes(command: str, lines: Sequence[str], left_out: str) -> bool:
-    with suppress(HydraException, ValueError):
-        compose_overrides(command, [line for line in lines if line != left_out])
-        return True
-    return False
-
-
-@contextmanager
-def _initialized(command: str) -> Iterator[None]:
-    """Initialize Hydra for a command, also while it runs another one."""
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(command_folder(command), version_base=None):
-            yield
-    finally:
-        if running:
-            GlobalHydra.instance().initialize(running)
 
 
 def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:

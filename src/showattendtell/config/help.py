@@ -66,7 +66,7 @@ def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False
     shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
     lines = [about["help"]["header"].strip()]
     chosen = about["runtime"]["choices"]
-    groups = find_listed(command, chosen, [*arguments.config_dirs, *searchpath(arguments.overrides)])
+    groups = find_listed(command, chosen, searchpath(arguments.overrides))
     if groups:
         lines += ["", "Config groups (group=option), the selected option in brackets:", ""]
         for name, options in groups.items():
