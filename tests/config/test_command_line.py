@@ -78,7 +78,7 @@ def test_positional_arguments_stand_among_settings_in_any_order(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=1").mkdir()
     line = ["a b.jpg", "checkpoint=best.ckpt", "lr=1", "c,d.jpg", "seed=3"]
-    config = compose("caption", parse("caption", line, "images"))
+    config = compose("caption", parse("caption", line, "images").overrides)
     assert (config.checkpoint, list(config.images), config.seed) == ("best.ckpt", ["a b.jpg", "lr=1", "c,d.jpg"], 3)
 
 

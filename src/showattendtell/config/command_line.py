@@ -106,7 +106,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return Hydra's flags with their values, and the settings, of which `--name value` becomes `name=value`."""
     flags: list[str] = []
     settings: list[str] = []
-    rest, is_sweep = iter(arguments), bool(MULTIRUN & set(arguments))
+    rest, is_sweep = iter(arguments), MULTIRUN & set(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
         if name in FLAGS_WITH_VALUE:
@@ -123,17 +123,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if not value or value.startswith("--"):
                 raise UserError(f"{name} has no value; give {name} VALUE or {name[2:]}=VALUE")
             key = name[2:].replace("-", "_")
-            is_plain = value[0] in "[{" or (is_sweep and _is_sweep(f"{key}={value}"))
-            settings.append(f"{key}={value if is_plain else as_value(value)}")
+            settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
         else:
             settings.append(argument)
     return flags, settings
-
-
-def _is_sweep(setting: str) -> bool:
-    with suppress(HydraException):
-        return OverridesParser.create().parse_override(setting).is_sweep_override()
-    return False
 
 
 def expand_home(argument: str) -> str:

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import MULTIRUN, Arguments, parse, searchpath
+from showattendtell.config.command_line import MULTIRUN, parse, searchpath
 from showattendtell.config.folders import command_folder, find_options
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate
@@ -50,9 +50,7 @@ def mixed_precision() -> str | None:
 OmegaConf.register_new_resolver("mixed_precision", mixed_precision, replace=True)
 
 
-def compose(
-    command: str, arguments: Sequence[str] | Arguments = (), complete: bool = True, with_hydra: bool = False
-) -> DictConfig:
+def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, with_hydra: bool = False) -> DictConfig:
     """Return the checked configuration of a command that does not run.
 
     Args:
@@ -63,14 +61,14 @@ def compose(
     Raises:
         UserError: with all errors in the arguments.
     """
-    parsed = arguments if isinstance(arguments, Arguments) else parse(command, arguments)
-    if MULTIRUN & set(parsed.flags) or any(line.startswith("sweep=") for line in parsed.overrides):
-        parsed = parsed._replace(overrides=list(map(_first_value, parsed.overrides)))
+    flags, lines = parse(command, arguments)
+    if MULTIRUN & set(flags) or any(line.startswith("sweep=") for line in lines):
+        lines = list(map(_first_value, lines))
     running = GlobalHydra.instance().hydra  # another command may run
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(command_folder(command), version_base=None):
-            config, errors = check(command, parsed, complete)
+            config, errors = check(command, lines, complete)
     finally:
         if running:
             GlobalHydra.instance().initialize(running)
@@ -81,11 +79,10 @@ def compose(
     return config
 
 
-def check(command: str, arguments: Arguments, complete: bool = True) -> tuple[DictConfig, list[str]]:
-    """Compose a configuration in an initialized Hydra; also return all errors in the arguments."""
-    lines = arguments.overrides
+def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[DictConfig, list[str]]:
+    """Compose a configuration in an initialized Hydra; also return all errors in the overrides."""
     try:
-        config = compose_overrides(command, lines, return_hydra_config=True)
+        config = compose_overrides(command, list(lines), return_hydra_config=True)
         return config, validate(config, complete)
     except (HydraException, ValueError) as error:
         faulty = {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines)))}
@@ -94,7 +91,7 @@ def check(command: str, arguments: Arguments, complete: bool = True) -> tuple[Di
     # without these lines, the others can be checked too
     groups = {line.partition("=")[0] for line in faulty}
     rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]
-    config, errors = check(command, Arguments(arguments.flags, rest), complete=False)
+    config, errors = check(command, rest, complete=False)
     return config, [*faulty.values(), *errors]
 
 
@@ -115,7 +112,7 @@ def check_sweep(config: DictConfig) -> list[str]:
         runs += [[*first[:i], line, *first[i + 1 :]] for line in lines[1:]]
     errors: list[str] = []
     for run in runs:
-        errors += check(command, Arguments([], [*given.hydra, *run]))[1]
+        errors += check(command, [*given.hydra, *run])[1]
     return list(dict.fromkeys(errors))
 
 

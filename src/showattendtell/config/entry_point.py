@@ -30,13 +30,16 @@ from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, 
 from showattendtell.errors import UserError, quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file
 
+Task = Callable[[DictConfig], Any]
+"""The function of a command, which gets its configuration."""
+
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra writes it."""
 
 
 def entry_point(
     name: str, positional: str = "", expand: Callable[[list[str]], list[str]] = list
-) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+) -> Callable[[Task], Callable[[], None]]:
     """Decorate the function of a command, which gets its configuration: the result composes `NAME.yaml` with the
     command line, checks it and calls the function.
 
@@ -47,15 +50,13 @@ def entry_point(
         expand: function that rewrites the arguments first.
     """
 
-    def decorate(task: Callable[[DictConfig], Any]) -> Callable[[], None]:
+    def decorate(task: Task) -> Callable[[], None]:
         return partial(run_command, name, task, positional, expand)
 
     return decorate
 
 
-def run_command(
-    name: str, task: Callable[[DictConfig], Any], positional: str, expand: Callable[[list[str]], list[str]]
-) -> None:
+def run_command(name: str, task: Task, positional: str, expand: Callable[[list[str]], list[str]]) -> None:
     # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
     gc.set_threshold(50_000)
     for stream in ("stdout", "stderr"):
@@ -76,7 +77,7 @@ def run_command(
             compose_and_run(name, task, parse(name, expand(typed), positional))
 
 
-def compose_and_run(name: str, task: Callable[[DictConfig], Any], arguments: Arguments) -> None:
+def compose_and_run(name: str, task: Task, arguments: Arguments) -> None:
     """Let Hydra compose the configuration and run the task, once or for each value of a sweep."""
     sys.argv[1:] = [*arguments.flags, *arguments.overrides]
     # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
@@ -85,11 +86,11 @@ def compose_and_run(name: str, task: Callable[[DictConfig], Any], arguments: Arg
         main(partial(run_task, task, os.getcwd()))()
     except (HydraException, ValueError):  # Hydra raises both for overrides
         # compose again, which raises an error with a sentence for everything that is wrong
-        compose(name, arguments, complete=False)
+        compose(name, sys.argv[1:], complete=False)
         raise
 
 
-def run_task(task: Callable[[DictConfig], Any], cwd: str, config: DictConfig) -> Any:
+def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
     """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
     before it writes anything there.
 

@@ -57,7 +57,7 @@ def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False
     """Return the page of a command with the values that are `given`: all settings if it is complete, else the common
     ones and those that were given."""
     arguments = parse(command, given, positional)
-    config: Any = OmegaConf.to_container(compose(command, arguments, complete=False, with_hydra=True))
+    config: Any = OmegaConf.to_container(compose(command, arguments.overrides, complete=False, with_hydra=True))
     about = config.pop("hydra")
     described = list(explain("", config))
     common = () if is_complete else COMMON.get(command, "").split()
