@@ -157,7 +157,7 @@ def _settings(settings: Iterable[Setting]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for setting in settings:
         if setting.value:
-            values = _takes(setting.parameter and setting.parameter.annotation)
+            values = _takes(setting.parameter.annotation if setting.parameter else Any)
             cells = (f"`{setting.name}`", f"`{setting.value}`", values, setting.meaning)
             rows.append(tuple(map(_cell, cells)))
             continue
@@ -187,8 +187,6 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _takes(annotation: Any) -> str:
     """The values of a type in words; empty if pydantic has no schema for it."""
-    if annotation is None:
-        return ""
     try:
         return _in_words(TypeAdapter(annotation).json_schema())
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError):

@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from hydra import compose as compose_overrides
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import MULTIRUN, parse, searchpath
 from showattendtell.config.folders import command_folder, find_options
-from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate
+from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate, with_defaults
 from showattendtell.errors import did_you_mean, first_line, listed
 from showattendtell.settings import may_differ
 
@@ -54,7 +53,7 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
     """Return the checked configuration of a command that does not run.
 
     Args:
-        arguments: its arguments, as typed or in Hydra's form; of a sweep the first values count.
+        arguments: its arguments, as typed or in Hydra's form; of a sweep every value is checked, the first ones count.
         complete: whether a setting without a value is an error.
         with_hydra: whether to include the node `hydra`.
 
@@ -62,17 +61,17 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
         UserError: with all errors in the arguments.
     """
     flags, lines = parse(command, arguments)
-    if MULTIRUN & set(flags) or any(line.startswith("sweep=") for line in lines):
-        lines = list(map(_first_value, lines))
+    is_sweep = MULTIRUN & set(flags) or any(line.startswith("sweep=") for line in lines)
     running = GlobalHydra.instance().hydra  # another command may run
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(command_folder(command), version_base=None):
-            config, errors = check(command, lines, complete)
+            checked = [check(command, run, complete) for run in (runs_of(lines) if is_sweep else [lines])]
     finally:
         if running:
             GlobalHydra.instance().initialize(running)
-    raise_errors(errors)
+    raise_errors(list(dict.fromkeys(chain.from_iterable(errors for _, errors in checked))))
+    config = checked[0][0]
     if not with_hydra:
         OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
         config.pop("hydra")
@@ -95,42 +94,29 @@ def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[Di
     return config, [*faulty.values(), *errors]
 
 
-def check_sweep(config: DictConfig) -> list[str]:
-    """Return all errors in the values of a sweep, each of which is tried with the first values of the others.
-
-    Args:
-        config: the configuration of the sweep, of the command that Hydra runs.
-    """
-    command, given = config.hydra.job.config_name, config.hydra.overrides
-    space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    overrides = parser.parse_overrides(parse(command, [*space, *given.task]).overrides)
-    values = list(map(sweep_values, overrides))
-    first = [lines[0] for lines in values]
+def runs_of(lines: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of some runs of a sweep: each value occurs with the first values of the others."""
+    values = list(map(sweep_values, lines))
+    first = [options[0] for options in values]
     runs = [first]
-    for i, lines in enumerate(values):
-        runs += [[*first[:i], line, *first[i + 1 :]] for line in lines[1:]]
-    errors: list[str] = []
-    for run in runs:
-        errors += check(command, [*given.hydra, *run])[1]
-    return list(dict.fromkeys(errors))
+    for i, options in enumerate(values):
+        runs += [[*first[:i], option, *first[i + 1 :]] for option in options[1:]]
+    return runs
 
 
-def sweep_values(override: Override) -> list[str]:
+def sweep_values(line: str) -> list[str]:
     """Return an override for each value of a sweep; for a range or an interval only for its ends."""
+    try:
+        override = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_override(line)
+    except HydraException:  # reported by `check`
+        return [line]
     name, values = override.get_key_element(), override.value()
     if isinstance(values, IntervalSweep):
         return [f"{name}={values.start}", f"{name}={values.end}"]
     if not override.is_sweep_override():
-        return [str(override.input_line)]
+        return [line]
     lines = [f"{name}={value}" for value in override.sweep_string_iterator()]
     return [lines[0], lines[-1]] if isinstance(values, RangeSweep) else lines
-
-
-def _first_value(line: str) -> str:
-    with suppress(HydraException):  # reported by `check`
-        return sweep_values(OverridesParser.create().parse_override(line))[0]
-    return line
 
 
 def _fault(command: str, line: str, own: Sequence[str]) -> str:
@@ -190,7 +176,10 @@ def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> lis
 def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
     Defaults in the code count as settings."""
-    current, stored = _of_the_model(plain_settings(config)), _of_the_model(other)
+    current, stored = dict[str, Any](), dict[str, Any]()
+    for part in MODEL:
+        current |= leaves(part, with_defaults(plain_settings(config)[part], part))
+        stored |= leaves(part, with_defaults(other[part], part))
     names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS]
     return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
 
@@ -200,13 +189,3 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
     groups."""
     groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
     return listed(list(differences) or groups, shown=6) or "another encoder"
-
-
-def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model, and the defaults of its classes."""
-    values: dict[str, Any] = {}
-    for part in MODEL:
-        parameters = read_signature(settings[part][TARGET]).parameters
-        defaults = {name: parameter.value for name, parameter in parameters.items() if parameter.default is not None}
-        values |= leaves(part, {**defaults, **settings[part]})
-    return values

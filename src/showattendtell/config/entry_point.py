@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, Arguments, parse, quoted
-from showattendtell.config.compose import check_sweep, compose
+from showattendtell.config.compose import compose
 from showattendtell.config.folders import command_folder
 from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
@@ -125,8 +125,10 @@ class SweepCheck(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
+        space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
+        given = config.hydra.overrides
         with report_errors():  # Hydra would turn an error of a callback into a warning
-            raise_errors(check_sweep(config))
+            compose(config.hydra.job.config_name, ["-m", *space, *given.task, *given.hydra])
         folder = os.path.abspath(config.hydra.sweep.dir)
         with read_write(config.hydra):  # the prefix distinguishes it from a folder that the user named
             config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={quoted(folder)}")

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from showattendtell.config.command_line import parse, searchpath
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import config_folder, find_options
-from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
-from showattendtell.config.validation import SUPPLIED, TARGET, format_value, join
+from showattendtell.config.signatures import Parameter, Signature, SignatureError
+from showattendtell.config.validation import TARGET, format_value, join, node_signature
 
 COMMON = {
     "train": "dataset.root seed init_from resume monitor cache data.batch_size vocabulary.size encoder.trainable "
@@ -121,11 +121,11 @@ def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
     signature = Signature({}, False, "")
     is_own = str(node.get(TARGET, "")).startswith("showattendtell.")
     with suppress(SignatureError):
-        signature = read_signature(str(node.get(TARGET, "")))
+        signature = node_signature(path, node)
         if path and is_own:
             yield Setting(path, "", signature.doc)
     inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
-    unset = [key for key in signature.parameters if key not in node and key not in SUPPLIED.get(path, ())]
+    unset = [key for key in signature.parameters if key not in node]
     for key in [*(str(key) for key in node if key not in inner and not str(key).startswith("_")), *unset]:
         parameter, name = signature.parameters.get(key), join(path, key)
         meaning = parameter.doc if parameter and is_own else OF_LIBRARIES.get(name, "")

@@ -275,24 +275,6 @@ class FeaturesConfig:
     output: Text | None
 
 
-Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]
-BleuWithPenalty = Literal["bleu1_with_penalty", "bleu2_with_penalty", "bleu3_with_penalty", "bleu4_with_penalty"]
-Attention = Literal["pointing_game", "attention_correctness", "attention_entropy", "attention_movement"]
-Faithfulness = Literal[
-    "attention_rank_correlation",
-    "attention_magnitude_correlation",
-    "attention_top_tenth",
-    "attention_magnitude_top_tenth",
-    "attention_deletion",
-    "attention_insertion",
-]
-Objects = Literal["chair_i", "chair_s", "grounding_f1_all", "grounding_f1_loc"]
-Others = Literal["distinct_captions", "training_minutes"]
-CaptionScore = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score"]
-Column = Literal[CaptionScore, Attention, Faithfulness, Objects, Others]
-"""The metrics of result files that can be columns of the table."""
-
-
 @dataclass
 class ReportConfig:
     """Settings of `report`.
@@ -307,6 +289,6 @@ class ReportConfig:
 
     runs: Texts
     split: Split
-    columns: Annotated[Sequence[Column], Field(min_length=1)]
+    columns: Annotated[Sequence[Text], Field(min_length=1)]
     paper: bool
     output: Text | Sequence[Text] | None

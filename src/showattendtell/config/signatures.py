@@ -27,11 +27,11 @@ class Parameter:
 
     @cached_property
     def annotation(self) -> Any:
-        """The type; None if there is none, or if it is unknown without an import."""
+        """The type; Any if there is none, or if it is unknown without an import."""
         try:
-            return _evaluate(self.source)
+            return Any if self.source is None else _evaluate(self.source)
         except (KeyError, griffe.GriffeError, NameError, TypeError, AttributeError, ValueError, RecursionError):
-            return None
+            return Any
 
     @property
     def value(self) -> Any:

@@ -29,6 +29,7 @@ SCHEMA = "showattendtell.config.schemas.TrainConfig"
 LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
 DEPTH = 20  # how deep stored metadata may be nested
 VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
+PLAIN = str | int | float | bool | dict | list | None
 SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
@@ -153,8 +154,7 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
             characters += len(node)
         elif isinstance(node, dict | list | tuple):
             values += len(node)
-            inner = chain(node, node.values()) if isinstance(node, dict) else node
-            nodes += [(value, depth + 1) for value in inner]
+            nodes += [(value, depth + 1) for value in _inner(node)]
         elif not isinstance(node, bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
         if values > max_values or characters > max_characters or depth > DEPTH:
@@ -193,7 +193,7 @@ def _refuse_code(argument: str, file: Path) -> None:
         node = OverridesParser.create().parse_override(argument).value()
     except (HydraException, RecursionError):
         name = None
-    if name is None or name[1].count(".") >= DEPTH or not _is_plain(node):
+    if name is None or name[1].count(".") >= DEPTH or not all(isinstance(value, PLAIN) for value in _values(node)):
         raise refusal("which is not name=value; train again without resume")
     path = re.split("[./]", name[1])
     if path[0] in ("hydra", "resume"):
@@ -204,8 +204,8 @@ def _refuse_code(argument: str, file: Path) -> None:
     if is_choice and path[0] not in read_signature(SCHEMA).parameters and re.search(r"\.\.|\$|[=,\[]/", argument):
         raise refusal("which is no name of an option; if you need it, type it again")
     if path[0] == "stages":  # the arguments of each stage
-        for text in _texts(node):
-            if "=" in text or text.startswith("-"):
+        for text in _values(node):
+            if isinstance(text, str) and ("=" in text or text.startswith("-")):
                 _refuse_code(text, file)
     for name in filter(None, reversed(path)):
         node = {name: node}
@@ -216,15 +216,17 @@ def _refuse_code(argument: str, file: Path) -> None:
         )
 
 
-def _is_plain(value: Any) -> bool:
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, str | int | float | bool | dict | list | None) and all(map(_is_plain, inner))
+def _values(node: Any) -> Iterator[Any]:
+    """Yield the value of a setting and every value in it, the keys of a dict included."""
+    yield node
+    for value in _inner(node):
+        yield from _values(value)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in the value of a setting, the keys of a dict included."""
-    inner = chain(value, value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    yield from [value] if isinstance(value, str) else chain.from_iterable(map(_texts, inner))
+def _inner(node: Any) -> Iterable[Any]:
+    if isinstance(node, dict):
+        return chain(node, node.values())
+    return node if isinstance(node, list | tuple) else ()
 
 
 def _package(target: str) -> str:

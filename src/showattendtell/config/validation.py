@@ -1,6 +1,5 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
-import errno
 import os
 import traceback
 from collections import defaultdict
@@ -58,11 +57,11 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
     signatures: dict[str, Signature] = {}
     for path, node in nodes.items():
         try:
-            signatures[path] = read_signature(str(node[TARGET])) if TARGET in node else Signature({}, not path, "")
+            signatures[path] = node_signature(path, node)
         except SignatureError as error:
             errors.append(f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}")
         else:
-            known += [join(path, name) for name in signatures[path].parameters.keys() - SUPPLIED.get(path, ())]
+            known += [join(path, name) for name in signatures[path].parameters]
     for path, signature in signatures.items():
         for key, value in nodes[path].items():
             name = join(path, str(key))
@@ -74,14 +73,26 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
                 continue
             elif key in signature.parameters:
                 annotation = signature.parameters[key].annotation
-                if annotation is not None:
-                    meant = as_meant(value, annotation)
-                    if meant is not value:
-                        OmegaConf.update(config, name, meant)
-                    errors += value_errors(name, meant, annotation)
+                meant = as_meant(value, annotation)
+                if meant is not value:
+                    OmegaConf.update(config, name, meant)
+                errors += value_errors(name, meant, annotation)
             elif not signature.open and value is not None:
                 errors += _unknown(name, value, known)
     return errors
+
+
+def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
+    """Return the signature of a node's target, without the arguments that the code passes.
+
+    Raises:
+        SignatureError: the target does not exist.
+    """
+    if TARGET not in node:
+        return Signature({}, not path, "")
+    signature = read_signature(str(node[TARGET]))
+    supplied = SUPPLIED.get(path, ())
+    return signature._replace(parameters={n: p for n, p in signature.parameters.items() if n not in supplied})
 
 
 def _nodes(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -132,11 +143,10 @@ def find_targets(node: Any) -> Iterator[str]:
 def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return plain settings with the defaults of all arguments that they leave out, as a record of a run."""
     filled: dict[str, Any] = {}
-    if target := settings.get(TARGET):
-        with suppress(SignatureError):
-            for name, parameter in read_signature(target).parameters.items():
-                if parameter.default is not None and name not in SUPPLIED.get(path, ()):
-                    filled[name] = parameter.value
+    with suppress(SignatureError):
+        for name, parameter in node_signature(path, settings).parameters.items():
+            if parameter.default is not None:
+                filled[name] = parameter.value
     for key, value in settings.items():
         filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
     return filled
@@ -155,14 +165,6 @@ def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-ADVICE = {
-    errno.ENOSPC: "free disk space",
-    errno.EDQUOT: "free disk space",
-    errno.EACCES: "check the permissions",
-    errno.EPERM: "check the permissions",
-}
-"""What to do about an error of the system, by its number."""
-
 USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError, RecursionError)
 """Exceptions that are reported without a traceback."""
 
@@ -177,12 +179,10 @@ def sentence(error: Exception) -> str:
         return f"{error.filename} does not exist"
     if isinstance(error, OSError):  # errors of a network have neither a file nor a number
         file = f"{error.filename}: " if error.filename else ""
-        advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
-        return f"{file}{error.strerror or first_line(error)}{advice}"
+        return f"{file}{error.strerror or first_line(error)}"
     if isinstance(error, RecursionError):
         return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
-    name, line = type(error).__name__, first_line(error)
-    return name if line == name else f"{name}: {line}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 @contextmanager
