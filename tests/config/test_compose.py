@@ -128,7 +128,7 @@ ANSWER = "runpy.run_module('showattendtell.train', run_name='__main__', alter_sy
         4,
         [
             (["attention=soft,hrad", "seed=1,-1", "decoder.dropout=0.1,1.5"], ["hrad", "seed=-1", "dropout=1.5"]),
-            (["decoder.dropot=0.1,0.2"], ["did you mean 'decoder.dropout'"]),
+            (["decoder.dropot=0.1,0.2", "schedule=glob(*)"], ["did you mean 'decoder.dropout'"]),
             (["decoder.hidden_dim=range(0,64,32)"], ["decoder.hidden_dim=0 should be greater than 0"]),
             (["attention=soft,none", "attention/score=cosine"], ["attention/score=cosine"]),
         ],

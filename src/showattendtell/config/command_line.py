@@ -89,11 +89,9 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{setting} has no value; give {setting}VALUE")
         if key.startswith("~"):
             raise UserError(f"{setting}: {key[1:]} cannot be removed; settings are given as name=value")
-        if key.replace(".", "/") in groups and "." in key and not value.startswith("{"):
-            raise UserError(
-                f"{key} has settings of its own; give them as {key}.NAME=value, or choose it as "
-                f"{key.replace('.', '/')}=NAME"
-            )
+        group = key.replace(".", "/")
+        if key != group in groups and not value.startswith("{"):
+            raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
         is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
         if setting in DEFAULTS:
@@ -171,10 +169,8 @@ def searchpath(settings: Iterable[str]) -> list[str]:
 
 
 def as_argument(name: str, value: object) -> str:
-    """Return `name=value` as a user would type it, quoted for the shell and for Hydra if needed."""
-    if re.fullmatch(PLAIN, str(value)):
-        return f"{name}={value}"
-    return shlex.quote(f"{name}={quoted(str(value))}")
+    """Return `name=value` as a user would type it, quoted if the shell or Hydra needs it."""
+    return shlex.quote(f"{name}={as_value(str(value))}")
 
 
 def as_value(value: str | Iterable[str]) -> str:

@@ -107,7 +107,7 @@ def runs_of(lines: Sequence[str]) -> list[list[str]]:
 def sweep_values(line: str) -> list[str]:
     """Return an override for each value of a sweep; for a range or an interval only for its ends."""
     try:
-        override = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_override(line)
+        [override] = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([line])
     except HydraException:  # reported by `check`
         return [line]
     name, values = override.get_key_element(), override.value()
