@@ -203,7 +203,7 @@ def test_what_the_code_supplies_to_a_score_is_what_the_score_lacks(score: str):
     config = compose("train", [f"attention/score={score}"])
     parameters = read_signature(config.attention.score._target_).parameters
     required = {name for name, parameter in parameters.items() if parameter.default is None}
-    assert required - set(config.attention.score) == set(SUPPLIED["attention.score"])
+    assert required - set(config.attention.score) == set(SUPPLIED["attention.score"].split())
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
-HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing", TARGET}
-HARMLESS |= {"dropout", "dropout_places"}
+HARMLESS = "_target_ weights trainable frozen_stride learning_rate gradient_checkpointing dropout dropout_places"
 """Model settings that may differ when weights are loaded from another model."""
 
 
@@ -180,7 +179,7 @@ def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> li
     for part in MODEL:
         current |= leaves(part, with_defaults(plain_settings(config)[part], part))
         stored |= leaves(part, with_defaults(other[part], part))
-    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS]
+    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS.split()]
     return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
 
 

@@ -74,8 +74,8 @@ def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -
     for target in untrusted_targets(settings):
         if target not in typed:
             raise UserError(
-                f"{file} asks to run {_shown(target)}, which is not part of showattendtell; if it is your own, give "
-                f"{TRUST}={_package(target)} in the environment, else do not trust the file"
+                f"{file} asks to run {printable(target, 100)}, which is not part of showattendtell; if it is your own, "
+                f"give {TRUST}={_package(target)} in the environment, else do not trust the file"
             )
 
 
@@ -163,7 +163,7 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
                 f"are nested more than {DEPTH} deep; do not trust the file"
             )
         if isinstance(node, str) and has_control(node):
-            raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
+            raise UserError(f"{file} was altered: {printable(node, 100)} has control characters; do not trust the file")
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
@@ -186,7 +186,7 @@ def _refuse_code(argument: str, file: Path) -> None:
     """Raise a `UserError` for a stored argument that is no setting, or that could run code or read the environment."""
 
     def refusal(reason: str) -> UserError:
-        return UserError(f"{file} holds the argument {_shown(argument)}, {reason}, else do not trust the file")
+        return UserError(f"{file} holds the argument {printable(argument, 100)}, {reason}, else do not trust the file")
 
     name = re.match(r"\+*([A-Za-z_][\w./]*)=", argument)
     try:
@@ -211,8 +211,8 @@ def _refuse_code(argument: str, file: Path) -> None:
         node = {name: node}
     for target in untrusted_targets(node):
         raise refusal(
-            f"which asks to run {_shown(target)}, not part of showattendtell; if it is your own, type the argument "
-            f"again or give {TRUST}={_package(target)} in the environment"
+            f"which asks to run {printable(target, 100)}, not part of showattendtell; if it is your own, type the "
+            f"argument again or give {TRUST}={_package(target)} in the environment"
         )
 
 
@@ -230,10 +230,5 @@ def _inner(node: Any) -> Iterable[Any]:
 
 
 def _package(target: str) -> str:
-    is_name = target.isascii() and target.replace(".", "_").isidentifier() and len(target) <= 100
-    return target.partition(".")[0] if is_name else "PACKAGE"
-
-
-def _shown(text: str) -> str:
-    """Return untrusted text as one line of limited length, without control characters."""
-    return printable(text, longest=100)
+    package = target.partition(".")[0]
+    return package if package.isidentifier() and len(package) <= 100 else "PACKAGE"

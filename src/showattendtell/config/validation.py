@@ -20,18 +20,16 @@ from showattendtell.settings import format_value as format_value
 TARGET = "_target_"
 
 SUPPLIED = {
-    "vocabulary": ("captions", "tokenizer", "languages"),
-    "augment": ("seed",),
-    "data": ("dataset", "vocabulary", "source", "seed"),
-    "attention": ("region_dim", "hidden_dim"),
-    "attention.score": ("region_dim", "hidden_dim"),
-    "decoder": ("vocabulary_size", "region_dim"),
-    "optimizer": ("params",),
-    "callbacks.early_stopping": ("monitor", "mode", "check_on_train_epoch_end"),
-    "trainer": (
-        *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
-        *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
-    ),
+    "vocabulary": "captions tokenizer languages",
+    "augment": "seed",
+    "data": "dataset vocabulary source seed",
+    "attention": "region_dim hidden_dim",
+    "attention.score": "region_dim hidden_dim",
+    "decoder": "vocabulary_size region_dim",
+    "optimizer": "params",
+    "callbacks.early_stopping": "monitor mode check_on_train_epoch_end",
+    "trainer": "default_root_dir logger callbacks enable_progress_bar enable_model_summary use_distributed_sampler "
+    "num_sanity_val_steps plugins",
 }
 """Arguments of a part that the code passes; they are not settings."""
 
@@ -67,7 +65,7 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
             name = join(path, str(key))
             if key in (TARGET, "_partial_") or value == "???":
                 continue
-            if key in SUPPLIED.get(path, ()):
+            if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
             elif name in nodes and (key in signature.parameters or not path or TARGET not in nodes[path]):
                 continue
@@ -91,7 +89,7 @@ def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
     if TARGET not in node:
         return Signature({}, not path, "")
     signature = read_signature(str(node[TARGET]))
-    supplied = SUPPLIED.get(path, ())
+    supplied = SUPPLIED.get(path, "").split()
     return signature._replace(parameters={n: p for n, p in signature.parameters.items() if n not in supplied})
 
 
