@@ -25,9 +25,8 @@ from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, Arguments, parse, quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import command_folder
-from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
-from showattendtell.errors import UserError, quiet_pipe
+from showattendtell.errors import quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file
 
 Task = Callable[[DictConfig], Any]
@@ -238,18 +237,14 @@ def config_dirs(config: HydraConf | None = None) -> list[str]:
     return [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
 
 
-def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return the name of the sweep that a run belongs to, if any, and the run's tags, see `write_settings`."""
-    file = folder / HYDRA / "hydra.yaml"
-    if not file.is_file():
-        return None, ()
-    content = read_settings(file)
-    try:
-        choices, is_sweep = content["hydra"]["runtime"]["choices"], content["hydra"]["mode"] == RunMode.MULTIRUN.name
-        tags = [str(choices[group]) for group in ("dataset", "encoder", "attention", "decoder") if choices.get(group)]
-    except (AttributeError, KeyError, TypeError):
-        raise UserError(f"{file} was altered: it has no choices of config groups; remove it") from None
-    return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
+def read_origin(folder: Path) -> tuple[str | None, list[str]]:
+    """Return the name of the sweep that this run in `folder` belongs to, if any, and the run's tags."""
+    if not HydraConfig.initialized():
+        return None, []
+    config = HydraConfig.get()
+    tags = [config.runtime.choices.get(group) for group in ("dataset", "encoder", "attention", "decoder")]
+    sweep = folder.absolute().parent.name if config.mode == RunMode.MULTIRUN else None
+    return sweep, list(dict.fromkeys(filter(None, tags)))
 
 
 @contextmanager

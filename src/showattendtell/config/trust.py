@@ -101,9 +101,6 @@ def read_settings(file: Path) -> dict[str, Any]:
         content = _load_yaml(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("no settings")
-        for page in ("help", "hydra_help"):  # texts of several lines, which `check_content` does not accept
-            if isinstance(content.get("hydra"), dict):
-                content["hydra"].pop(page, None)
         check_content({"config": content}, file)
         return content
     except (ValueError, yaml.YAMLError) as error:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from PIL import Image
 from pytorch_lightning.loggers import Logger
@@ -41,14 +43,16 @@ def test_the_figures_of_a_log_are_known_by_step_and_name(tmp_path: Path):
     }
 
 
-@pytest.mark.parametrize(("mode", "group"), [("RUN", None), ("MULTIRUN", "compare")])
-def test_a_run_of_a_sweep_is_grouped_by_the_sweep_s_folder(tmp_path: Path, mode: str, group: str | None):
+@pytest.mark.parametrize(("mode", "group"), [(RunMode.RUN, None), (RunMode.MULTIRUN, "compare")])
+def test_a_run_of_a_sweep_is_grouped_by_the_sweep_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: RunMode, group: str | None
+):
     folder = tmp_path / "compare" / "3"
-    assert read_origin(folder) == (None, ())
+    assert read_origin(folder) == (None, [])
     choices = {"dataset": "shapes", "attention": "hard", "decoder": "lstm", "variant": "paper", "encoder": None}
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save({"hydra": {"mode": mode, "runtime": {"choices": choices}}}, folder / ".hydra/hydra.yaml")
-    assert read_origin(folder) == (group, ("shapes", "hard", "lstm"))
+    hydra = OmegaConf.create({"mode": mode, "runtime": {"choices": choices}})
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
+    assert read_origin(folder) == (group, ["shapes", "hard", "lstm"])
 
 
 class Page(Logger):
