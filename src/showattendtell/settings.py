@@ -1,9 +1,7 @@
 """Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -106,35 +104,24 @@ REASONS = {
     "missing": "should have more values",
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
     "list_type": "should be a list",
+    "tuple_type": "should be a list",
     "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
 }
 """What a value should be, by pydantic's type of error. Other types have pydantic's message."""
 
 
-@cache
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
-
-
-def _list_as_json(value: Any) -> bytes | None:
-    """Return a list of plain data as JSON, where it may be meant as a tuple: YAML has none."""
-    if isinstance(value, list):
-        with suppress(TypeError, ValueError):  # of objects, or of a list in itself
-            return json.dumps(value, ensure_ascii=False).encode(errors="replace")  # a file name may be no UTF-8
-    return None
+adapter_of = cache(TypeAdapter[Any])
 
 
 def _faults(value: Any, annotation: Any) -> list[str]:
     """Return what a value should be if its annotation does not allow it."""
     try:
-        text = _list_as_json(value)
-        if text is None:
-            _adapter(annotation).validate_python(value, strict=True)
-        else:
-            _adapter(annotation).validate_json(text, strict=True)
+        adapter_of(annotation).validate_python(value, strict=True)
     except PydanticSchemaGenerationError:
         return []
     except ValidationError as error:
+        if isinstance(value, list) and any(fault["type"] == "tuple_type" for fault in error.errors()):
+            return _faults(tuple(value), annotation)  # YAML has no tuples
         faults = [REASONS.get(fault["type"], fault["msg"]) for fault in error.errors()]
         return [re.sub(r"^\w+ should", "should", fault) for fault in faults]
     return []
@@ -147,12 +134,12 @@ def as_meant(value: Any, annotation: Any) -> Any:
 
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
-    setting = f"{path}={format_value(value)}"
-    if as_meant(value, annotation) is not value:
-        yield f"{setting} should be a list: {path}=[{format_value(value)}]"
-    elif faults := dict.fromkeys(_faults(value, annotation)):
+    if faults := dict.fromkeys(_faults(value, annotation)):
+        if as_meant(value, annotation) is not value:
+            faults = {f"should be a list: {path}=[{format_value(value)}]": None}
         first, *others = faults
-        yield " or ".join([f"{setting} {first}", *(fault.removeprefix("should be ") for fault in others)])
+        reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
+        yield f"{path}={format_value(value)} {' or '.join(reasons)}"
 
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:

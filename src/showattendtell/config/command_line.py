@@ -75,7 +75,6 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments)
-    settings = list(map(quote_path, settings))
     if positional:
         settings = _name_positional(settings, positional)
     groups = find_groups(command, searchpath(settings))
@@ -123,7 +122,9 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             key = name[2:].replace("-", "_")
             settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
         else:
-            settings.append(argument)
+            # a path with a `=`, as Lightning's `epoch=1-step=32.ckpt`, which Hydra would not parse
+            is_path = "=" in value and os.path.exists(value) and not os.path.exists(argument)
+            settings.append(f"{name}={quoted(value)}" if is_path else argument)
     return flags, settings
 
 
@@ -131,14 +132,6 @@ def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
     return re.sub(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
-
-
-def quote_path(argument: str) -> str:
-    """Quote the path in `name=path` if it exists and has a `=`, as Lightning's `epoch=1-step=32.ckpt` does: Hydra would
-    not parse it."""
-    name, _, path = argument.partition("=")
-    has_equals = "=" in path and os.path.exists(path) and not os.path.exists(argument)
-    return f"{name}={quoted(path)}" if has_equals else argument
 
 
 def _name_positional(settings: Sequence[str], name: str) -> list[str]:

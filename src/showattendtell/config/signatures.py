@@ -5,6 +5,7 @@ import ast
 import builtins
 import collections.abc
 import importlib.util
+import re
 import typing
 from contextlib import suppress
 from dataclasses import dataclass
@@ -173,16 +174,6 @@ def _evaluate(annotation: griffe.Expr | str | None) -> Any:
 def _described(doc: str) -> dict[str, str]:
     """Return the arguments' descriptions: lines `name: text` or `name, name: text`, continued by deeper indentation."""
     described: dict[str, str] = {}
-    current: list[str] = []
-    for line in doc.splitlines():
-        head, colon, text = line.strip().partition(": ")
-        names = [name.strip() for name in head.split(",")]
-        if colon and all(name.isidentifier() for name in names):
-            current = names
-            described |= dict.fromkeys(names, text.strip())
-        elif current and line.startswith("    ") and line.strip():
-            for name in current:
-                described[name] += f" {line.strip()}"
-        else:
-            current = []
+    for _, names, text in re.findall(r"^( *)(\w+(?:, \w+)*): (.*(?:\n\1    .*)*)", doc, re.MULTILINE):
+        described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return described

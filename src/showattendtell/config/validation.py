@@ -75,7 +75,7 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
                 if meant is not value:
                     OmegaConf.update(config, name, meant)
                 errors += value_errors(name, meant, annotation)
-            elif not signature.open and value is not None:
+            elif not signature.open and value not in (None, {}):
                 errors += _unknown(name, value, known)
     return errors
 
