@@ -14,6 +14,8 @@ from showattendtell.config.command_line import ALIASES, as_argument, parse
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 
+HERE = Path(__file__).parent
+
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
@@ -28,7 +30,7 @@ from showattendtell.errors import UserError
         (["-m", "--seed", "1,2"], ["++seed=1,2"]),
         (["--init-from", "a,b.ckpt"], ['++init_from="a,b.ckpt"']),
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
-        (["--cfg", "job", "--config-dir=/tmp", "seed=1"], ['hydra.searchpath=["file:///tmp"]', "++seed=1"]),
+        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "++seed=1"]),
         (["cache=~/a"], [f"++cache={Path.home()}/a"]),
     ],
 )

@@ -4,18 +4,16 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import TypeAdapter
 
-from showattendtell.config.folders import config_folder
+from showattendtell.config.instantiate import locate
 from showattendtell.config.signatures import SOURCES, SignatureError, read_signature
+from showattendtell.config.trust import trusted_targets
 from showattendtell.features.encoding import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -61,46 +59,14 @@ ELSEWHERE = """
 """
 
 
-@cache
-def targets() -> dict[str, set[str]]:
-    """Every `_target_` that conf/ names, and the settings next to it, except in hydra/."""
-    found: dict[str, set[str]] = {}
-
-    def walk(node: Any) -> None:
-        if isinstance(node, DictConfig):
-            if "_target_" in node:
-                found.setdefault(node._target_, set()).update(
-                    str(key)
-                    for key in node
-                    if not str(key).startswith("_") and not isinstance(node._get_node(key), (DictConfig, ListConfig))
-                )
-            for key in node:
-                walk(node._get_node(key))
-
-    conf = Path(config_folder())
-    for file in set(conf.rglob("*.yaml")) - set((conf / "hydra").rglob("*.yaml")):
-        walk(OmegaConf.load(file))
-    return found
-
-
-def imported(target: str) -> Any:
-    """What a dotted name stands for, by importing it."""
-    module, names = target, []
-    while module:
-        try:
-            thing: Any = import_module(module)
-            break
-        except ModuleNotFoundError:
-            module, _, name = module.rpartition(".")
-            names.insert(0, name)
-    for name in names:
-        thing = getattr(thing, name)
-    return thing
+# those of searches are Optuna's and Hydra's
+TARGETS = [target for target in trusted_targets() if not target.startswith(("optuna.", "hydra_plugins."))]
+OWN_TARGETS = [target for target in TARGETS if target.startswith("showattendtell.")]
 
 
 def assert_agrees(target: str) -> None:
     """Names in order, which have a default, and whether others are let through."""
-    real = inspect.signature(imported(target)).parameters.values()
+    real = inspect.signature(locate(target)).parameters.values()
     read = read_signature(target)
     expected = {p.name: p.default is not inspect.Parameter.empty for p in real if p.kind not in VARIADIC}
     assert {name: parameter.default is not None for name, parameter in read.parameters.items()} == expected
@@ -129,14 +95,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     SOURCES.members.clear()
 
 
-@pytest.mark.parametrize("target", sorted(targets()))
+@pytest.mark.parametrize("target", sorted({*TARGETS}))
 def test_every_target_in_conf_reads_as_it_imports(target: str):
     assert_agrees(target)
 
 
-@pytest.mark.parametrize("target", sorted(target for target in targets() if target.startswith("showattendtell.")))
+@pytest.mark.parametrize("target", sorted({*OWN_TARGETS}))
 def test_types_of_own_settings_are_read_as_they_are(target: str):
-    thing = imported(target)
+    thing: Any = locate(target)
     constructor = getattr(thing, "__init__", None)
     hints = typing.get_type_hints(constructor if inspect.isfunction(constructor) else thing, include_extras=True)
     for name, parameter in read_signature(target).parameters.items():

@@ -45,9 +45,6 @@ FLAGS_WITH_VALUE = {"-c", "--cfg", "-p", "--package"}
 CONFIG_DIR = {"-cd", "--config-dir"}
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
-DEFAULTS = ("debug=null", "experiment=null", "sweep=null")
-"""Choices of no option, which Hydra accepts in YAML only."""
-
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
 
@@ -93,8 +90,6 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
         is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
-        if setting in DEFAULTS:
-            continue
         overrides[key] = f"{f'++{key}' if is_value and equals else name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
 

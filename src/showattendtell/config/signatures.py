@@ -136,15 +136,16 @@ def _signature(node: Any) -> Signature:
         is_bound = isinstance(function.parent, griffe.Class) and "staticmethod" not in function.labels
         arguments = list(function.parameters)[is_bound:]
     else:
+        is_tuple = any(str(base).endswith("NamedTuple") for base in node.bases)
+        is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
         members = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
         arguments = [
             griffe.Parameter(field.name, annotation=field.annotation, default=field.value)
             for field in members
-            if field.annotation and "instance-attribute" in field.labels  # no ClassVar
+            if (is_tuple or is_dataclass) and field.annotation and "instance-attribute" in field.labels  # no ClassVar
         ]
-        if not arguments or any("dataclass" in str(decorator.value) for decorator in node.decorators):
-            bases = [_signature(base) for base in node.resolved_bases if isinstance(base, griffe.Class)]
-            inherited = bases[0] if bases else inherited
+        bases = [] if is_tuple else [base for base in node.resolved_bases if isinstance(base, griffe.Class)]
+        inherited = _signature(bases[0]) if bases else inherited
     parameters = {**inherited.parameters}
     for argument in arguments:
         if argument.kind not in VARIADIC:
