@@ -165,11 +165,12 @@ def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> lis
     """Return `setting=VALUE instead of VALUE` for each setting that differs from the plain settings of another run,
     except settings that may change when a run is resumed."""
     current, stored = dict(leaves("", plain_settings(config))), dict(leaves("", other))
-    return [
-        f"{name}={format_value(current.get(name, DEFAULT))} instead of {format_value(stored.get(name, DEFAULT))}"
-        for name in {**stored, **current}
-        if current.get(name, DEFAULT) != stored.get(name, DEFAULT) and not may_differ(name)
-    ]
+    differences = []
+    for name in {**stored, **current}:
+        now, before = (settings.get(name, DEFAULT) for settings in (current, stored))
+        if now != before and not may_differ(name):
+            differences.append(f"{name}={format_value(now)} instead of {format_value(before)}")
+    return differences
 
 
 def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -3,11 +3,10 @@
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import escaped
 from showattendtell.config.folders import config_folder, extension_folders
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.config.validation import TARGET, all_values, find_targets, inner_values
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
@@ -95,29 +94,25 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 def read_settings(file: Path) -> dict[str, Any]:
     """Return the settings of a YAML file in a run's folder as plain data, in which every text is literal.
 
-    Raises `UserError` for one that Hydra does not write.
+    Raises `UserError` for one that Hydra does not write. One that is long or deep, or has aliases, with which a short
+    text could hold any number of values, is refused before any value is built.
     """
     try:
-        content = _load_yaml(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if len(text) > SETTINGS_CHARACTERS:
+            raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
+        depth = 0
+        for event in yaml.parse(text, FAST_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
+        content = yaml.load(text, FAST_LOADER)
         if not isinstance(content, dict):
             raise ValueError("no settings")
-        check_content({"config": content}, file)
-        return content
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
-
-
-def _load_yaml(text: str) -> Any:
-    """Return the content of a YAML text; raise a `ValueError` before any value is built if it is long or deep, or has
-    aliases, with which a short text could hold any number of values."""
-    if len(text) > SETTINGS_CHARACTERS:
-        raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
-    depth = 0
-    for event in yaml.parse(text, FAST_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH or isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
-    return yaml.load(text, FAST_LOADER)
+    check_content({"config": content}, file)
+    return content
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -126,10 +121,12 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
     Raises:
         UserError: if they are not a list of texts, or longer than `LIMIT`.
     """
-    if not isinstance(content, list) or not all(isinstance(argument, str) for argument in content):
-        raise UserError(f"{file} was altered: its arguments are not a list of strings; train again without resume")
-    if sum(map(len, content), len(content)) > LIMIT:
-        raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
+    is_list = isinstance(content, list) and all(isinstance(argument, str) for argument in content)
+    if not is_list or sum(map(len, content), len(content)) > LIMIT:
+        raise UserError(
+            f"{file} was altered: its arguments are not a list of strings of at most {LIMIT:,} characters; train again "
+            "without resume"
+        )
     check_content(content, file)
     return content
 
@@ -151,7 +148,7 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
             characters += len(node)
         elif isinstance(node, dict | list | tuple):
             values += len(node)
-            nodes += [(value, depth + 1) for value in _inner(node)]
+            nodes += [(value, depth + 1) for value in inner_values(node)]
         elif not isinstance(node, bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
         if values > max_values or characters > max_characters or depth > DEPTH:
@@ -190,7 +187,7 @@ def _refuse_code(argument: str, file: Path) -> None:
         node = OverridesParser.create().parse_override(argument).value()
     except (HydraException, RecursionError):
         name = None
-    if name is None or name[1].count(".") >= DEPTH or not all(isinstance(value, PLAIN) for value in _values(node)):
+    if name is None or name[1].count(".") >= DEPTH or not all(isinstance(value, PLAIN) for value in all_values(node)):
         raise refusal("which is not name=value; train again without resume")
     path = re.split("[./]", name[1])
     if path[0] in ("hydra", "resume"):
@@ -201,7 +198,7 @@ def _refuse_code(argument: str, file: Path) -> None:
     if is_choice and path[0] not in read_signature(SCHEMA).parameters and re.search(r"\.\.|\$|[=,\[]/", argument):
         raise refusal("which is no name of an option; if you need it, type it again")
     if path[0] == "stages":  # the arguments of each stage
-        for text in _values(node):
+        for text in all_values(node):
             if isinstance(text, str) and ("=" in text or text.startswith("-")):
                 _refuse_code(text, file)
     for name in filter(None, reversed(path)):
@@ -211,19 +208,6 @@ def _refuse_code(argument: str, file: Path) -> None:
             f"which asks to run {printable(target, 100)}, not part of showattendtell; if it is your own, type the "
             f"argument again or give {TRUST}={_package(target)} in the environment"
         )
-
-
-def _values(node: Any) -> Iterator[Any]:
-    """Yield the value of a setting and every value in it, the keys of a dict included."""
-    yield node
-    for value in _inner(node):
-        yield from _values(value)
-
-
-def _inner(node: Any) -> Iterable[Any]:
-    if isinstance(node, dict):
-        return chain(node, node.values())
-    return node if isinstance(node, list | tuple) else ()
 
 
 def _package(target: str) -> str:

@@ -3,9 +3,10 @@
 import os
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 from hydra.errors import HydraException
@@ -129,13 +130,25 @@ def raise_errors(errors: Sequence[str]) -> None:
         raise UserError(errors[0] if len(errors) == 1 else "\n  ".join([f"{len(errors)} settings are wrong:", *errors]))
 
 
+def inner_values(node: Any) -> Iterable[Any]:
+    """Return the keys and values of a mapping, or the items of a list, in plain data."""
+    if isinstance(node, Mapping):
+        return chain(node, node.values())
+    return node if isinstance(node, list | tuple) else ()
+
+
+def all_values(node: Any) -> Iterator[Any]:
+    """Yield plain data and all data in it, the keys of mappings included."""
+    yield node
+    for value in inner_values(node):
+        yield from all_values(value)
+
+
 def find_targets(node: Any) -> Iterator[str]:
     """Yield every `_target_` in a configuration as plain data."""
-    if isinstance(node, Mapping):
-        yield from ([str(node[TARGET])] if TARGET in node else [])
-    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else ()
-    for value in inner:
-        yield from find_targets(value)
+    for value in all_values(node):
+        if isinstance(value, Mapping) and TARGET in value:
+            yield str(value[TARGET])
 
 
 def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
