@@ -2,7 +2,6 @@
 
 import os
 import traceback
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -114,13 +113,12 @@ def _unknown(name: str, value: Any, known: Sequence[str]) -> Iterator[str]:
 def _similar(setting: str, known: Sequence[str]) -> str:
     """Return a hint at the full names of settings with the same or a similar last name, or at those of its node."""
     path, _, last = setting.rpartition(".")
-    by_last_name = defaultdict[str, list[str]](list)
-    for name in known:
-        by_last_name[name.rpartition(".")[2]].append(name)
-    siblings = sorted(name for name, full_names in by_last_name.items() if join(path, name) in full_names)
-    if close := get_close_matches(last, by_last_name, 1, 0.7):
-        meant = [join(path, close[0])] if close[0] in siblings else by_last_name[close[0]]
-        return f"; did you mean {' or '.join(map(repr, sorted(meant)))}?"
+    last_names = {name: name.rpartition(".")[2] for name in known}
+    if close := get_close_matches(last, list(last_names.values()), 1, 0.7):
+        sibling = join(path, close[0])
+        meant = [name for name, end in last_names.items() if end == close[0]]
+        return f"; did you mean {' or '.join(map(repr, [sibling] if sibling in known else sorted(meant)))}?"
+    siblings = sorted(end for name, end in last_names.items() if name == join(path, end))
     return f"; available: {', '.join(siblings)}" if siblings else ""
 
 
