@@ -56,6 +56,7 @@ def entry_point(
 
 
 def run_command(name: str, task: Task, positional: str, expand: Callable[[list[str]], list[str]]) -> None:
+    """Answer `--version`, `--help` and shell completion, or run the task of a command. See `entry_point`."""
     # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
     gc.set_threshold(50_000)
     for stream in ("stdout", "stderr"):

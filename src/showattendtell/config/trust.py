@@ -48,10 +48,11 @@ def _installed_targets() -> list[str]:
     """
     cwd = Path.cwd()
     path = [entry for entry in sys.path if entry and Path(entry).resolve() != cwd.resolve()]
-    points = (
-        point for distribution in distributions(path=path) for point in distribution.entry_points.select(group=TRUSTED)
-    )
-    return sorted({point.value.replace(":", ".") for point in points})
+    targets = set()
+    for distribution in distributions(path=path):
+        for point in distribution.entry_points.select(group=TRUSTED):
+            targets.add(point.value.replace(":", "."))
+    return sorted(targets)
 
 
 @cache
