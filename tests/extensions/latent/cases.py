@@ -56,7 +56,6 @@ TRAININGS = {
 CAPTURED = {"marginal": {"attention": "marginal"}, "variational": {"attention": "variational"}}
 RESUMED = {"variational": ["attention=variational"]}
 ON_REGIONS = {"marginal": ["attention=marginal"]}
-EXPORTED = {"marginal": ["marginal", "lstm", 6, 3]}
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
 FAULTS = {
