@@ -118,7 +118,8 @@ def preprocess(photograph: Image.Image, card: Card) -> ndarray:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Scale grey of 16 or 32 bits to 8. White is 65535, for floats 1 or 255; or the maximum if that is larger."""
-    whites, maximum = (1, 255, 65535) if image.mode == "F" else (65535,), max(image.getextrema())
+    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
+    maximum: Any = image.getextrema()[1]
     white = next((white for white in whites if maximum <= white), maximum)
     return image.point(lambda value: value * (255 / white)).convert("L")
 
