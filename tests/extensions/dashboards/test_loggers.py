@@ -202,12 +202,11 @@ def test_tensorboard_reads_pictures_and_captions(read: Any):
     assert texts["val/captions/dog.jpg"] == "**a dog runs**\n\nCIDEr 87.5, confidence 0.25\n\n- a dog\n- it runs"
 
 
-def test_tensorboard_reads_the_settings_and_the_figures_that_its_table_of_runs_compares(read: Any):
+def test_tensorboard_reads_the_settings_and_compares_all_figures_of_runs(read: Any):
     """Its last value of each figure is the one of the chart: none is added."""
     from tensorboard.plugins.hparams import metadata
 
     content = read.summary_metadata
-    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG].plugin_data.content)
     session = metadata.parse_session_start_info_plugin_data(
         content[metadata.SESSION_START_INFO_TAG].plugin_data.content
     )
@@ -217,8 +216,7 @@ def test_tensorboard_reads_the_settings_and_the_figures_that_its_table_of_runs_c
         "optimizer.betas": "string_value",
     }
     assert session.hparams["seed"].number_value == 7
-    compared = {info.name.tag for info in experiment.metric_infos}
-    assert {"val/bleu4", "val/cider", "val/nll_per_word", "val/pointing_game"} <= compared
+    assert metadata.EXPERIMENT_TAG not in content  # it would limit the figures to those that it lists
     assert len(read.Scalars("val/bleu4")) == 2
 
 
