@@ -337,7 +337,7 @@ def _unpack(
     for name in sizes:
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
             raise UserError(f"{path} has the member {name}, which lies outside of {root}; nothing was unpacked")
-    targets = {}
+    targets = dict[str, Path]()
     for pattern in patterns:
         matching = [name for name in sizes if fnmatchcase(str(PurePosixPath(name)), pattern)]
         if not matching:

@@ -29,16 +29,17 @@ def main(config: DictConfig) -> None:
 
     return_freed_images()
     listening, local = listen(config.host, config.port), is_loopback(config.host)
-    limits, models = build(config.limits), ModelRegistry(load_captioners(config))
+    limits, models, url = build(config.limits), ModelRegistry(load_captioners(config)), address(config.host, listening)
     if not local:
         print(
             f"note: host={config.host} opens the server to everyone who can reach this machine; it has no password",
             file=sys.stderr,
         )
-    print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    run_app(make_app(models, limits, hosts, note), listening, limits)
+    app = make_app(models, limits, hosts, note, url)
+    print(f"{', '.join(models.names)} at {url} (Ctrl-C ends it)", flush=True)
+    run_app(app, listening, limits)
 
 
 if __name__ == "__main__":
