@@ -161,7 +161,6 @@ def _caption_photographs(
         _print_written(tables, folder / INDEX, patterns if has_drawn else [])
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
-    errors += describe.unsupported() if describe else []
     if errors:
         raise UserError("; ".join(errors))
 

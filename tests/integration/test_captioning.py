@@ -230,7 +230,7 @@ def test_captions_are_written_into_photographs(run_forked: Run, checkpoint: Path
     content = {path.name: path.read_bytes() for path in place.iterdir()}
     line = ["caption", f"checkpoint={checkpoint}", "described", "formats=[xmp]", SHORT]
     first = run_forked(*line, folder=tmp_path)
-    assert_error(first, "formats=[xmp] writes into JPEG, PNG, WebP and TIFF files, not into described/2.gif; convert")
+    assert_error(first, "formats=[xmp] does not write into described/2.gif; give a JPEG, PNG, WebP or TIFF file")
     assert "NAME_original: 2\n" in first.err
     captions = dict(row.split("\t") for row in first.out.splitlines())
     for name in ("0.png", "1.jpg"):

@@ -14,7 +14,6 @@ from numpy import ndarray
 from rich.console import Console
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
@@ -90,15 +89,16 @@ def _write_program(program: ExportedProgram, graph: Graph, precision: str) -> by
     return content.getvalue()
 
 
+def outputs_of(module: Callable[..., Any], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Call the module of a program; return its output as a tuple, also if it has one."""
+    with torch.no_grad():
+        outputs = module(*inputs)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def _read_program(path: Path) -> Run:
     module = torch.export.load(path).module()
-
-    def run(*arrays: ndarray) -> list[ndarray]:
-        with torch.no_grad():
-            outputs = module(*map(torch.from_numpy, arrays))
-        return [part.numpy() for part in tree_leaves(outputs)]
-
-    return run
+    return lambda *arrays: [output.numpy() for output in outputs_of(module, *map(torch.from_numpy, arrays))]
 
 
 FORMATS: Mapping[FormatName, Format] = {
@@ -143,7 +143,7 @@ def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
             for (name, tensor), axis in zip(tensors.items(), axes, strict=True)
         ]
 
-    outputs = dict(zip(graph.outputs, tree_leaves(program.module()(*graph.example.values())), strict=True))
+    outputs = dict(zip(graph.outputs, outputs_of(program.module(), *graph.example.values()), strict=True))
     return {
         "inputs": describe(graph.example, graph.axes),
         "outputs": describe(outputs, graph.axes[-1:] * len(outputs)),
