@@ -23,7 +23,7 @@ import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
-from showattendtell.extensions.export.graphs import graphs_of, metadata_of
+from showattendtell.extensions.export.graphs import export_model
 from showattendtell.extensions.export.packages import RUNTIME, VERSION, WebModel, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
 from showattendtell.models.kernels.parallel import plain_torch
@@ -48,10 +48,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ONNX graphs of a small model, with the script that runs them."""
     folder, weights = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("weights") / "best.ckpt"
     weights.touch()
-    model = small_model()
     with plain_torch():
-        card = write_formats(folder, graphs_of(model, 8), ["onnx"], metadata_of(model, weights, 8))
-    write_metadata(folder, card)
+        model = export_model("small", small_model(), weights, 8)
+        write_formats(folder, model, ["onnx"])
+    write_metadata(folder, model.metadata)
     return folder
 
 

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from numpy import ndarray
 from rich.console import Console
-from torch import Tensor
 from torch.export import ExportedProgram
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
-from showattendtell.extensions.export.graphs import Graph
+from showattendtell.extensions.export.graphs import ExportModel, Graph
 from showattendtell.extensions.export.run_onnx import Card, OnnxCaption, beam_search, sentence_of, start
 from showattendtell.runtime.files import sha256
 from showattendtell.runtime.tracing import lacks_onnx, quietly, reason_of, to_onnx, traced
@@ -89,16 +88,15 @@ def _write_program(program: ExportedProgram, graph: Graph, precision: str) -> by
     return content.getvalue()
 
 
-def outputs_of(module: Callable[..., Any], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Call the module of a program; return its output as a tuple, also if it has one."""
-    with torch.no_grad():
-        outputs = module(*inputs)
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
 def _read_program(path: Path) -> Run:
     module = torch.export.load(path).module()
-    return lambda *arrays: [output.numpy() for output in outputs_of(module, *map(torch.from_numpy, arrays))]
+
+    def run(*arrays: ndarray) -> list[ndarray]:
+        with torch.no_grad():
+            outputs = module(*map(torch.from_numpy, arrays))
+        return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else [outputs])]
+
+    return run
 
 
 FORMATS: Mapping[FormatName, Format] = {
@@ -134,42 +132,21 @@ def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
     return folder / name / f"{graph}.{FORMATS[name].suffix}"
 
 
-def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
-    """Return names, shapes and types of inputs and outputs; a word in a shape is a dynamic dimension."""
-
-    def describe(tensors: Mapping[str, Tensor], axes: Sequence[str]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "shape": [axis, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
-            for (name, tensor), axis in zip(tensors.items(), axes, strict=True)
-        ]
-
-    outputs = dict(zip(graph.outputs, outputs_of(program.module(), *graph.example.values()), strict=True))
-    return {
-        "inputs": describe(graph.example, graph.axes),
-        "outputs": describe(outputs, graph.axes[-1:] * len(outputs)),
-    }
-
-
-def write_formats(
-    folder: Path, graphs: Mapping[str, Graph], formats: Sequence[FormatName], metadata: Card
-) -> dict[str, Any]:
-    """Write the graphs in each format, and for ONNX the script that runs them; return the metadata with the graphs.
-
-    Args:
-        metadata: has the precision of ONNX graphs.
+def write_formats(folder: Path, model: ExportModel, formats: Sequence[FormatName]) -> None:
+    """Write the graphs in each format, and for ONNX the script that runs them.
 
     Raises:
         UserError: a format does not support a graph.
     """
     with Console(stderr=True).status("tracing the model") as status:
-        programs = trace_graphs(graphs)
+        programs = trace_graphs(model.graphs)
         for name in formats:
             (folder / name).mkdir(parents=True)
-            for part, graph in graphs.items():
+            for part, graph in model.graphs.items():
                 status.update(f"writing {part} as {name}")
                 try:
                     with quietly():
-                        content = FORMATS[name].write(programs[part], graph, metadata["precision"])
+                        content = FORMATS[name].write(programs[part], graph, model.metadata["precision"])
                 except Exception as error:
                     raise UserError(
                         f"the graph {part} cannot be written as {name} ({reason_of(error)}); leave {name} out of "
@@ -178,8 +155,6 @@ def write_formats(
                 graph_file(folder, name, part).write_bytes(content)
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
-    described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
-    return {**metadata, "graphs": described}
 
 
 def write_metadata(folder: Path, card: Card) -> dict[str, Any]:
@@ -213,7 +188,7 @@ def by_pytorch(model: ImageCaptioner, images: Iterable[ndarray], beam: int, max_
 
 
 def check_formats(
-    model: ImageCaptioner, folder: Path, formats: Sequence[FormatName], card: Card, images: Sequence[ndarray]
+    model: ExportModel, folder: Path, formats: Sequence[FormatName], images: Sequence[ndarray]
 ) -> dict[tuple[str, str], Agreement]:
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
@@ -223,12 +198,13 @@ def check_formats(
     Raises:
         UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
-    expected = {method: by_pytorch(model, images, beam, card["max_length"]) for method, beam in BEAMS.items()}
+    card = model.metadata
+    expected = {method: by_pytorch(model.module, images, beam, card["max_length"]) for method, beam in BEAMS.items()}
     found = {}
     for name in formats:
         runner, exact = FORMATS[name].runner, name != "onnx" or card["precision"] == "float32"
         with quietly():
-            graphs = {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in card["graphs"]}
+            graphs = {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in model.graphs}
         for method, beam in BEAMS.items():
             captions = [beam_search(graphs, card, start(graphs, card, pixels), beam) for pixels in images]
             found[runner, method] = compare(captions, expected[method], card, runner, exact)

@@ -217,26 +217,32 @@ def load_models(config: Config) -> list[ExportModel]:
     for name, [checkpoint] in zip(model_names(config), groups, strict=True):
         module, _, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
         module.encoder.check_reads_pixels()
-        graphs = graphs_of(module, config.max_length, calibration)
-        card = metadata_of(module, find_model(checkpoint), config.max_length, calibration, config.precision)
-        models.append(ExportModel(name, module, graphs, card))
+        path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)
+        models.append(export_model(name, module, path, *settings))
     return models
 
 
-def metadata_of(
-    model: ImageCaptioner,
+def export_model(
+    name: str,
+    module: ImageCaptioner,
     path: Path,
     max_length: int,
     calibration: Calibration | None = None,
     precision: Precision = "float32",
-) -> dict[str, Any]:
-    """Return the description of the model of a checkpoint or model folder as plain data; graphs and files are added
-    when they are written."""
-    weights, vocabulary = path / WEIGHTS if path.is_dir() else path, model.vocabulary
+) -> ExportModel:
+    """Return a model with its graphs and its captioner.json, to which files are added when they are written.
+
+    Args:
+        path: its checkpoint or model folder.
+        precision: of the large weights of ONNX graphs.
+    """
+    graphs, vocabulary = graphs_of(module, max_length, calibration), module.vocabulary
+    weights = path / WEIGHTS if path.is_dir() else path
     card: dict[str, Any] = {
         "format": 1,
         "version": __version__,
         "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
+        "graphs": [*graphs],
         "vocabulary": vocabulary.words,
         "detokenizer": vocabulary.tokenizer.joining(),
         "languages": {language: vocabulary.language_token(language) for language in vocabulary.languages},
@@ -244,10 +250,10 @@ def metadata_of(
         "suppressed_tokens": SUPPRESSED_TOKENS,
         "precision": precision,
         "max_length": max_length,
-        "grid": model.encoder.grid,
-        "preprocessing": {**model.encoder.preprocessing._asdict(), "longest": MAX_ASPECT_RATIO},
+        "grid": module.encoder.grid,
+        "preprocessing": {**module.encoder.preprocessing._asdict(), "longest": MAX_ASPECT_RATIO},
     }
     if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
         scaling = calibration.scaling.tolist()
         card["calibration"] = {"scaling": scaling, "threshold": calibration.threshold.item()}
-    return card
+    return ExportModel(name, module, graphs, card)

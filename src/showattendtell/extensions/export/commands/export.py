@@ -31,18 +31,18 @@ def main(config: DictConfig) -> None:
         model, *other_models = load_models(config)
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
-            metadata = formats.write_formats(output, model.graphs, names, model.metadata)
+            formats.write_formats(output, model, names)
         side = model.module.encoder.preprocessing.crop
         images = list(map(model.preprocess, paths)) or formats.generated_images(side, 8)
-        found = formats.check_formats(model.module, output, names, metadata, images)
+        found = formats.check_formats(model, output, names, images)
         if runtime:
             page_bytes = _write_page(config, model, other_models, runtime, output)
         if package:
-            packages.write_wheel(output, package, metadata)
+            packages.write_wheel(output, package, model.metadata)
         if "onnx" in names and "onnx" not in config.formats:  # they are in the page or in the wheel
             shutil.rmtree(output / "onnx")
             (output / "run_onnx.py").unlink()
-        sizes = formats.write_metadata(output, metadata)
+        sizes = formats.write_metadata(output, model.metadata)
     formats.print_export(sizes, found, len(images), "photographs" if paths else "generated pictures")
     if runtime:
         print(
@@ -69,7 +69,7 @@ def _write_page(
     with TemporaryDirectory() as temporary, plain_torch():
         for number, other in enumerate(others):
             folder = Path(temporary, str(number))
-            write_formats(folder, other.graphs, ["onnx"], other.metadata)
+            write_formats(folder, other, ["onnx"])
             models.append(WebModel(other.name, other.metadata, folder / "onnx"))
         return write_web(output / "web", models, runtime, note, config.webgpu)
 
