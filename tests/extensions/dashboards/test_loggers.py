@@ -24,21 +24,7 @@ from showattendtell.extensions.dashboards.loggers import (
     TensorBoardDashboard,
     WandbDashboard,
     has_account,
-    logged_values,
 )
-
-
-def test_the_figures_of_a_log_are_known_by_step_and_name(tmp_path: Path):
-    assert logged_values(tmp_path / "metrics.csv") == set()
-    (tmp_path / "metrics.csv").write_text("bleu,epoch,loss,step\n,0,2.5,3\n0.1,1,,6\n")
-    assert logged_values(tmp_path / "metrics.csv") == {
-        (3, "epoch"),
-        (3, "loss"),
-        (3, "step"),
-        (6, "bleu"),
-        (6, "epoch"),
-        (6, "step"),
-    }
 
 
 @pytest.mark.parametrize(("mode", "group"), [("RUN", None), ("MULTIRUN", "compare")])

@@ -72,15 +72,6 @@ def test_an_option_lasts_no_longer_than_its_request(served: Served):
     assert looks(seed="1") == before
 
 
-def test_a_seed_decides_what_is_drawn(served: Served):
-    def drawn(seed: int) -> Any:
-        options = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
-        return caption(served.address, encoded(WIDE, "PNG"), **options).json["photographs"]
-
-    assert drawn(5) == drawn(5)
-    assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
-
-
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
     assert answered.headers["content-type"] == "image/png"
@@ -257,8 +248,7 @@ def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: 
     assert refused.error
 
 
-def test_examples_are_served_and_no_other_file(served: Served):
-    assert [send_request(served.address, f"examples/{one.name}").status for one in EXAMPLES.iterdir()] == [200] * 3
+def test_no_other_file_than_examples_is_served(served: Served):
     for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
         assert send_request(served.address, path).status == 404
 

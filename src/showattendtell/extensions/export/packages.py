@@ -63,10 +63,11 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
             raise UserError(f"formats=[web] needs npm, which fetches {RUNTIME} {VERSION}; install Node.js, or {advice}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent) as folder:
-            done = subprocess.run(["npm", "pack", "--silent", f"{RUNTIME}@{VERSION}"], cwd=folder, capture_output=True)
+            command = ["npm", "pack", "--silent", f"{RUNTIME}@{VERSION}"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
             fetched = next(Path(folder).glob("*.tgz"), None)
             if done.returncode or fetched is None:
-                reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["npm printed no reason"])[0]
+                reason = done.stderr.strip().partition("\n")[0] or "npm printed no reason"
                 raise UserError(f"npm cannot fetch {RUNTIME} {VERSION} ({reason}); {advice}")
             fetched.replace(path)
     if base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode() != INTEGRITY:
@@ -113,18 +114,14 @@ def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     """Write the files of a model, compressed; return what web.js needs of it."""
     model_folder = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
     model_folder.mkdir(parents=True)
-    graphs = sorted(model.folder.glob("*.onnx"))
-    for graph in graphs:
+    for graph in model.folder.glob("*.onnx"):
         (model_folder / f"{graph.name}.gz").write_bytes(gzip.compress(graph.read_bytes(), mtime=0))
     (model_folder / CARD).write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
     return {
         "name": model.name,
         "folder": model_folder.relative_to(folder).as_posix(),
-        "graphs": [graph.stem for graph in graphs],
-        "languages": list(model.metadata["languages"]),
         "hard_attention": False,  # the mode is that of the export
-        "grid": model.metadata["grid"],
-        "preprocessing": model.metadata["preprocessing"],
+        **{key: model.metadata[key] for key in ("graphs", "languages", "grid", "preprocessing")},
     }
 
 

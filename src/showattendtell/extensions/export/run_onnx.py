@@ -248,12 +248,11 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
 def main() -> int:
     parser = argparse.ArgumentParser(description="Captions photographs with an exported model.")
     parser.add_argument("photographs", nargs="+", type=Path)
-    parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
+    about_beam = "open captions of an image, 1 to 20; 1 is greedy (default: 3)"
+    parser.add_argument("--beam", type=int, default=3, choices=range(1, 21), metavar="BEAM", help=about_beam)
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
     parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
     arguments = parser.parse_args()
-    if arguments.beam < 1:
-        parser.error(f"--beam must be 1 or more, got {arguments.beam}")
     failed = 0
     for path in arguments.photographs:
         try:

@@ -143,7 +143,7 @@ def _finished(folder: Path, checksum: str) -> set[str]:
     finished = set[str]()
     for file in folder.glob("*.parquet"):
         try:
-            rows = parquet.read_table(file, columns=["file", "settings", "error"])
+            rows = parquet.read_table(file)
         except (pyarrow.ArrowInvalid, OSError):
             file.unlink()
             continue
@@ -151,12 +151,11 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             raise UserError(
                 f"{folder} has captions by another model or with other settings; set output to another folder"
             )
-        captioned = rows["error"].is_null()
-        if rows["error"].null_count < len(rows):
-            table = parquet.read_table(file)
+        captioned = rows.filter(rows["error"].is_null())
+        if len(captioned) < len(rows):
             with atomic_write(file) as stream:
-                parquet.write_table(table.filter(table["error"].is_null()), stream)
-        finished.update(rows["file"].filter(captioned).to_pylist())
+                parquet.write_table(captioned, stream)
+        finished.update(captioned["file"].to_pylist())
     return finished
 
 

@@ -207,8 +207,10 @@ def _pixels(photograph: Upload, most: float) -> float:
 
 def read_options(fields: Mapping[str, list[Any]]) -> CaptionRequest:
     """Read the request options from the form's fields; raise `RequestError` if they are invalid."""
-    is_list = {name: name == "model" or len(values) > 1 for name, values in fields.items()}  # two values are refused
-    options = {name: values if is_list[name] else values[0] for name, values in fields.items() if values}
+    options = {}
+    for name, values in fields.items():
+        if values:  # of other fields, two values are refused
+            options[name] = values if name == "model" or len(values) > 1 else values[0]
     try:
         return CaptionRequest.model_validate(options)
     except ValidationError as error:
