@@ -89,10 +89,10 @@ def test_the_script_begins_with_the_language(language: str | None):
     vocabulary = Vocabulary([*SPECIAL, "<de>", "<en>", "a", "dog", "runs", "over"], languages=("de", "en"))
     captioner, card = small_captioner(), {**SEARCH, "languages": {"de": 4, "en": 5}}
     decoding = BeamSearch(beam_size=3, max_length=SEARCH["max_length"], language=language)
+    model = ImageCaptioner(Grids(), captioner, vocabulary, decoding)  # type: ignore[arg-type]
     with plain_torch():
-        expected = decoding.generate(Ensemble([captioner]), [REGIONS], vocabulary)
         graphs = in_plain_torch(captioner)
-        for number, [other] in enumerate(expected):
+        for number, [other] in enumerate(model.generate(REGIONS)):
             caption = beam_search(graphs, card, start(graphs, card, np.array([number]), language), 3)
             assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
 
