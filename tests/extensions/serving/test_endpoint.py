@@ -4,7 +4,6 @@ import io
 import json
 import re
 import socket
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -139,30 +138,6 @@ def test_metrics_count_requests_captions_and_places(served: Served):
         "captions_total|false": 4,
     }
     assert (after["places"], after["places_taken"]) == (16, 0)
-
-
-class Addresses(HTMLParser):
-    """Everything that a page loads or leads to."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.found: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found |= {value or "" for name, value in attributes if name in ("src", "href", "action", "data")}
-        assert not [name for name, _ in attributes if name.startswith("on")]
-
-
-@pytest.mark.parametrize("path", ["", "docs"])
-def test_a_page_is_whole_without_a_network(served: Served, path: str):
-    page = send_request(served.address, path)
-    assert page.status == 200
-    found = Addresses(page.content.decode()).found - {"data:,"}
-    found = {one for one in found if not one.startswith("https://www.flickr.com/photo.gne?id=")}
-    assert not [one for one in found if ":" in one or one.startswith("//")]
-    for one in found:
-        assert send_request(served.address, one.removeprefix("./")).status == 200
 
 
 def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):

@@ -87,14 +87,9 @@ class RequestQueue:
 
     def __init__(self, capacity: int, seconds: float):
         self.capacity, self._seconds = capacity, seconds
-        self._places: list[Place] = []
+        self.places: list[Place] = []
         self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
         self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
-
-    @property
-    def taken(self) -> int:
-        """Number of places that are taken."""
-        return len(self._places)
 
     @asynccontextmanager
     async def place(self, client: str) -> AsyncIterator[Place]:
@@ -104,14 +99,14 @@ class RequestQueue:
         """
         self._make_room(client)
         place = Place(client, cast(asyncio.Task[Any], asyncio.current_task()))
-        self._places.append(place)
+        self.places.append(place)
         try:
             yield place
         except asyncio.CancelledError:
             reason = "the place of this request went to another client, or the server is shutting down"
             raise RequestError(503, f"{reason}; try again") from None
         finally:
-            self._places.remove(place)
+            self.places.remove(place)
 
     def _make_room(self, client: str) -> None:
         """End the request of another client if all places are taken.
@@ -119,14 +114,14 @@ class RequestQueue:
         It is one of the client with the most places if that has more than this one would have; otherwise one that has
         not arrived yet, of a client with as many.
         """
-        if len(self._places) < self.capacity:
+        if len(self.places) < self.capacity:
             return
-        counts = Counter(place.client for place in self._places)
+        counts = Counter(place.client for place in self.places)
         heaviest, most = counts.most_common(1)[0]
         if most > counts[client] + 1:
-            candidates = [place for place in self._places if place.client == heaviest]
+            candidates = [place for place in self.places if place.client == heaviest]
         else:
-            candidates = [place for place in self._places if place.arriving and counts[place.client] > counts[client]]
+            candidates = [place for place in self.places if place.arriving and counts[place.client] > counts[client]]
         if not candidates:
             raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
         next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
