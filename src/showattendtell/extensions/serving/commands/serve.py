@@ -21,15 +21,16 @@ def main(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build
     from showattendtell.extensions.serving.app import make_app
     from showattendtell.extensions.serving.models import ModelRegistry
-    from showattendtell.extensions.serving.server import LOOPBACK, address, is_loopback, listen
+    from showattendtell.extensions.serving.server import LOOPBACK, address, is_local, listen
     from showattendtell.extensions.serving.server import run as run_app
     from showattendtell.inference.captioning import checkpoint_groups, load_captioners
     from showattendtell.inference.loading import note_about
     from showattendtell.runtime.memory import return_freed_images
 
     return_freed_images()
-    listening, local = listen(config.host, config.port), is_loopback(config.host)
-    limits, models, url = build(config.limits), ModelRegistry(load_captioners(config)), address(config.host, listening)
+    listening, limits = listen(config.host, config.port), build(config.limits)
+    models, url = ModelRegistry(load_captioners(config)), address(config.host, listening)
+    local = is_local(listening)
     if not local:
         print(
             f"note: host={config.host} opens the server to everyone who can reach this machine; it has no password",
