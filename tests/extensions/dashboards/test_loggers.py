@@ -18,7 +18,6 @@ from showattendtell import __version__
 from showattendtell.config.entry_point import read_origin
 from showattendtell.extensions.dashboards import loggers
 from showattendtell.extensions.dashboards.loggers import (
-    COLUMNS,
     Dashboard,
     ImagePanel,
     TensorBoardDashboard,
@@ -254,7 +253,7 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
 
     [files] = artifact_of(records, "run_table")
     content = json.loads(files["val/captions.table.json"].read_text())
-    assert content["columns"] == list(COLUMNS)
+    assert content["columns"] == list(ImagePanel._fields)
     [dog, other] = content["data"]
     assert dog[:5] == ["dog.jpg", "a dog runs", 87.5, 0.25, "a dog\nit runs"]
     assert other == ["x", "y", 0.0, 0.5, "", None]

@@ -37,8 +37,6 @@ WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
 INIT_TIMEOUT = 20.0
 """Seconds that wandb's server has to answer when a run begins."""
 
-COLUMNS = ("image", "caption", "cider", "confidence", "references", "attention")
-
 
 def logged_values(file: Path) -> set[tuple[int, str]]:
     """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
@@ -56,14 +54,14 @@ def logged_values(file: Path) -> set[tuple[int, str]]:
 
 class ImagePanel(NamedTuple):
     """An image, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its reference captions, and a
-    picture of the attention at each word if the image file is there."""
+    picture of the attention at each word if the image file is there. The fields are columns on wandb."""
 
     image: str
     caption: str
     cider: float
     confidence: float
     references: tuple[str, ...]
-    picture: Image.Image | None
+    attention: Image.Image | None
 
 
 class Dashboard(Logger):
@@ -207,8 +205,8 @@ class TensorBoardDashboard(Dashboard):
             text = "\n".join([f"**{panel.caption}**", "", scores, "", *references])
             name = f"val/captions/{panel.image}"
             self.experiment.add_text(name, text, step)
-            if panel.picture:
-                self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
+            if panel.attention:
+                self.experiment.add_image(name, np.asarray(panel.attention), step, dataformats="HWC")
 
     def close(self, succeeded: bool) -> str:
         self.experiment.close()
@@ -283,10 +281,10 @@ class WandbDashboard(Dashboard):
         import wandb
 
         rows = []
-        for image, caption, cider, confidence, references, picture in panels:
-            picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
-            rows.append([image, caption, cider, confidence, "\n".join(references), picture_entry])
-        self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
+        for image, caption, cider, confidence, references, attention in panels:
+            picture = attention and wandb.Image(attention, caption=caption, file_type="jpg")
+            rows.append([image, caption, cider, confidence, "\n".join(references), picture])
+        self._logger.log_table("val/captions", list(ImagePanel._fields), rows, step=step)
 
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
         import wandb
