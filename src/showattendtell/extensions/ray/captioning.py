@@ -15,7 +15,7 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.ray.extraction import actor_options, require_ray
+from showattendtell.extensions.ray.extraction import require_ray, start_ray
 from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
 from showattendtell.inference.loading import note_about
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
@@ -84,7 +84,7 @@ def as_utf8(name: str) -> str:
 def caption_in_processes(config: Config, images: Sequence[str], output: Path) -> None:
     """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
 
-    Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
+    Paths have to be valid on every machine of the cluster; see `start_ray`. The work of a process that is killed is
     done by another. The rows are in the folder NAME.tmp until all photographs are captioned. With `config.resume`,
     photographs with captions in the folder are left out.
 
@@ -117,8 +117,8 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
 
 def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
     """Add Parquet files with the rows of photographs to a folder."""
-    ray, workers = require_ray(), config.workers
-    options = actor_options(ray, workers, on_gpu=config.device != "cpu")
+    workers = config.workers
+    ray, options = start_ray(workers, on_gpu=config.device != "cpu")
     photographs = [{"file": json.dumps(source)} for source in sources]  # a name may have bytes that are not UTF-8
     blocks = min(len(sources), max(4 * workers, ceil(len(sources) / BLOCK)))
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
