@@ -24,14 +24,13 @@ from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.trust.hallucination import (
     coco_names,
-    count_mentions,
     find_hallucinations,
     find_nouns,
+    hallucination_rates,
     merge_synonyms,
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import maps_by_caption
-from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.java import MetricError
 from showattendtell.types import Box, Caption, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels
@@ -57,23 +56,15 @@ class GroundedCaption(NamedTuple):
     others: frozenset[str] = frozenset()
 
 
-class GroundingScores(NamedTuple):
-    """Scores of generated captions in percent, and the number of classes in the references."""
-
-    f1_all: float
-    precision_all: float
-    recall_all: float
-    f1_loc: float
-    precision_loc: float
-    recall_loc: float
-    classes: int
-
-
-def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]]) -> GroundingScores:
+def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]]) -> dict[str, float]:
     """Score the objects of the generated caption of each image against those of its reference captions.
 
     Args:
         images: pairs of the generated objects and the reference captions.
+
+    Returns:
+        `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc` and `recall_loc` in percent, and the number
+        of `classes` in the references.
     """
     classes = set[str]()
     # by class: whether the boxes of matched objects overlap, and the number of objects without a match
@@ -95,16 +86,16 @@ def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[Gr
                 else:
                     num_missed[item.name] += 1
 
-    def mean(hits_by_class: dict[str, list[bool]], others: Mapping[str, int]) -> float:
-        rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in hits_by_class.items()]
+    def mean(hits_by_class: dict[str, list[bool]], others: Counter[str]) -> float:
+        rates = [sum(hits) / (len(hits) + others[name]) for name, hits in hits_by_class.items()]
         return 100 * sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
 
-    def f1(precision: float, recall: float) -> float:
-        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-    p_all, r_all = mean(correct, num_wrong), mean(found, num_missed)
-    p_loc, r_loc = mean(correct, {}), mean(found, {})
-    return GroundingScores(f1(p_all, r_all), p_all, r_all, f1(p_loc, r_loc), p_loc, r_loc, len(classes))
+    scores: dict[str, float] = {}
+    for variant, wrong, missed in (("all", num_wrong, num_missed), ("loc", Counter(), Counter())):
+        precision, recall = mean(correct, wrong), mean(found, missed)
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        scores |= {f"f1_{variant}": f1, f"precision_{variant}": precision, f"recall_{variant}": recall}
+    return {**scores, "classes": len(classes)}
 
 
 def _overlaps(generated: GroundedObject, reference: GroundedObject) -> bool:
@@ -197,8 +188,8 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
         found, hallucinated = find_hallucinations(caption, references, example.objects or (), names)
         mentions.append((found, hallucinated))
         if hallucinated:
-            hallucinations[example.image] = [caption[mention.word] for mention in hallucinated]
-    scores = corpus_scores([count_mentions(mentions)])
+            hallucinations[example.image] = [caption[word] for word, _ in hallucinated]
+    scores = hallucination_rates(mentions)
     return {**scores, "chair_objects": variant, "chair_images": len(annotated), "hallucinations": hallucinations}
 
 
@@ -208,27 +199,24 @@ def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[st
         raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
     if not any(caption.phrases for example in run.examples for caption in example.captions):
         raise _lacks_boxes(run)
-    classes = _nouns(run)
-    generated = []
-    for words, (maps, seen) in zip(captions, maps_of_captions(*run.predictors[0], run.examples, captions), strict=True):
-        objects = []
-        for i, word in enumerate(words):
-            if (word,) in classes:
-                objects.append(GroundedObject(classes[(word,)], (attended_box(maps[i], seen),)))
-        generated.append(objects)
-    scores = score_grounding(zip(generated, (_grounded(example, classes) for example in run.examples), strict=True))
-    return {f"grounding_{name}": value for name, value in scores._asdict().items()}
+    classes = {word: noun for (word,), noun in _nouns(run).items()}
+    images = []
+    written = maps_of_captions(*run.predictors[0], run.examples, captions)
+    for example, words, (maps, seen) in zip(run.examples, captions, written, strict=True):
+        generated = []
+        for word, weights in zip(words, maps, strict=True):
+            if word in classes:
+                generated.append(GroundedObject(classes[word], (attended_box(weights, seen),)))
+        images.append((generated, [_grounded(caption, classes) for caption in example.captions]))
+    return {f"grounding_{name}": value for name, value in score_grounding(images).items()}
 
 
-def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCaption]:
-    """Return the reference captions with the classes of their words; phrases of other classes are left out."""
-    captions = []
-    for caption in example.captions:
-        phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if (caption.words[phrase.noun],) in classes}
-        objects = (GroundedObject(classes[(caption.words[noun],)], boxes) for noun, boxes in sorted(phrases.items()))
-        others = {classes.get((word,), word) for i, word in enumerate(caption.words) if i not in phrases}
-        captions.append(GroundedCaption(tuple(objects), frozenset(others)))
-    return captions
+def _grounded(caption: Caption, classes: Mapping[str, str]) -> GroundedCaption:
+    """Return a reference caption with the classes of its words; phrases of other classes are left out."""
+    phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if caption.words[phrase.noun] in classes}
+    objects = (GroundedObject(classes[caption.words[noun]], boxes) for noun, boxes in sorted(phrases.items()))
+    others = {classes.get(word, word) for i, word in enumerate(caption.words) if i not in phrases}
+    return GroundedCaption(tuple(objects), frozenset(others))
 
 
 def _nouns(run: EvaluationRun) -> dict[Name, str]:
