@@ -181,7 +181,7 @@ class CHAIR(GatheredMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
-        return scalars(hallucination_rates(find_hallucinations(*item, self._names) for item in self.items()))
+        return scalars(hallucination_rates(find_hallucinations(*item, names=self._names) for item in self.items()))
 
 
 MIN_PHRASES = 10
