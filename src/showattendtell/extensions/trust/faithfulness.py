@@ -34,6 +34,7 @@ from showattendtell.metrics.bootstrap import (
     Array,
     Intervals,
     SufficientStatistics,
+    as_dicts,
     compare_with_first,
     corpus_scores,
     intervals,
@@ -363,7 +364,7 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000)
             if name != baseline and compared:
                 pair = [_statistics(compared, each, images, CURVES) for each in (baseline, name)]
                 [comparison] = compare_with_first(pair, len(images), resamples, 0)
-                against.setdefault(baseline, {})[name] = comparison.describe()["differences"]
+                against.setdefault(baseline, {})[name] = as_dicts(comparison)
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
     curves = sum(_has_curve(word, RANDOM) for word in words)
     return FaithfulnessScores(maps, limits, against, effect, len(words), curves)

@@ -181,7 +181,11 @@ class CHAIR(GatheredMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
-        return scalars(hallucination_rates(find_hallucinations(*item, names=self._names) for item in self.items()))
+        mentions = (
+            find_hallucinations(caption, references, objects, self._names)
+            for caption, references, objects in self.items()
+        )
+        return scalars(hallucination_rates(mentions))
 
 
 MIN_PHRASES = 10
