@@ -1,6 +1,7 @@
 """Means of training losses and of other values over steps, as `torchmetrics.Metric` classes."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -8,6 +9,9 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from showattendtell.runtime.distributed import gather, rank
+
+NamedMeans = Mapping[str, Tensor | tuple[Tensor, Tensor | int]]
+"""By name, pairs of the mean of some items, and their number."""
 
 
 class Means(Metric):
@@ -18,62 +22,49 @@ class Means(Metric):
     """
 
     full_state_update = False
-    sums: Tensor  # (names, 2): sum of values times items, and number of items
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.names: list[str] = []
-        self.add_state("sums", torch.zeros(0, 2), dist_reduce_fx="sum")
+        self._rows: dict[str, Tensor] = {}  # (2,): the sum of values times items, and the number of items
 
-    def update(self, values: Mapping[str, Tensor | tuple[Tensor, Tensor | int]]) -> None:
-        """Add values by name: pairs of the mean of some items, and their number; also what `merged_means` returned."""
-        self._arrange(list(dict.fromkeys([*self.names, *values])))
-        if self.sums.is_inference():  # reset by `Trainer.validate`: cannot be updated in place elsewhere
-            self.sums = self.sums.clone()
+    def forward(self, values: NamedMeans) -> dict[str, Tensor]:
+        """Add values, and return their means."""
+        self.update(values)
+        return {name: mean for name, (mean, _) in values.items()}
+
+    def update(self, values: NamedMeans) -> None:
+        """Add values by name; also what `merged_means` returned."""
         for name, (mean, items) in values.items():
-            self._add(self.sums[self.names.index(name)], mean.detach(), items)
+            dtype = torch.float32 if mean.device.type == "mps" else torch.float64
+            empty = torch.zeros(2, dtype=dtype, device=mean.device)
+            self._rows[name] = self._add(self._rows.get(name, empty).to(empty), mean, items)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the means so far of all names that have items."""
-        rows = zip(self.names, self._means(), self.sums, strict=True)
-        return {name: mean for name, mean, (_, items) in rows if items}
+        """Return the means over all processes so far, of all names that have items."""
+        return {name: mean for name, (mean, items) in self.merged_means().items() if items}
 
     def merged_means(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): the mean over all processes, and the number of items."""
-        with self.sync_context():
-            rows = torch.stack([self._means(), self.sums[:, 1]], dim=1)
-            return dict(zip(self.names, rows.cpu(), strict=True))
-
-    def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Sum over processes."""
-        self._share_names()
-        super().sync(*args, **kwargs)
-
-    def _share_names(self) -> None:
-        """Arrange the rows of `sums` alike in all processes."""
-        by_process = gather({str(rank()): self.names}).values()
-        self._arrange(list(dict.fromkeys(name for names in by_process for name in names)))
+        parts = gather({str(rank()): {name: row.cpu() for name, row in self._rows.items()}}).values()
+        merged = {}
+        for name in dict.fromkeys(chain.from_iterable(parts)):
+            rows = torch.stack([part[name] for part in parts if name in part])
+            merged[name] = torch.stack([self._mean(rows), rows[:, 1].sum()])
+        return merged
 
     def reset(self) -> None:
         """Forget all names."""
         super().reset()
-        self.names = []
+        self._rows = {}
 
-    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> None:
-        row[0] += mean.to(row) * items
-        row[1] += items
+    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
+        """Return a row with further items."""
+        return torch.stack([row[0] + mean.to(row) * items, row[1] + items])
 
-    def _means(self) -> Tensor:
-        return self.sums[:, 0] / self.sums[:, 1].clamp(min=1)
-
-    def _arrange(self, names: list[str]) -> None:
-        if names == self.names:
-            return
-        dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        sums = torch.zeros(len(names), 2, dtype=dtype, device=self.sums.device)
-        for name, row in zip(self.names, self.sums, strict=True):
-            sums[names.index(name)] = row
-        self.names, self.sums = names, sums
+    def _mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of all items of rows (processes, 2)."""
+        total, items = rows.sum(dim=0)
+        return total / items.clamp(min=1)
 
 
 class RunningMeans(Means):
@@ -83,23 +74,14 @@ class RunningMeans(Means):
     processes are averaged in double precision.
     """
 
-    # Column 0 of `sums` holds means, and only while the metric is synchronized their sums, which torchmetrics adds.
+    # The first number of a row is the mean.
 
-    def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Average over processes."""
-        self._share_names()
-        means = self.sums
-        self.sums = torch.stack([means[:, 0] * means[:, 1], means[:, 1]], dim=1)
-        Metric.sync(self, *args, **kwargs)
-        if self._cache is None:  # there is one process, and torchmetrics has not synchronized
-            self.sums = means
-        else:  # torchmetrics restores this when it ends the synchronization
-            self._cache["sums"] = means
+    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
+        number, previous = row[1] + items, row[0].float()
+        share = (items / number.clamp(min=1)).float()
+        return torch.stack([(previous + (mean.float() - previous) * share).to(row), number])
 
-    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> None:
-        row[1] += items
-        previous = row[0].float()
-        row[0] = previous + (mean.float() - previous) * (items / row[1].clamp(min=1)).float()
-
-    def _means(self) -> Tensor:
-        return super()._means() if self._is_synced else self.sums[:, 0]
+    def _mean(self, rows: Tensor) -> Tensor:
+        if len(rows) == 1:
+            return rows[0, 0]
+        return super()._mean(torch.stack([rows.prod(dim=1), rows[:, 1]], dim=1))

@@ -175,6 +175,7 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
     return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
+@torch.no_grad()
 def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)
