@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, multinomial
 
-from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import (
     Array,
     ImageMeans,
@@ -15,6 +14,7 @@ from showattendtell.metrics.bootstrap import (
     intervals,
     resample,
 )
+from showattendtell.metrics.ngrams import measure_bleu
 from showattendtell.metrics.tokenizers import pair_up
 
 REFERENCES = [

@@ -28,12 +28,12 @@ from showattendtell.metrics import (
 )
 from showattendtell.metrics.attention import GroundedWord, compare_maps, score_attention
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.means import RunningMeans
 from showattendtell.metrics.modular import METRICS, measure
+from showattendtell.metrics.ngrams import DocumentFrequencies
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box
 

@@ -21,19 +21,17 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
     AttentionScores,
     GroundedWord,
-    Relations,
     WordHits,
     compare_maps,
     score_attention,
     score_relations,
 )
-from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
-from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.java_scores import measure_meteor, measure_spice
+from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 
 ENGLISH = "en"
@@ -290,29 +288,23 @@ class Diversity(GatheredMetric):
         return scalars(diversity(self.items(), self._training))
 
 
-class Endings(Metric):
+class Endings(GatheredMetric):
     """Endings of captions.
 
     `compute` returns in percent `unended`, captions without `<eos>`, and `dangling`, captions whose last word requires
     another one ("a dog on the"); and `words`, their mean length.
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
-    sums: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("sums", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, hypotheses: Sequence[Caption], ended: Sequence[bool]) -> None:
         """Add the captions of a batch without `<eos>`, and whether each had one."""
-        self.sums = self.sums + torch.tensor(count_endings(hypotheses, ended), device=self.sums.device)
+        self.append([count_endings(hypotheses, ended)])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return scalars(ending_rates(*self.sums.tolist())._asdict())
+        counts = [sum(column) for column in zip((0, 0, 0, 0), *self.items(), strict=True)]
+        return scalars(ending_rates(*counts)._asdict())
 
 
 class _AttentionScore(GatheredMetric):
@@ -331,16 +323,13 @@ class _AttentionScore(GatheredMetric):
     def scores(self) -> AttentionScores:
         """Return the means over all words so far, also by kind of object, as fractions."""
         with self.sync_context():
-            return self._score()
+            return score_attention([WordHits(*word) for word in self.items()])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
-        scores = self._score()
-        baselines = ("model", "uniform", "center")
-        return scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
-
-    def _score(self) -> AttentionScores:
-        return score_attention([WordHits(*word) for word in self.items()])
+        scores = score_attention([WordHits(*word) for word in self.items()])
+        baselines = {"model": scores.model, "uniform": scores.uniform, "center": scores.center}
+        return scalars({name: 100 * getattr(score, self._rate) for name, score in baselines.items()})
 
 
 class PointingGame(_AttentionScore):
@@ -368,15 +357,10 @@ class RelationAccuracy(GatheredMetric):
         """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
         self.append(choices)
 
-    def scores(self) -> Relations:
-        """Return the scores so far as fractions, and the number of words."""
-        with self.sync_context():
-            return score_relations(self.items())
-
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without words."""
-        relations = score_relations(self.items())
-        return scalars({"accuracy": 100 * relations.accuracy, "majority": 100 * relations.majority})
+        accuracy, majority, _ = score_relations(self.items())
+        return scalars({"accuracy": 100 * accuracy, "majority": 100 * majority})
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:

@@ -77,13 +77,12 @@ class MixtureFeatures(NamedTuple):
     def product_by_image(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Return x M of every row x (N, p) with the matrix of its image, of (I, p, q)."""
         order, counts, groups = self._layout()
-        matrices = matrices if groups is None else matrices[groups]
-        pieces = zip(rows[order].split(counts), matrices, strict=True)
+        pieces = zip(rows[order].split(counts), matrices[groups], strict=True)
         return torch.cat([matmul(x, matrix) for x, matrix in pieces])[order.argsort()]
 
-    def _layout(self) -> tuple[Tensor, list[int], Tensor | None]:
+    def _layout(self) -> tuple[Tensor, list[int], Tensor | slice]:
         """Return an order of the words in which those of a group share an image, the number of words of each group, and
-        the groups' images; None if these are all images in order.
+        the groups' images.
 
         The groups are the images. With padding they are the captions, so that no shape depends on data, which would
         synchronize a GPU.
@@ -91,7 +90,7 @@ class MixtureFeatures(NamedTuple):
         device = self.image_index.device
         if self.num_captions is None:
             counts = self.image_index.bincount(minlength=len(self.parts)).tolist()
-            return self.image_index.argsort(stable=True), counts, None
+            return self.image_index.argsort(stable=True), counts, slice(None)
         steps = len(self.image_index) // self.num_captions
         order = torch.arange(len(self.image_index), device=device).view(steps, self.num_captions).T.flatten()
         return order, [steps] * self.num_captions, self.image_index[: self.num_captions]
@@ -109,8 +108,7 @@ class MixtureFeatures(NamedTuple):
         the mixture; without `with_mean` zeros."""
         if self.compute_inputs is None:
             order, counts, groups = self._layout()
-            parts = self.parts if groups is None else self.parts[groups]
-            operands = to_multiply(self.values[order], parts, self.matrix, self.bias)
+            operands = to_multiply(self.values[order], self.parts[groups], self.matrix, self.bias)
             with without_autocast(targets.device):
                 by_region, means, normalizers = _Mixture.apply(
                     *operands, self.log_weights[order], targets[order], counts, with_mean
@@ -119,12 +117,17 @@ class MixtureFeatures(NamedTuple):
             if targets.device.type != "cpu" or not (normalizers <= SMALLEST).any():
                 inverse_order = order.argsort()
                 return by_region[inverse_order], means[inverse_order]
-        size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
-        rows = torch.arange(len(targets), device=targets.device).split(size)
-        arguments = ((part, targets[part], with_mean) for part in rows)
-        outputs = [checkpoint(self._region_log_probs, *chunk, use_reentrant=False) for chunk in arguments]
+        outputs = [
+            checkpoint(self._region_log_probs, rows, targets[rows], with_mean, use_reentrant=False)
+            for rows in self._chunks()
+        ]
         regions, means = zip(*outputs, strict=True)
         return torch.cat(regions), torch.cat(means)
+
+    def _chunks(self) -> tuple[Tensor, ...]:
+        """Return the words whose L x V scores are kept at once, as indices."""
+        size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
+        return torch.arange(len(self.image_index), device=self.parts.device).split(size)
 
     def _region_log_probs(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
         """Return what `region_log_probs` does for some words, from their L x V scores."""
@@ -156,17 +159,14 @@ class MixtureFeatures(NamedTuple):
             order, counts, groups = self._layout()
             scores = linear(self.values[order], self.matrix, self.bias)
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            weights, words = self.log_weights[order].split(counts), self.matrix.T
-            parts = self.parts if groups is None else self.parts[groups]
+            weights, parts = self.log_weights[order].split(counts), self.parts[groups]
             pieces = [
-                table_log_probs(region_table(regions.unsqueeze(0), words), image_scores, log_weights)
+                table_log_probs(region_table(regions.unsqueeze(0), self.matrix.T), image_scores, log_weights)
                 for image_scores, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
             ]
             log_p = torch.cat(pieces)[order.argsort()]
         else:
-            size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
-            rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
-            log_p = torch.cat([self.word_log_probs(part) for part in rows])
+            log_p = torch.cat([self.word_log_probs(rows) for rows in self._chunks()])
         never = torch.tensor(self.suppressed, dtype=torch.long, device=log_p.device)
         return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.suppressed else log_p
 

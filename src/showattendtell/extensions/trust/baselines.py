@@ -18,7 +18,7 @@ from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.cider import DocumentFrequencies, Ngram, SentenceCIDErD, Weighted
+from showattendtell.metrics.ngrams import DocumentFrequencies, Ngram, SentenceCIDErD, Weighted
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, HUMAN, LEAVE_ONE_OUT, NEAREST

@@ -33,7 +33,7 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import Predictor, evenly_spaced, outputs_by_batch, read_grids
-from showattendtell.metrics.cider import measure_cider
+from showattendtell.metrics.ngrams import measure_cider
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
