@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         Diversity,
         Endings,
         PointingGame,
-        RelationAccuracy,
     )
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Endings",
     "Means",
     "PointingGame",
-    "RelationAccuracy",
 ]
 
 

@@ -24,7 +24,6 @@ from showattendtell.metrics.attention import (
     WordHits,
     compare_maps,
     score_attention,
-    score_relations,
 )
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
@@ -345,22 +344,6 @@ class AttentionCorrectness(_AttentionScore):
     """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
 
     _rate = "correctness"
-
-
-class RelationAccuracy(GatheredMetric):
-    """Rate of spatial relation words (left, above, ...) of the reference captions that the model predicts.
-
-    `compute` returns the `accuracy`, and that of always predicting the `majority` word, in percent.
-    """
-
-    def update(self, choices: Iterable[tuple[str, str]]) -> None:
-        """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
-        self.append(choices)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the rates so far; 0 without words."""
-        accuracy, majority, _ = score_relations(self.items())
-        return scalars({"accuracy": 100 * accuracy, "majority": 100 * majority})
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:

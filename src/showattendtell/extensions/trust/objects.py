@@ -14,6 +14,7 @@ compared with each reference caption of its image. A generated word that a refer
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -71,20 +72,11 @@ def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[Gr
     correct, found = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)
     num_wrong, num_missed = Counter[str](), Counter[str]()
     for generated, references in images:
-        generated_objects = {item.name: item for item in reversed(generated)}
         for reference in references:
             classes.update(item.name for item in reference.objects)
-            reference_objects = {item.name: item for item in reversed(reference.objects)}
-            for item in generated:
-                if item.name in reference_objects:
-                    correct[item.name].append(_overlaps(item, reference_objects[item.name]))
-                elif item.name not in reference.others:
-                    num_wrong[item.name] += 1
-            for item in reference.objects:
-                if item.name in generated_objects:
-                    found[item.name].append(_overlaps(generated_objects[item.name], item))
-                else:
-                    num_missed[item.name] += 1
+            ignored = reference.others - {item.name for item in reference.objects}
+            _match([item for item in generated if item.name not in ignored], reference.objects, correct, num_wrong)
+            _match(reference.objects, generated, found, num_missed)
 
     def mean(hits_by_class: dict[str, list[bool]], others: Counter[str]) -> float:
         rates = [sum(hits) / (len(hits) + others[name]) for name, hits in hits_by_class.items()]
@@ -98,8 +90,20 @@ def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[Gr
     return {**scores, "classes": len(classes)}
 
 
-def _overlaps(generated: GroundedObject, reference: GroundedObject) -> bool:
-    return any(intersection_over_union(generated.boxes[0], box) > IOU for box in reference.boxes)
+def _match(
+    items: Iterable[GroundedObject],
+    others: Sequence[GroundedObject],
+    overlaps: dict[str, list[bool]],
+    unmatched: Counter[str],
+) -> None:
+    """Compare each object with the first of its class among the others; one of both has one box."""
+    first = {other.name: other for other in reversed(others)}
+    for item in items:
+        if item.name in first:
+            pairs = product(item.boxes, first[item.name].boxes)
+            overlaps[item.name].append(any(intersection_over_union(a, b) > IOU for a, b in pairs))
+        else:
+            unmatched[item.name] += 1
 
 
 def intersection_over_union(a: Box, b: Box) -> float:
