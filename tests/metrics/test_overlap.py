@@ -59,14 +59,6 @@ def test_bleu_of_a_corpus_is_that_of_torchmetrics_and_of_pycocoevalcap():
         assert ours == pytest.approx(bleu_score(HYPOTHESES, REFERENCES, n_gram=n).item(), abs=1e-6)
 
 
-def test_copies_of_images_count_for_bleu_as_if_they_were_repeated():
-    copies = np.array([[1, 1, 1, 1, 1], [2, 0, 3, 0, 1], [0, 1, 0, 0, 0]])
-    figures = measure_bleu(PAIRS).scores(copies.astype(float))
-    for row, times in enumerate(copies):
-        for name, figure in bleu([PAIRS[image] for image in np.repeat(np.arange(5), times)]).items():
-            assert figures[name][row] == pytest.approx(figure, rel=1e-12)
-
-
 def test_rouge_l_worked_by_hand():
     """The best precision and the best recall over references, though of different ones: "police killed" is in order in
     the first (2 of 3 and 2 of 2 words), "the gunman" in the second (2 of 3 and 2 of 5)."""
