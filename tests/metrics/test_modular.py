@@ -28,8 +28,7 @@ from showattendtell.metrics import (
 from showattendtell.metrics.attention import GroundedWord
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import count_endings
-from showattendtell.metrics.means import RunningMeans
-from showattendtell.metrics.modular import measure
+from showattendtell.metrics.modular import RunningMeans, measure
 from showattendtell.metrics.ngrams import DocumentFrequencies
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box

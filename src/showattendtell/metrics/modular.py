@@ -1,4 +1,5 @@
-"""Caption and attention metrics as `torchmetrics.Metric` classes, and the table of those that commands name.
+"""Caption and attention metrics, and means over steps, as `torchmetrics.Metric` classes; and the table of the metrics
+that commands name.
 
 A caption is a list of words, `["a", "dog"]`, or a string that is split at white space. Rates are in percent. In
 distributed training `compute` returns the score of the captions of all processes.
@@ -7,6 +8,7 @@ distributed training `compute` returns the score of the captions of all processe
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -32,6 +34,7 @@ from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.java_scores import measure_meteor, measure_spice
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
+from showattendtell.runtime.distributed import gather, rank
 
 ENGLISH = "en"
 ENGLISH_ONLY = {
@@ -344,6 +347,83 @@ class AttentionCorrectness(_AttentionScore):
     """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
 
     _rate = "correctness"
+
+
+NamedMeans = Mapping[str, Tensor | tuple[Tensor, Tensor | int]]
+"""By name, pairs of the mean of some items, and their number."""
+
+
+class Means(Metric):
+    """Means of named values over steps, weighted by numbers of items, in double precision.
+
+    The sums stay on the device of the values; `update` does not synchronize with it. Names need not be declared, and
+    processes may have different names.
+    """
+
+    full_state_update = False
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._rows: dict[str, Tensor] = {}  # (2,): the sum of values times items, and the number of items
+
+    def forward(self, values: NamedMeans) -> dict[str, Tensor]:
+        """Add values, and return their means."""
+        self.update(values)
+        return {name: mean for name, (mean, _) in values.items()}
+
+    def update(self, values: NamedMeans) -> None:
+        """Add values by name; also what `merged_means` returned."""
+        for name, (mean, items) in values.items():
+            dtype = torch.float32 if mean.device.type == "mps" else torch.float64
+            empty = torch.zeros(2, dtype=dtype, device=mean.device)
+            self._rows[name] = self._add(self._rows.get(name, empty).to(empty), mean, items)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the means over all processes so far, of all names that have items."""
+        return {name: mean for name, (mean, items) in self.merged_means().items() if items}
+
+    def merged_means(self) -> dict[str, Tensor]:
+        """Return by name a tensor (2,): the mean over all processes, and the number of items."""
+        parts = gather({str(rank()): {name: row.cpu() for name, row in self._rows.items()}}).values()
+        merged = {}
+        for name in dict.fromkeys(chain.from_iterable(parts)):
+            rows = torch.stack([part[name] for part in parts if name in part])
+            merged[name] = torch.stack([self._mean(rows), rows[:, 1].sum()])
+        return merged
+
+    def reset(self) -> None:
+        """Forget all names."""
+        super().reset()
+        self._rows = {}
+
+    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
+        """Return a row with further items."""
+        return torch.stack([row[0] + mean.to(row) * items, row[1] + items])
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of all items of rows (processes, 2)."""
+        total, items = rows.sum(dim=0)
+        return total / items.clamp(min=1)
+
+
+class RunningMeans(Means):
+    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
+
+    Training losses are logged with this metric, so that logs of different versions are comparable. Means of several
+    processes are averaged in double precision.
+    """
+
+    # The first number of a row is the mean.
+
+    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
+        number, previous = row[1] + items, row[0].float()
+        share = (items / number.clamp(min=1)).float()
+        return torch.stack([(previous + (mean.float() - previous) * share).to(row), number])
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        if len(rows) == 1:
+            return rows[0, 0]
+        return super()._mean(torch.stack([rows.prod(dim=1), rows[:, 1]], dim=1))
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
