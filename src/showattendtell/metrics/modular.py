@@ -364,7 +364,7 @@ class Means(Metric):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self._rows: dict[str, Tensor] = {}  # (2,): the sum of values times items, and the number of items
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # of values times items, and of items
 
     def forward(self, values: NamedMeans) -> dict[str, Tensor]:
         """Add values, and return their means."""
@@ -375,8 +375,10 @@ class Means(Metric):
         """Add values by name; also what `merged_means` returned."""
         for name, (mean, items) in values.items():
             dtype = torch.float32 if mean.device.type == "mps" else torch.float64
-            empty = torch.zeros(2, dtype=dtype, device=mean.device)
-            self._rows[name] = self._add(self._rows.get(name, empty).to(empty), mean, items)
+            if name not in self._sums:
+                self._sums[name] = (torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype))
+            total, number = (part.to(mean.device, dtype) for part in self._sums[name])
+            self._sums[name] = self._add(total, number, mean, items)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all processes so far, of all names that have items."""
@@ -384,25 +386,26 @@ class Means(Metric):
 
     def merged_means(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): the mean over all processes, and the number of items."""
-        parts = gather({str(rank()): {name: row.cpu() for name, row in self._rows.items()}}).values()
+        own = {name: torch.stack(sums).cpu() for name, sums in self._sums.items()}
+        parts = gather({str(rank()): own}).values()
         merged = {}
         for name in dict.fromkeys(chain.from_iterable(parts)):
-            rows = torch.stack([part[name] for part in parts if name in part])
-            merged[name] = torch.stack([self._mean(rows), rows[:, 1].sum()])
+            sums = torch.stack([part[name] for part in parts if name in part])  # (processes, 2)
+            merged[name] = torch.stack([self._mean(sums), sums[:, 1].sum()])
         return merged
 
     def reset(self) -> None:
         """Forget all names."""
         super().reset()
-        self._rows = {}
+        self._sums = {}
 
-    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
-        """Return a row with further items."""
-        return torch.stack([row[0] + mean.to(row) * items, row[1] + items])
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return the sums with further items."""
+        return total + mean.to(total) * items, number + items
 
-    def _mean(self, rows: Tensor) -> Tensor:
-        """Return the mean of all items of rows (processes, 2)."""
-        total, items = rows.sum(dim=0)
+    def _mean(self, sums: Tensor) -> Tensor:
+        """Return the mean of all items of the processes' sums (processes, 2)."""
+        total, items = sums.sum(dim=0)
         return total / items.clamp(min=1)
 
 
@@ -413,17 +416,17 @@ class RunningMeans(Means):
     processes are averaged in double precision.
     """
 
-    # The first number of a row is the mean.
+    # In place of the first sum stands the mean.
 
-    def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
-        number, previous = row[1] + items, row[0].float()
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        number, previous = number + items, total.float()
         share = (items / number.clamp(min=1)).float()
-        return torch.stack([(previous + (mean.float() - previous) * share).to(row), number])
+        return (previous + (mean.float() - previous) * share).to(number), number
 
-    def _mean(self, rows: Tensor) -> Tensor:
-        if len(rows) == 1:
-            return rows[0, 0]
-        return super()._mean(torch.stack([rows.prod(dim=1), rows[:, 1]], dim=1))
+    def _mean(self, sums: Tensor) -> Tensor:
+        if len(sums) == 1:
+            return sums[0, 0]
+        return super()._mean(torch.stack([sums.prod(dim=1), sums[:, 1]], dim=1))
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
