@@ -214,7 +214,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.inference import captioning
     from showattendtell.inference.loading import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import evenly_spaced, reference_sentences
-    from showattendtell.metrics.cider import make_scorer
+    from showattendtell.metrics.ngrams import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.tables import print_notes
 

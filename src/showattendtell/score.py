@@ -34,7 +34,14 @@ def main(config: DictConfig) -> None:
 def _score_captions(config: DictConfig) -> None:
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import Intervals, compare_with_first, corpus_scores, image_scores, intervals
+    from showattendtell.metrics.bootstrap import (
+        Intervals,
+        as_dicts,
+        compare_with_first,
+        corpus_scores,
+        image_scores,
+        intervals,
+    )
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
@@ -77,7 +84,7 @@ def _score_captions(config: DictConfig) -> None:
             "per_image": per_image,
             "intervals": limits,
             "comparisons": [
-                {"a": first, "b": file, **comparison.describe()}
+                {"a": first, "b": file, "differences": as_dicts(comparison)}
                 for file, comparison in zip(others, comparisons, strict=True)
             ],
             "images": len(corpus.images),

@@ -14,8 +14,8 @@ from runs import Run, assert_done, assert_error
 from scipy.stats import kendalltau
 from slow_cases import slow_after
 
-from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import corpus_scores
+from showattendtell.metrics.ngrams import measure_bleu
 from showattendtell.metrics.tokenizers import pair_up
 
 GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "annotations"

@@ -19,7 +19,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.dashboards.loggers import Dashboard, ImagePanel, logged_values
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.metrics.cider import make_scorer
+from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.random_states import kept_random_states
