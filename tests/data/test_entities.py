@@ -7,12 +7,12 @@ from repository import SHARED
 
 from showattendtell.data.flickr import (
     Entities,
-    image_number,
     mark_entities,
     read_boxes,
     read_flickr8k,
     read_sentence,
 )
+from showattendtell.data.names import image_number
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase

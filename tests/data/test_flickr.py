@@ -5,11 +5,15 @@ import pytest
 from PIL import Image
 from repository import SHARED
 
-from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, image_number, read_flickr8k, read_flickr30k
+from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.data.names import image_number
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, fingerprint
 
 FOLDER = SHARED / "flickr8k"
+SPLIT_LISTS = {
+    split: f"Flickr_8k.{name}Images.txt" for split, name in {"train": "train", "val": "dev", "test": "test"}.items()
+}
 ABSENT = ["3050606344_af711c726c.jpg"]
 SPLITS = {"train": ["1_a.jpg", "2_b.jpg", "3_c.jpg"], "val": ["4_d.jpg"], "test": ["5_e.jpg"]}
 SENTENCES = {
@@ -124,7 +128,7 @@ def write_flickr30k(root: Path, images: str = "flickr30k-images", texts: str = "
     lines = [f"{number}.jpg#{n}\tSentence {n} of {number} .\n" for number in (11, 12, 13, 14) for n in range(5)]
     (root / texts / "results_20130124.token").write_text("".join(lines))
     for split, numbers in {"train": [13, 11], "val": [12], "test": [14]}.items():
-        (root / texts / SPLIT_LISTS_30K[split]).write_text("".join(f"{number}\n" for number in numbers))
+        (root / texts / f"{split}.txt").write_text("".join(f"{number}\n" for number in numbers))
         for number in numbers:
             (root / images / f"{number}.jpg").touch()
     return root

@@ -240,7 +240,6 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda root: (put(root), write(root / "captions.pkl", "x")), "captions.pkl is a pickle, which may run a prog"),
         (lambda root: put(root), "no captions were found in .*dataset.captions="),
         (
             lambda root: (put(root.parent / "own"), write(root.parent / "captions.csv", "x")),

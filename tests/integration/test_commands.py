@@ -20,7 +20,6 @@ from PIL import Image
 from runs import SIZES, TINY, Run, assert_done, assert_error, held_out
 from slow_cases import slow_after
 
-from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
 from showattendtell.evaluate import main_score
 from showattendtell.types import Example, fingerprint
@@ -194,8 +193,8 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     (tmp_path / "images").mkdir()
     Image.new("RGB", (200, 100), "red").save(tmp_path / "images/12_ab.png")
     (tmp_path / "Flickr8k.token.txt").write_text("12_ab.png#0\tA dog .\n12_ab.png#1\tThe dog !\n")
-    for split, listed in SPLIT_LISTS.items():
-        (tmp_path / listed).write_text("12_ab.png\n" if split == "test" else "")
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text("12_ab.png\n" if split == "test" else "")
     with zipfile.ZipFile(tmp_path / "boxes.zip", "w") as entities:
         box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>200</xmax><ymax>50</ymax></bndbox>"
         size = "<size><width>200</width><height>100</height></size>"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
-from showattendtell.data.discovery import read_references
+from showattendtell.data.custom import read_references
 from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize

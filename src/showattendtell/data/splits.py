@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path, PurePath
 
 from showattendtell.data.names import Names
-from showattendtell.data.parsing import CaptionFile, read_list, split_of_name
+from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, read_list, split_of_name
 from showattendtell.errors import UserError, listed
 
 SKIP = "skip them with dataset.skip_missing=true"
@@ -58,35 +58,53 @@ def join_restval(file: CaptionFile) -> CaptionFile:
     return file._replace(splits=splits)
 
 
-def with_splits(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
-    """Return the file with splits, and a note if it had none: those of folders such as `train`, or of a hash."""
-    if file.splits:
+def with_splits(
+    file: CaptionFile, folders: Iterable[Path], shares: Mapping[str, float], skip_missing: bool = False
+) -> CaptionFile:
+    """Return the file with its own splits, or else those of lists, of folders such as `train`, or of a hash.
+
+    `restval` joins `train`. If there are no validation images, a hash takes some of the training images. Notes say
+    what was chosen.
+
+    Args:
+        folders: that may hold lists.
+        shares: fractions of the images for `val` and `test`.
+        skip_missing: allow images without captions in lists.
+    """
+    lists = None if file.splits else next(filter(find_lists, folders), None)
+    if lists:
+        file = with_lists(file, lists, skip_missing)
+    elif not file.splits:
+        file = _by_folder(file) or _by_hash(file, shares)
+    file = join_restval(file)
+    train = file.splits.get("train", [])
+    if file.splits.get("val") or len(train) < 2 or not shares["val"]:
         return file
+    parts = split_by_hash(train, {"val": shares["val"]})
+    note = f"there is no validation split, so a hash of the names takes {len(parts['val']):,} of {len(train):,} "
+    return file._replace(splits={**file.splits, **parts}, notes=(*file.notes, f"{note}training images"))
+
+
+def _by_folder(file: CaptionFile) -> CaptionFile | None:
+    """Return the file with the splits that the folders of its images name; None if they name fewer than two."""
     splits = dict[str, list[str]]()
     for image in file.captions:
         named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
         splits.setdefault(next(named, ""), []).append(image)
-    if len(splits.keys() - {""}) > 1:
-        if "" in splits:
-            raise UserError(
-                f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists"
-            )
-        note = f"the folders of the images are the splits {', '.join(splits)}"
-    else:
-        splits = split_by_hash(file.captions, shares)
-        counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
-        note = f"no splits are given, so a hash of the images' names chooses {counts}"
+    if len(splits.keys() - {""}) < 2:
+        return None
+    if "" in splits:
+        raise UserError(f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists")
+    return file._replace(
+        splits=splits, notes=(*file.notes, f"the folders of the images are the splits {', '.join(splits)}")
+    )
+
+
+def _by_hash(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
+    splits = split_by_hash(file.captions, shares)
+    counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
+    note = f"no splits are given, so a hash of the images' names chooses {counts}"
     return file._replace(splits=splits, notes=(*file.notes, note))
-
-
-def with_validation(file: CaptionFile, share: float) -> CaptionFile:
-    """Return the file with a part of the training images as validation images, and a note, if it has none."""
-    train = file.splits.get("train", [])
-    if file.splits.get("val") or len(train) < 2 or not share:
-        return file
-    parts = split_by_hash(train, {"val": share})
-    note = f"there is no validation split, so a hash of the names takes {len(parts['val']):,} of {len(train):,} "
-    return file._replace(splits={**file.splits, **parts}, notes=(*file.notes, f"{note}training images"))
 
 
 def find_lists(folder: Path) -> dict[str, Path]:
@@ -97,7 +115,7 @@ def find_lists(folder: Path) -> dict[str, Path]:
             if split in lists:
                 raise UserError(f"{lists[split]} and {path.name} are both lists of {split}; remove one")
             lists[split] = path
-    return lists
+    return {split: lists[split] for split in SPLIT_NAMES if split in lists}
 
 
 def with_lists(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFile:
