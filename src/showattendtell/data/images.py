@@ -241,13 +241,6 @@ class Frame(NamedTuple):
     seen: Box
     mirrored: bool = False
 
-    def part(self, part: Box, mirrored: bool) -> "Frame":
-        """Return the frame of a part of this one, which is not mirrored; `part` is in fractions of its sides."""
-        width, height = self.seen.right - self.seen.left, self.seen.bottom - self.seen.top
-        inner = part.scaled(width, height)
-        left, top = self.seen.left, self.seen.top
-        return Frame(Box(left + inner.left, top + inner.top, left + inner.right, top + inner.bottom), mirrored)
-
 
 Mean = Annotated[float, Field(ge=-1000, le=1000)]
 Deviation = Annotated[float, Field(ge=0.001, le=1000)]

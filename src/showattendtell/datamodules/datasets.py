@@ -22,7 +22,6 @@ from showattendtell.data.augmentation import (
     Augmentation,
     Draw,
     draw_views,
-    frame_of,
     mentions_sides,
 )
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
@@ -91,13 +90,12 @@ class GridSource:
     def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
         views = self._views(positions, draw).tolist()
-        return [
-            frame_of(self._examples[i], view, self._preprocessing) for i, view in zip(positions, views, strict=True)
-        ]
+        frames = [self._preprocessing.frame(self._examples[position].path) for position in positions]
+        return [frame._replace(mirrored=view == MIRRORED) for frame, view in zip(frames, views, strict=True)]
 
     def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
         if self.draws_views:
-            return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
+            return draw_views(self._mentions_sides, self._seed, draw)[list(positions)]
         return torch.full((len(positions),), self._fixed_view)
 
 
