@@ -34,7 +34,6 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
-    BatchSize,
     EpochBatchSampler,
     LengthBuckets,
     LengthWindows,
@@ -81,7 +80,6 @@ class CaptionDataModule(lightning.LightningDataModule):
             lengths in turn; padded, captions of nearly one length.
         group_by_image: keep an image's captions in one batch, so that its grid is read and projected once: captions of
             one length, or all with bucketing=padded.
-        tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         repeated: train on the batches of the first epoch again and again, to see whether the model can learn them.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
@@ -110,7 +108,6 @@ class CaptionDataModule(lightning.LightningDataModule):
         num_workers: NonNegativeInt | None = None,
         bucketing: BucketingName = "paper",
         group_by_image: bool = False,
-        tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
         repeated: bool = False,
         cache_on_device: bool | None = None,
@@ -120,7 +117,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
-        self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
+        self._kind, self._batch_size = BUCKETINGS[bucketing], batch_size
         self._min_batches, self._repeated = min_batches, repeated
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
@@ -155,9 +152,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     def train_batches(self) -> ShardedBatchSampler:
         """The batch sampler of training. Its first use must be in the process that trains, which knows how many there
         are."""
-        processes = world_size()
-        size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
-        captions = self.train_captions
+        captions, size = self.train_captions, world_size() * self._batch_size
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         return ShardedBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
 
@@ -195,8 +190,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         assert self.dataset is not None
         examples = self.dataset.split(split)
         captions = CaptionDataset(examples, self.vocabulary, self._source(examples))
-        size = BatchSize(self._size.captions)
-        buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
+        buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, self._batch_size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
         # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images,
         # which the module does not score.
