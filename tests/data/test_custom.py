@@ -177,7 +177,7 @@ def test_images_without_captions_and_captions_without_images_are_counted_and_may
     if form == "csv":
         dataset = read(root, form, skip_missing=True)
         assert names(dataset) == {"train": ["sub/a.jpg"], "val": ["c.png"], "test": []}
-        assert "skipped images without a caption: 1 (b.jpg)" in dataset.notes
+        assert "skipped images without a caption: 1 of 4 (b.jpg)" in dataset.notes
     else:  # the lists name d.jpg, whose image is gone with its text
         dataset = read(root, form, skip_missing=True)
         assert names(dataset) == {"train": ["sub/a.jpg"], "val": ["c.png"], "test": []}

@@ -45,38 +45,42 @@ def assemble(
     Raises:
         UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
     """
-    counts = Counter(image for images in file.splits.values() for image in images)
-    twice = next((image for image, count in counts.items() if count > 1), None)
-    if twice is not None:
-        splits_of_image = ", ".join(split for split, images in file.splits.items() if twice in images)
-        raise UserError(f"image {twice} is listed more than once ({splits_of_image}); keep one of its entries")
-    dropped, too_many = Counter[str](), f"beyond {captions_per_image} of an image"
+    split_of: dict[str, str] = {}
+    for split, images in file.splits.items():
+        for image in images:
+            if image in split_of:
+                places = f"{split_of[image]}, {split}"
+                raise UserError(f"image {image} is listed more than once ({places}); keep one of its entries")
+            split_of[image] = split
+    too_many = f"beyond {captions_per_image} of an image"
+    dropped = {"without a word": 0, too_many: 0}
 
     def example(image: str) -> Example:
         path = f"{file.folders[image]}/{image}" if image in file.folders else image
         if folder and OUTSIDE.match(path):
             raise UserError(f"image {path!r} is not within {folder}; name images by their path in that folder")
-        sentences = file.captions.get(image, ())
-        captions = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
-        dropped["without a word"] += len(sentences) - len(captions)
-        dropped[too_many] += max(len(captions) - captions_per_image, 0)
-        captions = captions[:captions_per_image]
-        longest = max((len(caption.words) for caption in captions), default=0)
-        if longest > LONGEST:
-            raise UserError(f"image {image} has a caption of {longest:,} words; shorten it to {LONGEST:,}")
+        captions = list[Caption]()
+        for sentence in file.captions.get(image, ()):
+            words = tokenize(sentence)
+            if len(words) > LONGEST:
+                raise UserError(f"image {image} has a caption of {len(words):,} words; shorten it to {LONGEST:,}")
+            if not words:
+                dropped["without a word"] += 1
+            elif len(captions) == captions_per_image:
+                dropped[too_many] += 1
+            else:
+                captions.append(Caption(words, (), sentence.strip()))
         return Example(image, f"{folder}/{path}" if folder else "", tuple(captions))
 
     dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
     notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
     uncaptioned = [example.image for example in dataset.examples() if not example.captions]
-    if uncaptioned and not skip_missing:
-        hint = "remove them from the splits" if skip_missing is None else SKIP
-        raise UserError(
-            f"images without a caption: {len(uncaptioned):,} of {len(counts):,} ({listed(uncaptioned)}); "
-            f"add captions, or {hint}"
-        )
     if uncaptioned:
-        notes.append(f"skipped images without a caption: {len(uncaptioned):,} ({listed(uncaptioned)})")
+        counted = f"images without a caption: {len(uncaptioned):,} of {len(split_of):,} ({listed(uncaptioned)})"
+        if not skip_missing:
+            hint = "remove them from the splits" if skip_missing is None else SKIP
+            raise UserError(f"{counted}; add captions, or {hint}")
+        notes.append(f"skipped {counted}")
     return dataset.without(uncaptioned)._replace(notes=tuple(notes))
 
 
@@ -193,14 +197,12 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         return dataset
     on_disk = {*filter(is_photograph, existing), *photographs(root)} - {example.path for example in examples}
     found = _find_elsewhere(examples, missing, on_disk)
-    notes = [*dataset.notes, *([_describe_moves(missing, found, root)] if found else [])]
     lost = [e for e in missing if e.image not in found]
     if len(lost) == len(examples):
-        others = sorted(os.path.relpath(path, root) for path in on_disk)
         hint = f"{root} has no photographs; add them, or set dataset.images to their folder"
-        if others:
-            named = f"{len(others):,} photographs of other names ({listed(others)})"
-            hint = f"{root} has {named}; give them the same names"
+        if on_disk:
+            others = listed(sorted(os.path.relpath(path, root) for path in on_disk))
+            hint = f"{root} has {len(on_disk):,} photographs of other names ({others}); give them the same names"
         raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {hint}")
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
@@ -208,11 +210,12 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
             f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
+    notes = [_describe_moves(missing, found, root)] if found else []
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
     moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
-    return moved.without(names)._replace(notes=tuple(notes))
+    return moved.without(names)._replace(notes=(*dataset.notes, *notes))
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:

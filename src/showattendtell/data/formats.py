@@ -324,25 +324,16 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     names = {image.id: image.file_name or image.id for image in checked}
     _refuse_duplicates([image.id for image in checked], path)
     _refuse_duplicates(names.values(), path)
-    kept = list[Entry]()
-    rejected = set[str]()  # by VizWiz, for a photograph that shows too little
+    named = zip(names.items(), images, strict=True)
+    entries = [Entry(f"{path}, image {number}", name, [], fields) for (number, name), fields in named]
     for entry in _read_records(annotations, path):
         if entry.image not in names:
             raise UserError(f"{path} has a caption for image {entry.image}, which it does not list; add it to images")
-        name = names[entry.image]
-        if entry.fields.get("is_rejected"):
-            rejected.add(name)
-        else:
-            kept.append(entry._replace(image=name))
-    rejected -= {entry.image for entry in kept}
-    # images without captions have an entry too
-    own = [
-        Entry(f"{path}, image {n}", name, [], fields) for (n, name), fields in zip(names.items(), images, strict=True)
-    ]
-    left_out = len(annotations) - len(kept)
+        if not entry.fields.get("is_rejected"):  # by VizWiz, as the photograph shows too little
+            entries.append(entry._replace(image=names[entry.image]))
+    left_out = len(images) + len(annotations) - len(entries)
     notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
-    file = collect("COCO captions", [entry for entry in own if entry.image not in rejected] + kept, path)
-    return file._replace(aliases=_aliases(names), notes=notes)
+    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
 
 
 def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
