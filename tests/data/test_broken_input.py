@@ -230,7 +230,7 @@ KINDS = {
         "the captions were not found in .*: Flickr8k.token.txt is neither there nor in Flickr8k_text",
         read_flickr8k,
     ),
-    "a folder without images": Kind(no_images, "holds no images; set dataset.images"),
+    "a folder without images": Kind(no_images, "holds no images; unpack them, or set dataset.images"),
     "an image without its text": Kind(
         texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
     ),

@@ -210,7 +210,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
             f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
-    notes = [_describe_moves(missing, found, root)] if found else []
+    notes = [_describe_moves(found, root)] if found else []
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
@@ -232,11 +232,8 @@ def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_
     return {image: path for image, path in found.items() if claims[path] == 1}
 
 
-def _describe_moves(missing: Sequence[Example], found: Mapping[str, str], root: Path) -> str:
+def _describe_moves(found: Mapping[str, str], root: Path) -> str:
     """Return a note on images that are not at their paths."""
     folder = os.path.relpath(os.path.commonpath(map(os.path.dirname, found.values())), root)
-    old = next(os.path.basename(example.path) for example in missing if example.image in found)
-    new = os.path.basename(next(iter(found.values())))
-    spelled = "" if old == new else f", {new} for {old} and so on"
     setting = "" if folder == "." else f" ({shlex.quote(f'dataset.images={folder}')})"
-    return f"photographs found in {root / folder}: {len(found):,}{spelled}{setting}"
+    return f"photographs found in {root / folder}: {len(found):,}{setting}"

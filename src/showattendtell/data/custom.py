@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -149,12 +148,6 @@ def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
     return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
 
 
-def hint_above(root: Path) -> str:
-    """Return what to set if the captions are next to the folder of the data set; an empty text if they are not."""
-    above = [path for name in ("captions.*", "results*.*", "*.token*") for path in sorted(root.parent.glob(name))]
-    return f"{above[0].name} is next to it: set dataset.root={root.parent}, or " if above else ""
-
-
 def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
     """Read a folder tree of photographs, each with a text of the same name, one caption per line: `.txt` or `.caption`
     next to it, or in a folder of its own under `root`.
@@ -168,9 +161,7 @@ def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_miss
     """
     names = [os.path.relpath(path, folder) for path in photographs(folder)]
     if not names:
-        packed = sorted(path.name for path in root.rglob("*") if path.suffix in (".zip", ".tar", ".gz", ".7z", ".rar"))
-        advice = f"unpack {listed(packed)}" if packed else "set dataset.images to the folder of the images"
-        raise UserError(f"{folder} holds no images; {advice}")
+        raise UserError(f"{folder} holds no images; unpack them, or set dataset.images to the folder of the images")
     images = {os.path.splitext(name)[0]: name for name in names}
     for name in names:
         if re.search(r"[\ud800-\udfff]", name):
@@ -187,8 +178,7 @@ def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_miss
     if not texts:
         raise UserError(
             f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor a "
-            f"text next to {names[0]} and the other {len(names) - 1:,} images; {hint_above(root)}give the file "
-            "as dataset.captions=..."
+            f"text next to {names[0]} and the other {len(names) - 1:,} images; give the file as dataset.captions=..."
         )
     without_image = sorted(texts.keys() - images.keys())
     if without_image and not skip_missing:
@@ -312,11 +302,12 @@ def read_text(
 
 def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
     """Return the data set with a note about the images in a folder that it does not name."""
-    used = {unicodedata.normalize("NFC", example.path) for example in dataset.examples()}
-    unused = [path for path in photographs(folder) if unicodedata.normalize("NFC", path) not in used]
-    names = listed([os.path.relpath(path, folder) for path in unused])
-    notes = [f"images without captions, which are not used: {len(unused):,} ({names})"] if unused else []
-    return dataset._replace(notes=(*dataset.notes, *notes))
+    used = {example.path for example in dataset.examples()}
+    unused = [os.path.relpath(path, folder) for path in photographs(folder) if path not in used]
+    if not unused:
+        return dataset
+    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+    return dataset._replace(notes=(*dataset.notes, note))
 
 
 def write_rows(dataset: Any, cache: Path) -> Path:

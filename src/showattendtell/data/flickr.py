@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
-from showattendtell.data.custom import hint_above, read_found, read_references
+from showattendtell.data.custom import read_found, read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import image_number
 from showattendtell.data.parsing import CaptionFile
@@ -141,7 +141,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
     if file is None:
         raise UserError(
             f"the captions were not found in {folder}: {layout.tokens} is neither there nor in {layout.texts}; "
-            f"{hint_above(folder)}give a file as dataset.captions=..."
+            "give a file as dataset.captions=..."
         )
     shares = {"val": 0.0}
     if not file.splits and not has_lists:

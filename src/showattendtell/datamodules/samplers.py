@@ -66,7 +66,7 @@ class LengthBuckets(BatchingStrategy):
         self._image_index = image_index if group_by_image else None
         self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
         # (M,) the group of each batch, and its number among the batches of the group
-        bounds, groups, rounds = [], [], []
+        bounds, groups, rounds = list[tuple[int, int]](), list[int](), list[int]()
         first = 0  # the groups follow each other in the arrangement
         for number, group in enumerate(self._groups):
             cut = _cut(first, len(group), size)
