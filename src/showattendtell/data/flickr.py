@@ -49,9 +49,9 @@ FLICKR30K = Layout(
 
 @paused_collection()
 def read_flickr8k(
-    root: str,
+    root: str = "data/flickr8k",
     captions: CaptionFiles | None = None,
-    absent: Sequence[str] = (),
+    absent: Sequence[str] = ("3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
@@ -80,7 +80,7 @@ def read_flickr8k(
 
 @paused_collection()
 def read_flickr30k(
-    root: str,
+    root: str = "data/flickr30k",
     captions: CaptionFiles | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
@@ -216,14 +216,10 @@ class Entities:
             with (self.root / name).open("rb") as file:
                 content = file.read(LARGEST + 1)
             if len(content) > LARGEST:
-                raise UserError(f"{self.path}: {name} is larger than {LARGEST:,} bytes; get Flickr30k Entities again")
+                raise ValueError(f"it is larger than {LARGEST:,} bytes")
             return content.decode("utf-8-sig")
-        except (OSError, KeyError):
-            raise UserError(f"{self.path} has no file {name}; download Flickr30k Entities again") from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as error:
-            raise UserError(
-                f"{self.path}: {name} cannot be read ({error}); download Flickr30k Entities again"
-            ) from None
+        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{self.path}: {name} cannot be read ({error}); get Flickr30k Entities again") from None
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:

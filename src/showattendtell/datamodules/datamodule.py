@@ -1,6 +1,6 @@
 """Lightning data modules: the training, validation and test data of a run, in batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property, partial
 from inspect import signature
@@ -365,19 +365,14 @@ class FolderDataModule(ReaderDataModule):
     """
 
     reader: ClassVar[Callable[..., Dataset]]
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    """Arguments of the reader that are not given."""
 
     def __init__(
         self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
     ):
-        parameters = signature(self.reader)
-        arguments = dict(self.defaults)
+        parameters = signature(self.reader).parameters
+        arguments = {name: options.pop(name) for name in parameters.keys() & options.keys()}
         if root is not None:
             arguments["root"] = root
-        for name in parameters.parameters.keys() & options.keys():
-            arguments[name] = options.pop(name)
-        parameters.bind(**arguments)  # a folder without a default must be given
         skip_unreadable = arguments.get("skip_unreadable", False)
         super().__init__(partial(self.reader, **arguments), encoder, batch_size, skip_unreadable, **options)
 
@@ -389,10 +384,6 @@ class Flickr8kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr8k)
-    defaults: ClassVar = {
-        "root": "data/flickr8k",
-        "absent": ["3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"],
-    }
 
 
 class Flickr30kDataModule(FolderDataModule):
@@ -402,7 +393,6 @@ class Flickr30kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr30k)
-    defaults: ClassVar = {"root": "data/flickr30k"}
 
 
 class CocoDataModule(FolderDataModule):
@@ -412,7 +402,6 @@ class CocoDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_coco)
-    defaults: ClassVar = {"root": "data/coco"}
 
 
 class CustomDataModule(FolderDataModule):
@@ -423,10 +412,10 @@ class CustomDataModule(FolderDataModule):
 
     reader = staticmethod(read_custom)
 
-    def __init__(self, root: Any = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
-        if not isinstance(root, str | Path | None):
+    def __init__(self, root: Any, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
+        if not isinstance(root, str | Path):
             root = write_rows(root, cache_folder(options.get("cache")))
-        super().__init__(None if root is None else str(root), encoder, batch_size, **options)
+        super().__init__(str(root), encoder, batch_size, **options)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"

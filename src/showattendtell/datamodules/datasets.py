@@ -131,18 +131,13 @@ class PixelSource:
         augmentation: Augmentation | None = None,
     ):
         self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
-        self._augmentation = augmentation if view == "drawn" else None
-        self._mentions_sides = [mentions_sides(example) for example in examples] if self._augmentation else []
+        self._augmentation = augmentation if augmentation and view == "drawn" else Augmentation(seed=0)
 
     def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         images = []
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
-            if self._augmentation:
-                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                images.append(self._augmentation.view(pixels, self._preprocessing, random, is_sided))
-            else:
-                images.append(self._preprocessing(pixels))
+            images.append(self._augmentation.view(pixels, self._preprocessing, *self._chance(position, draw)))
         stacked = torch.stack(images)
         return stacked.flip(-1) if self._mirrored else stacked
 
@@ -150,15 +145,15 @@ class PixelSource:
         """Return the part of each photograph that its pixels show."""
         frames = []
         for position in positions:
-            path = self._examples[position].path
-            width, height = image_size(path)
-            part, mirrored = None, self._mirrored
-            if self._augmentation:
-                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                part, mirrored = self._augmentation.draw_part(height, width, random, is_sided)
+            width, height = image_size(self._examples[position].path)
+            part, mirrored = self._augmentation.draw_part(height, width, *self._chance(position, draw))
             box = part or self._preprocessing.crop_box(width, height)
-            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored))
+            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored or self._mirrored))
         return frames
+
+    def _chance(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
+        """Return the random numbers of an image, and whether its captions distinguish left from right."""
+        return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
