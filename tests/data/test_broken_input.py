@@ -117,7 +117,7 @@ KINDS = {
     "a file that does not exist": Kind(both(), "said.csv does not exist", settings={"captions": "said.csv"}),
     "latin-1": Kind(text("captions.csv", ROWS.replace("cow", "café"), "latin-1"), r"is not UTF-8 text \(byte"),
     "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
-    "a pickle": Kind(text("said.pkl", "x"), "said.pkl is a pickle, which may run", settings={"captions": "said.pkl"}),
+    "a pickle": Kind(text("said.pkl", "x"), "said.pkl is no text; save it as", settings={"captions": "said.pkl"}),
     "a page that says not found": Kind(
         text("captions.csv", "<html>\n404\n"), "line 1 has the columns <html>; name that"
     ),

@@ -17,7 +17,7 @@ from PIL import Image
 from pydantic import Field
 
 from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
-from showattendtell.data.formats import FRAMES, PLAIN, TOKEN, find_delimiter, read_captions
+from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import Names, files_below, image_number, inside, is_photograph, photographs
 from showattendtell.data.parsing import (
@@ -68,7 +68,7 @@ def caption_files(root: Path) -> dict[str, Path]:
     beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
     for file in files:
         base, suffix = os.path.splitext(file)
-        if suffix.lower() not in (*TEXTS, *FRAMES) or base in beside:
+        if suffix.lower() not in (*TEXTS, *BINARY) or base in beside:
             continue
         path = Path(file)
         depth = len(path.relative_to(root).parts)
@@ -97,7 +97,7 @@ def _split_of(path: Path, root: Path) -> str:
 def _holds_captions(path: Path) -> bool:
     """Return whether a file has captions with the names of images, by its first and last bytes."""
     suffix = path.suffix.lower()
-    if suffix in FRAMES:
+    if suffix in BINARY:
         return True
     with path.open("rb") as file:
         start = file.read(START)
@@ -217,7 +217,7 @@ def read_custom(
 
     Args:
         root: folder of the data set.
-        captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, Excel or Parquet, searched in `root`
+        captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, searched in `root`
             first; by default `captions.csv` there or the likeliest caption file in the folder, one for each split, or
             else a text file next to each image, one caption per line. Or the file of each language by its code, as
             {de: german.csv}.

@@ -23,22 +23,14 @@ from showattendtell.data.parsing import (
     read_text,
     refuse_columns,
 )
-from showattendtell.errors import UserError, first_line
+from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 from showattendtell.runtime.memory import paused_collection
 
 PLAIN = "plain lines"
 
-FRAMES = {
-    ".xlsx": ("read_excel", "openpyxl"),
-    ".xlsm": ("read_excel", "openpyxl"),
-    ".parquet": ("read_parquet", "pyarrow"),
-    ".pq": ("read_parquet", "pyarrow"),
-    ".feather": ("read_feather", "pyarrow"),
-}
-"""By suffix of a table that pandas reads: its function, and the package that it needs for it."""
-
-PICKLES = (".pkl", ".pickle")
+BINARY = (".xlsx", ".xls", ".parquet", ".pq", ".feather", ".pkl", ".pickle")
+"""Suffixes of tables that are no text."""
 
 TOKEN = re.compile(r"([^\t]+?)(?:#\d+\t|#zh\w*#\d+[ \t])")
 """What is before a caption in Flickr's token files, `name.jpg#0<TAB>`, and in Flickr8k-CN, `name#zhc#0 `."""
@@ -82,10 +74,9 @@ def read_captions(path: Path) -> CaptionFile:
         UserError: the file is empty, damaged or of an unknown format.
     """
     suffix = path.suffix.lower()
-    if suffix in FRAMES and path.is_file():
-        return _read_frame(path)
-    if suffix in PICKLES:
-        raise UserError(f"{path} is a pickle, which may run a program; save it with pandas as captions.csv")
+    if suffix in BINARY:
+        advice = "in Excel: CSV UTF-8; in Python: to_csv(index=False) of the pandas table"
+        raise UserError(f"{path} is no text; save it as captions.csv with the columns image and caption ({advice})")
     text = read_text(path)
     first_text_line = re.search(r"\S.*", text)
     if not first_text_line:
@@ -226,32 +217,6 @@ def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path
             )
 
 
-def _to_list(cell: Any) -> Any:
-    """Return a cell without arrays, which pandas has for lists of captions."""
-    return cell.tolist() if hasattr(cell, "tolist") else cell
-
-
-def _read_frame(path: Path) -> CaptionFile:
-    """Read a table that pandas reads: the first sheet of an Excel file, Parquet or Feather.
-
-    Raises:
-        UserError: pandas is not installed or cannot read the file.
-    """
-    reader, package = FRAMES[path.suffix.lower()]
-    try:
-        import pandas
-
-        frame = getattr(pandas, reader)(path).rename(columns=str)
-    except ImportError:
-        raise UserError(f"{path} needs pip install pandas {package}; or save it as captions.csv") from None
-    except Exception as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); save it as captions.csv") from None
-    rows = frame.astype(object).where(frame.notna(), None).map(_to_list).to_dict("records")
-    if rows and any(isinstance(cell, dict) for cell in rows[0].values()):
-        raise UserError(f"{path} holds photographs; give what datasets.load_dataset reads from it to CustomDataModule")
-    return collect("CSV", (read_record(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)), path)
-
-
 def _read_records(records: Any, path: Path) -> list[Entry]:
     records = check_layout(records, list[Any], str(path))
     return [read_record(record, f"{path}, {number}") for number, record in enumerate(records)]
@@ -271,7 +236,7 @@ def _read_json(path: Path, text: str) -> CaptionFile:
     - a list of objects, such as COCO's results, `[{"image_id": 1, "caption": "a dog"}, ...]`;
     - COCO's captions, Karpathy's, and the results of `evaluate`;
     - captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
-    - a table by column, as pandas writes it; or objects in one field, as in `{"annotations": [...]}`.
+    - objects in one field, as in `{"annotations": [...]}`.
 
     Raises:
         UserError: the file has another layout.
@@ -294,11 +259,7 @@ def _read_json(path: Path, text: str) -> CaptionFile:
 
 
 def _find_records(content: dict[str, Any], path: Path) -> list[Any]:
-    """Return the records of a table by column, those in a field, or those of captions by image."""
-    columns = find_columns(tuple(content))
-    if columns and all(isinstance(column, dict | list) for column in content.values()):
-        by_row = {n: column if isinstance(column, dict) else dict(enumerate(column)) for n, column in content.items()}
-        return [{name: column.get(row) for name, column in by_row.items()} for row in by_row[columns[0]]]
+    """Return the records in a field, or those of captions by image."""
     lists = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     if len(lists) == 1 and find_columns(tuple(lists[0][0])):
         return lists[0]
