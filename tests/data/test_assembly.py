@@ -15,9 +15,11 @@ from showattendtell.data.assembly import (
     check_images,
     drop_unreadable,
     find_data_problems,
+    hash_fraction,
+    join_restval,
+    split_by_hash,
 )
 from showattendtell.data.parsing import CaptionFile
-from showattendtell.data.splits import hash_fraction, join_restval, split_by_hash
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
 

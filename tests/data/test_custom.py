@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from repository import ROOT
 
+from showattendtell.data.assembly import split_by_hash
 from showattendtell.data.custom import read_custom
-from showattendtell.data.splits import split_by_hash
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
 

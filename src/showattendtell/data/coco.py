@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
+from showattendtell.data.assembly import (
+    assemble,
+    check_images,
+    join_restval,
+    look_in,
+    map_examples,
+    open_folder,
+    split_by_hash,
+)
 from showattendtell.data.custom import read_references
 from showattendtell.data.parsing import check_layout, parse_json, read_text
-from showattendtell.data.splits import join_restval, split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection

@@ -16,7 +16,15 @@ from typing import Annotated, Any
 from PIL import Image
 from pydantic import Field
 
-from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
+from showattendtell.data.assembly import (
+    SKIP,
+    assemble,
+    check_images,
+    look_in,
+    open_folder,
+    with_lists,
+    with_splits,
+)
 from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import Names, files_below, image_number, inside, is_photograph, photographs
@@ -30,7 +38,6 @@ from showattendtell.data.parsing import (
     read_record,
     words_of,
 )
-from showattendtell.data.splits import SKIP, with_lists, with_splits
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text

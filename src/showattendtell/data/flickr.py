@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
+from showattendtell.data.assembly import (
+    assemble,
+    check_images,
+    find_lists,
+    look_in,
+    map_examples,
+    open_folder,
+    with_splits,
+)
 from showattendtell.data.custom import read_found, read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import image_number
 from showattendtell.data.parsing import CaptionFile
-from showattendtell.data.splits import find_lists, with_splits
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import check_regular
