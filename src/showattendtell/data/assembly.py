@@ -223,36 +223,27 @@ def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]
 
 
 def find_data_problems(dataset: Dataset) -> list[str]:
-    """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
-    split_of = {example.image: split for split, examples in dataset.splits.items() for example in examples}
-    found = defaultdict[str, list[str]](list)  # names of images by problem
-    for names in _identical_images(dataset.examples()):
-        if len({split_of[name] for name in names}) > 1:
-            leak = " = ".join(f"{name} ({split_of[name]})" for name in names)
-            found["photographs in more than one split under different names, which make scores too high"].append(leak)
-        else:
-            found["photographs more than once in one split"].append(" = ".join(names))
-    for image, _, captions, _ in dataset.examples():
-        lengths = [len(caption.words) for caption in captions]
-        if len({caption.words for caption in captions}) < len(captions):
-            found["images with the same caption twice"].append(image)
-        if min(lengths, default=3) < 3:
-            found["images with a caption of fewer than 3 words"].append(image)
-        if max(lengths, default=0) > 30:
-            found["images with a caption of more than 30 words"].append(image)
-    return [f"{problem}: {len(images):,} ({listed(images)})" for problem, images in found.items()]
-
-
-def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
-    """Return groups of images whose files have the same content; only files of the same size are read."""
+    """Return warnings about photographs with the same content, one sentence each."""
     by_size, by_content = defaultdict(list), defaultdict(list)
-    for example in examples:
-        if os.path.isfile(example.path):
-            by_size[os.path.getsize(example.path)].append(example)
+    for split, examples in dataset.splits.items():
+        for example in examples:
+            if os.path.isfile(example.path):
+                by_size[os.path.getsize(example.path)].append((split, example))
     for same_size in by_size.values():
-        for example in same_size if len(same_size) > 1 else ():
-            by_content[hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example.image)
-    return [names for names in by_content.values() if len(names) > 1]
+        for split, example in same_size if len(same_size) > 1 else ():
+            content = hashlib.sha256(Path(example.path).read_bytes()).digest()
+            by_content[content].append((split, example.image))
+    leaks, repeated = [], []
+    for copies in by_content.values():
+        if len({split for split, _ in copies}) > 1:
+            leaks.append(" = ".join(f"{image} ({split})" for split, image in copies))
+        elif len(copies) > 1:
+            repeated.append(" = ".join(image for _, image in copies))
+    problems = {
+        "photographs in more than one split under different names, which make scores too high": leaks,
+        "photographs more than once in one split": repeated,
+    }
+    return [f"{problem}: {len(images):,} ({listed(images)})" for problem, images in problems.items() if images]
 
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
