@@ -26,7 +26,6 @@ from showattendtell.datamodules.datasets import (
     ImageDataset,
     ImageSourceFactory,
     PackedBoxes,
-    ShardedCaptionDataset,
     TargetMaker,
     check_workers,
     default_workers,
@@ -164,7 +163,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             if wanted or (wanted is None and is_gpu and not self.num_workers):
                 is_bfloat16 = is_gpu and self.trainer.precision == "bf16-mixed"
                 captions.cache_on(device, torch.bfloat16 if is_bfloat16 else None, required=bool(wanted))
-        return self._loader(ShardedCaptionDataset(captions), self.train_batches)
+        return self._loader(captions, self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
@@ -196,9 +195,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         # which the module does not score.
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
-    def _loader(
-        self, items: ShardedCaptionDataset | CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range
-    ) -> DataLoader:
+    def _loader(self, items: CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range) -> DataLoader:
         # Lightning's Trainer has no attribute that says whether it would replace the sampler
         connector = getattr(self.trainer, "_accelerator_connector", None)
         if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]

@@ -327,8 +327,9 @@ def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None
         )
 
 
-class CaptionDataset(TorchDataset[Batch]):
-    """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
+class CaptionDataset(TorchDataset[Any]):
+    """All captions of a split as tokens; an item is the `Batch` of the requested captions, or its `ShardedBatch` if a
+    `BatchRequest` of training asks for them."""
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         captions = chain.from_iterable(example.captions for example in examples)
@@ -380,8 +381,10 @@ class CaptionDataset(TorchDataset[Batch]):
         image = self.image_index[caption]
         return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
 
-    def __getitem__(self, captions: list[int]) -> Batch:
-        return self.batch(captions)
+    def __getitem__(self, request: list[int] | BatchRequest) -> Any:
+        if isinstance(request, BatchRequest):
+            return ShardedBatch(self.batch(request.content, request.draw), request.shard)
+        return self.batch(request)
 
     def batch(self, captions: list[int], draw: Draw = FIRST_DRAW) -> Batch:
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
@@ -393,16 +396,6 @@ class CaptionDataset(TorchDataset[Batch]):
             return batch
         targets = self.targets(captions, image_index, positions.tolist(), draw, tokens.shape[1])
         return batch._replace(targets=targets)
-
-
-class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
-    """This process's shards of caption batches."""
-
-    def __init__(self, captions: CaptionDataset):
-        self._captions, self.images = captions, captions.images
-
-    def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
-        return ShardedBatch(self._captions.batch(request.content, request.draw), request.shard)
 
 
 class ImageBatch(NamedTuple):
