@@ -197,15 +197,16 @@ def _table_entries(
             )
         entry = read_record(dict(zip(names, cells, strict=True)), f"{path}, line {line}")
         for caption in entry.captions:
-            _refuse_swallowed_rows(caption, PurePath(entry.image).suffix, delimiter, path, line)
+            _refuse_swallowed_rows(caption, entry.image, delimiter, path, line)
         yield entry
 
 
-def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, first: int) -> None:
+def _refuse_swallowed_rows(caption: str, image: str, delimiter: str, path: Path, first: int) -> None:
     """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
     rows by accident."""
     if "\n" not in caption:
         return
+    suffix = PurePath(image).suffix
     name = rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*"  # without a suffix it is a number
     for line in caption.split("\n"):
         cells = line.split(delimiter)

@@ -148,7 +148,7 @@ def _whole(number: Any) -> Any:
 def _as_list(said: Any) -> Any:
     """Return captions as a list: one or several, each a text, a list in a text (`["A dog", "It barks"]`), or an object
     such as `{"caption": ...}`."""
-    if isinstance(said, str) and re.match(r"\[\s*[\"'].*\]$", said, re.DOTALL):
+    if isinstance(said, str) and said[:1] == "[" and said[-1:] == "]":
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             said = literal_eval(said)
     if isinstance(said, list):
@@ -180,17 +180,21 @@ class Entry(NamedTuple):
 
 def read_record(record: Any, origin: str) -> Entry:
     """Read an object with an image, one or several captions, and other fields."""
-    fields = check_layout(record, dict[str, Any], origin)
+    if not isinstance(record, dict):
+        raise UserError(f"{origin}: input should be an object with an image and captions")
+    fields = dict(record)
     columns = find_columns(tuple(fields))
     if columns is None:
         raise refuse_columns(fields, origin)
     captions = [fields.pop(name) for name in columns[1]]
     said = check_layout({"image": fields.pop(columns[0]), "captions": captions}, _Said, origin)
-    image = re.sub(r"(\.\w+)#\d+$", r"\1", said["image"])  # without the number of a caption
+    image, captions = said["image"], said["captions"]
+    if "#" in image:
+        image = re.sub(r"(\.\w+)#\d+$", r"\1", image)  # without the number of a caption
     if not image:
         raise UserError(f"{origin}: the column {columns[0]} is empty")
     # an empty caption stays where it is the only one: a model may have written it
-    return Entry(origin, image, list(filter(None, said["captions"])) or said["captions"][:1], fields)
+    return Entry(origin, image, list(filter(None, captions)) or captions[:1], fields)
 
 
 SPLIT_NAMES = {
