@@ -8,7 +8,7 @@ epoch, because Lightning counts the batches once; the captions of a batch are dr
 import signal
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -65,16 +65,7 @@ class LengthBuckets(BatchingStrategy):
     def __init__(self, lengths: Ints, image_index: Ints, size: int, group_by_image: bool):
         self._image_index = image_index if group_by_image else None
         self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
-        # (M,) the group of each batch, and its number among the batches of the group
-        bounds, groups, rounds = list[tuple[int, int]](), list[int](), list[int]()
-        first = 0  # the groups follow each other in the arrangement
-        for number, group in enumerate(self._groups):
-            cut = _cut(first, len(group), size)
-            bounds += cut
-            groups += [number] * len(cut)
-            rounds += range(len(cut))
-            first += len(group)
-        self.bounds, self._group, self._round = np.array(bounds), np.array(groups), np.array(rounds)
+        self.bounds = _cut(map(len, self._groups), size)
 
     def arrange(self, rng: np.random.Generator) -> Ints:
         if self._image_index is None:
@@ -93,8 +84,11 @@ class RoundRobinBuckets(LengthBuckets):
     (as in the paper's released code)."""
 
     def order(self, rng: np.random.Generator) -> Ints:
-        position = np.argsort(rng.permutation(len(self._groups)))  # of each group within a round
-        return np.lexsort((position[self._group], self._round))
+        ends = np.cumsum([len(group) for group in self._groups])
+        group = np.searchsorted(ends, self.bounds[:, 0], side="right")  # (M,) of each batch
+        rounds = np.arange(len(group)) - np.searchsorted(group, group)  # (M,) its number in the group
+        position = np.argsort(rng.permutation(len(ends)))  # of each group within a round
+        return np.lexsort((position[group], rounds))
 
 
 class LengthWindows(BatchingStrategy):
@@ -120,12 +114,8 @@ class LengthWindows(BatchingStrategy):
         num_batches = -(-len(lengths) // size)
         num_windows = min(len(descending), -(-num_batches // WINDOW))
         windows = [np.arange(window, len(descending), num_windows) for window in range(num_windows)]
-        bounds, first = [], 0
-        for window in windows:
-            num_captions = int(self._sizes[descending[window]].sum())
-            bounds += _cut(first, num_captions, size)
-            first += num_captions
-        self.bounds, self._dealt = np.array(bounds), np.concatenate(windows)
+        self.bounds = _cut([int(self._sizes[descending[window]].sum()) for window in windows], size)
+        self._dealt = np.concatenate(windows)
 
     def arrange(self, rng: np.random.Generator) -> Ints:
         shuffled = rng.permutation(len(self._rank))
@@ -137,10 +127,15 @@ class LengthWindows(BatchingStrategy):
         return self._captions[skipped + np.arange(len(skipped))]
 
 
-def _cut(first: int, number: int, size: int) -> list[tuple[int, int]]:
-    """Return the bounds of batches of a number of captions, of which all but the last are full."""
-    end = first + number
-    return [(start, min(start + size, end)) for start in range(first, end, size)]
+def _cut(sections: Iterable[int], size: int) -> Ints:
+    """Return the bounds (M, 2) of the batches of sections with so many captions, one section after the other. Only the
+    last batch of a section may be smaller."""
+    bounds, first = [], 0
+    for number in sections:
+        end = first + number
+        bounds += [(start, min(start + size, end)) for start in range(first, end, size)]
+        first = end
+    return np.array(bounds)
 
 
 class EpochBatchSampler(Sampler[Any], ABC):
