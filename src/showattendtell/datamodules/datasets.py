@@ -137,7 +137,7 @@ class PixelSource:
         images = []
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
-            images.append(self._augmentation.view(pixels, self._preprocessing, *self._chance(position, draw)))
+            images.append(self._augmentation.view(pixels, self._preprocessing, *self._random(position, draw)))
         stacked = torch.stack(images)
         return stacked.flip(-1) if self._mirrored else stacked
 
@@ -146,12 +146,12 @@ class PixelSource:
         frames = []
         for position in positions:
             width, height = image_size(self._examples[position].path)
-            part, mirrored = self._augmentation.draw_part(height, width, *self._chance(position, draw))
+            part, mirrored = self._augmentation.draw_part(height, width, *self._random(position, draw))
             box = part or self._preprocessing.crop_box(width, height)
             frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored or self._mirrored))
         return frames
 
-    def _chance(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
+    def _random(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
         """Return the random numbers of an image, and whether its captions distinguish left from right."""
         return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 

@@ -126,9 +126,8 @@ class ImageEncoding:
                     reason = next(iter(skipped.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
                 readable = [image for image in images if image not in skipped]
-                shown = [pixels, pixels.flip(-1)][: self.views if readable else 0]
-                views = list(map(self._run, shown))
-                grids = torch.stack(views, dim=1) if views else torch.zeros(0)
+                shown = [pixels, pixels.flip(-1)] if self.views == 2 else [pixels]
+                grids = torch.stack(list(map(self._run, shown)), dim=1) if readable else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
                 yield EncodedBatch(readable, grids, skipped, stamps)
 
