@@ -27,7 +27,7 @@ def test_a_photograph_is_fetched(server: ArchiveServer):
 
 
 def test_a_url_without_a_file_is_reported(server: ArchiveServer):
-    with pytest.raises(UserError, match=r"none.jpg cannot be fetched .404 Client Error: Not Found for url"):
+    with pytest.raises(UserError, match=r"none.jpg cannot be fetched .404 Client Error: Not Found.; check the URL"):
         fetch_image(f"{server.address}/none.jpg")
 
 

@@ -134,7 +134,7 @@ def fetch_image(url: str) -> Image.Image:
         cause: BaseException = error
         while cause.__context__ is not None:  # such as `Connection refused`
             cause = cause.__context__
-        reason = getattr(cause, "strerror", None) or first_line(cause)
+        reason = getattr(cause, "strerror", None) or first_line(cause).partition(" for url")[0]
         raise UserError(f"image {url} cannot be fetched ({reason}); check the URL and the network") from None
     return decode_image(bytes(content), url, max_pixels=1e6 * MEGAPIXELS)
 
