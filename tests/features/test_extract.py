@@ -214,7 +214,7 @@ def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Datas
 @pytest.mark.parametrize(
     ("settings", "extraction", "name"),
     [
-        ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-4views"),
+        ({"pool": 2}, Extraction(dtype="int8", views=2), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-2views"),
         ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-resize73-bfloat16"),
     ],
 )

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from showattendtell.data.augmentation import view_of
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
 from showattendtell.features.store import FileStamp
@@ -127,8 +126,8 @@ class ImageEncoding:
                     reason = next(iter(skipped.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
                 readable = [image for image in images if image not in skipped]
-                views = [self._run(view_of(pixels, readable, view)) for view in range(self.views) if readable]
-                grids = torch.stack(views, dim=1) if views else torch.zeros(0)
+                shown = [pixels, pixels.flip(-1)] if self.views == 2 else [pixels]
+                grids = torch.stack(list(map(self._run, shown)), dim=1) if readable else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
                 yield EncodedBatch(readable, grids, skipped, stamps)
 

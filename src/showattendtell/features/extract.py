@@ -10,10 +10,11 @@ from functools import partial
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.multiprocessing as multiprocessing
+from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -45,16 +46,15 @@ class Extraction:
             of bfloat16 is 1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, that of float16 an
             eighth of it.
         engine: torch, or onnxruntime from the extra onnx, which is faster on CPUs and gives the same grids.
-        views: grids per image. 1 is the image alone, 2 adds its mirror image, more add enlarged parts of it,
-            every other one mirrored. Training draws one per image and batch; validation and test use the
-            first, with `decoding=mirrored` also the second.
+        views: grids per image. 1 is the image alone, 2 adds its mirror image. Training draws one per image and
+            batch; validation and test use the first, with `decoding=mirrored` also the second.
     """
 
     workers: PositiveInt = 1
     dtype: Literal["float16", "int8"] = "float16"
     precision: Precision = "float32"
     engine: EngineName = "torch"
-    views: PositiveInt = 1
+    views: Annotated[int, Field(ge=1, le=2)] = 1
 
     @property
     def on_gpu(self) -> bool:

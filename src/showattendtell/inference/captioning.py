@@ -19,7 +19,7 @@ from torch import Tensor
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.data.images import open_image
+from showattendtell.data.images import fetch_image, open_image
 from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError
 from showattendtell.inference.loading import (
@@ -181,11 +181,7 @@ def stored_regions(
 
 
 def _read_source(source: str) -> Image.Image:
-    if not is_url(source):
-        return open_image(source)
-    from showattendtell.data.urls import fetch_image  # imports requests
-
-    return fetch_image(source)
+    return fetch_image(source) if is_url(source) else open_image(source)
 
 
 def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
