@@ -18,8 +18,7 @@ from ray_cluster import OWN_RAY, start_head, wait_until
 from runs import SIZES, TINY, restore_sigint
 from slow_cases import slow_after
 
-from showattendtell.features.store import FeatureStore, verify_changed
-from showattendtell.features.stores import find_stores
+from showattendtell.features.store import FeatureStore, find_stores, verify_changed
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["hydra.launcher.ray.init.object_store_memory=80000000"]

@@ -264,15 +264,10 @@ class FeaturesConfig:
     Attributes:
         cache: the folder of the feature cache.
         verify: read every store and compare it with its checksums.
-        merge: folders of stores by the same encoder, to merge into one store.
-        output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name of a
-            store of its encoder.
     """
 
     cache: Text
     verify: bool
-    merge: Annotated[Sequence[Text], Field(min_length=2)] | None
-    output: Text | None
 
 
 Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]

@@ -6,6 +6,7 @@ processes and machines can write one store and an interrupted one loses one shar
     store.json      `Manifest`: settings and number of shards, written last
     00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
     00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
+    plan.json       of an unfinished store: its images and settings, see `StorePlan`
     verified.json   size and time of each shard when its checksum was last compared
 """
 
@@ -25,7 +26,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import track
+from tabulate import tabulate
 from torch import Tensor
 
 from showattendtell.errors import UserError
@@ -33,7 +36,7 @@ from showattendtell.runtime.files import fadvise, open_folder, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
-MANIFEST, VERIFIED = "store.json", "verified.json"
+MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
@@ -339,7 +342,6 @@ def verify(path: Path) -> None:
     for number, record in enumerate(shown):
         checksum = 0
         with shard_file(path, number).open("rb") as file:
-            fadvise(file.fileno(), "SEQUENTIAL")
             while chunk := file.read(2**22):
                 checksum = zlib.crc32(chunk, checksum)
         if checksum != record.checksum:
@@ -355,24 +357,69 @@ def verify_changed(path: Path) -> None:
     Raises:
         UserError: for the first shard that is damaged.
     """
-    if _is_verified(path):
+    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
+    stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+
+    def is_verified() -> bool:
+        with suppress(OSError, ValueError, RecursionError):
+            return bool(json.loads((path / VERIFIED).read_bytes()) == stamps)
+        return False
+
+    if is_verified():
         return
     with open_folder(path) as folder:
         if os.access(path, os.W_OK):
             fcntl.flock(folder, fcntl.LOCK_EX)
-        if not _is_verified(path):
+        if not is_verified():
             verify(path)
             with suppress(OSError):
-                write_json(_shard_stamps(path), path / VERIFIED)
+                write_json(stamps, path / VERIFIED)
 
 
-def _shard_stamps(path: Path) -> dict[str, list[int]]:
-    """Return size and time of each shard by its file name."""
-    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
-    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+def find_stores(folder: Path) -> list[Path]:
+    """Return the folders of the stores below a folder, complete or not."""
+    return sorted({mark.parent for name in (MANIFEST, PLAN) for mark in folder.rglob(name)})
 
 
-def _is_verified(path: Path) -> bool:
-    with suppress(OSError, ValueError, RecursionError):
-        return bool(json.loads((path / VERIFIED).read_bytes()) == _shard_stamps(path))
-    return False
+def print_stores(folder: Path, compare: bool) -> None:
+    """Print a table of the stores below a folder.
+
+    Args:
+        compare: also verify all complete stores.
+
+    Raises:
+        UserError: shards are damaged; it lists the first one of each store.
+    """
+    stores, errors = find_stores(folder), list[str]()
+    if not stores:
+        print(f"there are no stores of grids in {folder}")
+        return
+    print(f"in {folder}")
+    rows = [[str(path.relative_to(folder)), *_describe(path)] for path in stores]
+    print(tabulate(rows, headers=["store", "images", "grid", "size", "state"], disable_numparse=True))
+    for path in filter(is_finished, stores) if compare else []:
+        try:
+            FeatureStore(path)
+            verify(path)
+            print(f"{path}: checksums match")
+        except UserError as error:
+            errors.append(str(error))
+    if errors:
+        raise UserError("; ".join(errors))
+
+
+def _describe(path: Path) -> list[str]:
+    """Return number of images, grid, size and state of a store."""
+    size = decimal(sum(file.stat().st_size for file in path.iterdir()))
+    if not is_finished(path):
+        return ["", "", size, f"unfinished, {len(list(path.glob('*.npy')))} shards"]
+    try:
+        store = FeatureStore(path)
+    except UserError as error:
+        return ["", "", size, str(error)]
+    rows, columns = store.settings["grid"]
+    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}, {store.views} views"
+    if store.settings["precision"] != "float32":
+        grid += f", computed in {store.settings['precision']}"
+    skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
+    return [f"{len(store):,}{skipped}", grid, size, "complete"]

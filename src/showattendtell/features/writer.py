@@ -28,6 +28,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.store import (
     FORMAT,
     MANIFEST,
+    PLAN,
     FileStamp,
     Settings,
     ShardRecord,
@@ -42,8 +43,6 @@ from showattendtell.features.store import (
     unpack,
 )
 from showattendtell.runtime.files import write_errors, write_json
-
-PLAN = "plan.json"
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -245,7 +244,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
         work()
         if all(record_file(path, number).exists() for number in range(len(plan.shards))):
             with report_write_errors(path, plan):
-                seal(path, plan.dataset, plan.settings, len(plan.shards))
+                seal(path, plan)
         else:
             time.sleep(0.2)  # other processes write the remaining shards
 
@@ -255,13 +254,13 @@ def count_written(path: Path, plan: StorePlan) -> int:
     return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
 
 
-def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
+def seal(path: Path, plan: StorePlan) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
-    records = read_records(path, shards)
+    records = read_records(path, len(plan.shards))
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     error = (lost / whole) ** 0.5 if whole else 0.0
-    content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}
-    write_json(content, path / MANIFEST)
+    sizes = {"shards": len(records), "relative_error": error}
+    write_json({"format": FORMAT, "dataset": plan.dataset, "settings": plan.settings, **sizes}, path / MANIFEST)
     for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
         for file in path.glob(pattern):
             file.unlink(missing_ok=True)
