@@ -4,28 +4,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from PIL import Image
 
-from showattendtell.inference.captioning import caption_all, short_names
+from showattendtell.inference.captioning import caption_all, model_names
 from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
 
 
 @pytest.mark.parametrize(
-    ("paths", "names"),
+    ("checkpoint", "compare", "names"),
     [
-        (["runs/first/best.ckpt"], ["first/best.ckpt"]),
-        (["best.ckpt"], ["best.ckpt"]),
-        (["runs/a/best.ckpt", "runs/b/best.ckpt"], ["a/best.ckpt", "b/best.ckpt"]),
-        (["/x/soft/1/best.ckpt", "/x/hard/1/best.ckpt"], ["soft/1/best.ckpt", "hard/1/best.ckpt"]),
-        (["a/best.ckpt", "x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
-        (["a/best.ckpt", "a/best.ckpt"], ["a/best.ckpt", "a/best.ckpt"]),
-        (["a/best.ckpt", "./b.ckpt"], ["a/best.ckpt", "b.ckpt"]),
+        ("runs/first/best.ckpt", [], ["first/best.ckpt"]),
+        (["runs/a/best.ckpt", "./b.ckpt"], "best.ckpt", ["a/best.ckpt + b.ckpt", "best.ckpt"]),
+        ("a/best.ckpt", ["x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
+        ("a/best.ckpt", ["a/best.ckpt"], ["a/best.ckpt", "a/best.ckpt"]),
     ],
 )
-def test_checkpoints_are_named_by_the_shortest_distinct_part_of_their_paths(paths: list[str], names: list[str]):
-    assert short_names(paths) == names
+def test_models_are_named_by_the_ends_of_their_paths_if_these_are_different(
+    checkpoint: str | list[str], compare: str | list[str], names: list[str]
+):
+    config = OmegaConf.create({"checkpoint": checkpoint, "compare": compare, "names": None})
+    assert model_names(config) == names
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from runs import Run, Start, assert_done, assert_error, held_out, kill, validate
 from slow_cases import slow_after
 
 from showattendtell import load
-from showattendtell.caption import _print_captions
+from showattendtell.inference.captioning import print_captions
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions
 
@@ -253,8 +253,8 @@ def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    outputs = [("soft", output("a dog", "two \x1b dogs")), ("hard", output("a cat"))]
-    _print_captions("a.jpg", outputs, [Path("captions/a.png")], is_single=True)
+    outputs = {"soft": output("a dog", "two \x1b dogs"), "hard": output("a cat")}
+    print_captions("a.jpg", outputs, [Path("captions/a.png")], is_single=True)
     assert terminal.getvalue().splitlines() == [
         "a.jpg: a dog",
         "  also: two \\x1b dogs",

@@ -22,7 +22,7 @@ from slow_cases import slow_after
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
-from showattendtell.evaluate import main_score
+from showattendtell.inference.evaluator import main_score
 from showattendtell.types import Example, fingerprint
 
 DOCUMENTED = {

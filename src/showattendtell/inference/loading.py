@@ -3,8 +3,9 @@ their weights.
 
 A calibration is stored with the weights, and loaded with them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +15,17 @@ import torch
 from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.utils import validate_repo_id
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from yaml import YAMLError
 
 from showattendtell.config.compose import model_differences, trained_with, with_overrides
-from showattendtell.config.instantiate import Config, build, build_captioner
+from showattendtell.config.instantiate import Config, build, build_captioner, find_source
 from showattendtell.config.trust import check_targets, literal
-from showattendtell.config.validation import raise_errors, sentence, validate
+from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
+from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import NAMES, Calibration, ImageCaptioner
@@ -42,9 +44,12 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
+from showattendtell.types import Dataset
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
+
+SHAPES = "showattendtell.data.shapes.read_shapes"
 
 CARD = "README.md"
 """Name of the model card in a model folder."""
@@ -154,21 +159,18 @@ def _build_module(
 ) -> ImageCaptioner:
     """Build the model of a checkpoint, without its weights.
 
-    The shapes of the stored weights are compared first, with a model on the meta device, which allocates no memory: in
-    an altered file a size may be any number.
-
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
     has_own_encoder = has_encoder(state)
     if not has_own_encoder and not has_published_weights(config):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
-    encoder_config = with_overrides(config.encoder, weights="random") if has_own_encoder else config.encoder
     vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
     if has_own_encoder:
-        with torch.device("meta"), SkipInit():
-            _check_shapes(build(encoder_config), "encoder", state, path)
-    encoder = build(encoder_config)
+        make_encoder = partial(build, with_overrides(config.encoder, weights="random"))
+        encoder = _build_checked(make_encoder, "encoder", state, path)
+    else:
+        encoder = build(config.encoder)
     stored = metadata["encoder"]["preprocessing"]
     preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
     for name in ("resize", "crop", "crop_mode"):  # the grid is that of the configuration
@@ -176,10 +178,30 @@ def _build_module(
             raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
+    make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary), encoder.padded)
+    return ImageCaptioner(encoder, _build_checked(make_captioner, "captioner", state, path), vocabulary, decoding)
+
+
+def _build_checked(make: Callable[[], Any], part: str, state: Mapping[str, Tensor], path: str) -> Any:
+    """Build a part of a model, without its weights.
+
+    Its shapes are first compared with those of the stored weights, on the meta device, which allocates no memory: in an
+    altered file a size may be any number.
+
+    Raises:
+        UserError: weights have other shapes, or integers in place of floats.
+    """
     with torch.device("meta"), SkipInit():
-        _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
-    return ImageCaptioner(encoder, captioner, vocabulary, decoding)
+        expected_state = make().state_dict()
+    for name, expected in expected_state.items():
+        stored = state.get(f"{part}.{name}", torch.empty(0))
+        if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
+            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
+            raise UserError(
+                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
+                "another copy of it"
+            )
+    return make()
 
 
 def has_published_weights(config: Config) -> bool:
@@ -204,15 +226,41 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     return Calibration(*tensors)
 
 
-def reading_settings(trained: Config, **changes: Any) -> Config:
-    """Return the configuration that a model was trained with, to read its data set.
+def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
+    """Read the data set that a model was trained on.
 
     Args:
-        changes: settings of a command, such as `dataset`; those that are not null override the ones of training.
+        trained: the configuration that the model was trained with.
+        config: of a command; its settings of the data set and the cache that are not null override those of training.
+
+    Returns:
+        The settings that were used, and the data set.
 
     Raises:
-        UserError: The checkpoint does not say how to read its data set.
+        UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
     """
+    settings = _reading_settings(trained, config)
+    raise_errors(validate(settings))
+    drawn = settings.dataset[TARGET] == SHAPES and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*"))
+    if drawn and config.dataset.root is None:  # the checkpoint may come from a stranger and name any folder
+        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
+    return settings, build(settings.dataset)
+
+
+def image_sources(
+    models: Sequence[LoadedModel], dataset: Dataset, config: Config
+) -> tuple[list[ImageSourceFactory], Dataset]:
+    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
+    set without the images that cannot be read. See `find_source`."""
+    sources = []
+    for model in models:
+        settings = _reading_settings(model.config, config)
+        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
+        sources.append(source)
+    return sources, dataset
+
+
+def _reading_settings(trained: Config, config: Config) -> Config:
     if not trained.get("dataset"):
         raise UserError(
             "the checkpoint does not say how to read its data set; train with a data module such as "
@@ -220,7 +268,7 @@ def reading_settings(trained: Config, **changes: Any) -> Config:
         )
     # what ran in training may belong to an extension that is not here
     kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
-    return with_overrides(OmegaConf.masked_copy(trained, kept), **changes)
+    return with_overrides(OmegaConf.masked_copy(trained, kept), dataset=config.dataset, cache=config.get("cache"))
 
 
 def _device(name: str) -> torch.device:
@@ -230,18 +278,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise UserError(f"this machine has no device={name}; set it to cpu, cuda, cuda:1, ... or auto") from None
     return device
-
-
-def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
-    """Raise `UserError` if the weights of a part in `state` have other shapes, or integers in place of floats."""
-    for name, expected in module.state_dict().items():
-        stored = state.get(f"{part}.{name}", torch.empty(0))
-        if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
-            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
-            raise UserError(
-                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
-                "another copy of it"
-            )
 
 
 def save_model_folder(model: LoadedModel, folder: Path) -> None:
@@ -387,18 +423,17 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
     """
     models = [load_model(path, "cpu", BeamSearch()) for path in paths]
     first = models[0]
-    states = [model.module.state_dict() for model in models]
-    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
-    for path, model, own in zip(paths, models, shapes, strict=True):
+    for path, model in zip(paths, models, strict=True):
         if model.module.vocabulary.words != first.module.vocabulary.words:
             raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
         differences = model_differences(first.config, model.metadata["config"])
-        if differences or own != shapes[0] or _regions(model) != _regions(first):
+        if differences or _regions(model) != _regions(first):
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
                 f"it was trained with {trained_with(differences, model.choices)}; "
                 "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
             )
+    states = [model.module.state_dict() for model in models]
     vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
     cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}

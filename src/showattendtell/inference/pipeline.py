@@ -1,8 +1,9 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -117,12 +118,9 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `errors` are given.
         """
-        self.check_reads_pixels()
         images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
-        opened = map(partial(open_photograph, as_image, [self]), images)
-        for batch in photograph_batches(opened, batch_size, errors):
-            pictures = [(name, photograph) for name, photograph, _ in batch.values()]
-            yield from self.describe(pictures, stacked(pixels for _, _, [pixels] in batch.values()))
+        for _, [output] in caption_in_batches([self], images, as_image, batch_size, errors):
+            yield output
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
@@ -281,21 +279,70 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
+StoredRegions = Callable[[Sequence[int]], list[Tensor]]
+"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
+then those of their mirror images."""
+
 Opened = tuple[str, Image.Image, list[list[Tensor]]]
 """The name of a photograph, the photograph, and its pixels for each model of each pipeline that reads photographs."""
 
 
-def open_photograph(
-    read: Callable[[Any], Image.Image], readers: Sequence[CaptioningPipeline], source: Any
-) -> Opened | UserError:
-    try:
-        photograph = read(source)
-        return name_of(source), photograph, [reader.pixels(photograph) for reader in readers]
-    except UserError as error:
-        return error
+def caption_in_batches(
+    captioners: Sequence[CaptioningPipeline],
+    photographs: Iterable[Any],
+    read: Callable[[Any], Image.Image],
+    batch_size: int,
+    errors: list[str] | None,
+    stored: Sequence[StoredRegions | None] | None = None,
+    threads: int = 0,
+) -> Iterator[tuple[int, list[ImageCaptions]]]:
+    """Yield the position of each photograph, and its captions by every pipeline.
+
+    Args:
+        read: opens a photograph.
+        errors: gets the errors of photographs that cannot be read; without it, the first is raised.
+        stored: for each pipeline the regions of these photographs, if it does not read photographs.
+        threads: number of threads that open photographs ahead; without any, a photograph is opened when it is needed.
+    """
+    sources = stored or [None] * len(captioners)
+    readers = [captioner for captioner, regions in zip(captioners, sources, strict=True) if regions is None]
+    for captioner in readers:
+        captioner.check_reads_pixels()
+
+    def open_photograph(photograph: Any) -> Opened | UserError:
+        try:
+            image = read(photograph)
+            return name_of(photograph), image, [reader.pixels(image) for reader in readers]
+        except UserError as error:
+            return error
+
+    for batch in _batches(_in_threads(open_photograph, photographs, threads), batch_size, errors):
+        pictures = [(name, image) for name, image, _ in batch.values()]
+        pixels = zip(*(pixels for _, _, pixels in batch.values()), strict=True)  # of each reader
+        outputs = []
+        for captioner, regions in zip(captioners, sources, strict=True):
+            images = regions(list(batch)) if regions else stacked(next(pixels))
+            outputs.append(captioner.describe(pictures, images))
+        for number, *described in zip(batch, *outputs, strict=True):
+            yield number, described
 
 
-def photograph_batches(
+def _in_threads(function: Callable[[Any], Opened | UserError], items: Iterable[Any], threads: int) -> Iterator[Any]:
+    """Map a function, a few items ahead; without threads, when an item is requested."""
+    if not threads:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        ahead = deque[Future[Any]]()
+        for item in items:
+            ahead.append(pool.submit(function, item))
+            if len(ahead) > 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _batches(
     opened: Iterable[Opened | UserError], batch_size: int, errors: list[str] | None
 ) -> Iterator[dict[int, Opened]]:
     """Yield photographs by their position, at most `batch_size` together. Errors of others are added to `errors`;

@@ -9,9 +9,8 @@ from numpy import ndarray
 from pydantic import Field
 
 from showattendtell import __version__
-from showattendtell.config.instantiate import Config, build
+from showattendtell.config.instantiate import Config
 from showattendtell.config.schemas import Split
-from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.decoding.beam_search import BeamSearch
@@ -20,7 +19,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import Precision
 from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
 from showattendtell.inference.captioning import checkpoint_groups, model_names
-from showattendtell.inference.loading import find_model, load_model, reading_settings
+from showattendtell.inference.loading import find_model, load_model, open_dataset
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.runtime.files import WEIGHTS, sha256
 from showattendtell.settings import PositiveInt, Text, Texts
@@ -144,9 +143,7 @@ def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
     """Read the data set that a model was trained on, from the place that the command gives; None if it needs none."""
     if not config.split and config.dataset.root is None:
         return None
-    settings = reading_settings(model.config, dataset=config.dataset)
-    raise_errors(validate(settings))
-    return build(settings.dataset)
+    return open_dataset(model.config, config)[1]
 
 
 def quantization_images(dataset: Dataset | None) -> list[str]:

@@ -17,8 +17,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.instantiate import Config, find_source
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
@@ -32,8 +31,8 @@ from showattendtell.inference.checkpoints import (
     save,
     write_model_folder,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
-from showattendtell.inference.loading import LoadedModel, reading_settings
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.loading import LoadedModel, open_dataset
 from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
@@ -93,11 +92,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     Raises:
         UserError: the checkpoint does not say how to read its data set, or it cannot be read.
     """
-    settings = reading_settings(model.config, dataset=config.dataset, cache=config.cache)
-    raise_errors(validate(settings))
-    if config.dataset.root is None:
-        draw_into_user_cache(settings, config.cache)
-    dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
+    settings, dataset = open_dataset(model.config, config)
+    dataset = tokenized(dataset, model.module.vocabulary.tokenizer)
     source, dataset = find_source(settings, dataset, model.module.encoder, "train")
     train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
     train_regions = read_regions(Predictor(model.module, source(train)), train)

@@ -86,13 +86,11 @@ def _write_page(
     config: DictConfig, models: Sequence["ExportModel"], photographs: Sequence[str], runtime: Path, output: Path
 ) -> int:
     """Write the page of the models; return the bytes that it loads. The graphs of the first are in `output`."""
-    from itertools import chain
     from tempfile import TemporaryDirectory
 
     from showattendtell.extensions.export import packages
     from showattendtell.extensions.export.formats import write_formats
-    from showattendtell.inference.captioning import checkpoint_groups
-    from showattendtell.inference.loading import note_about
+    from showattendtell.inference.captioning import model_note
     from showattendtell.models.kernels.parallel import plain_torch
 
     first, *others = models
@@ -102,8 +100,7 @@ def _write_page(
             inputs = list(map(other.preprocess, photographs))
             write_formats(Path(place), other.graphs, ["onnx"], other.metadata, inputs)
             web_models.append(packages.read_model(other.name, other.metadata, Path(place)))
-    note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    return packages.write_web(output / "web", web_models, runtime, note, config.webgpu)
+    return packages.write_web(output / "web", web_models, runtime, model_note(config), config.webgpu)
 
 
 if __name__ == "__main__":
