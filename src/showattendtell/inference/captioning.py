@@ -21,9 +21,9 @@ from showattendtell.data.languages import in_language, tokenized
 from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
 from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError, printable
-from showattendtell.inference.loading import find_model, image_sources, load_models, next_to, note_about, open_dataset
+from showattendtell.inference.loading import find_model, load_models, next_to, note_about
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
-from showattendtell.inference.predictions import evenly_spaced, reference_sentences
+from showattendtell.inference.predictions import evenly_spaced, open_dataset, open_images, reference_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
@@ -151,7 +151,7 @@ def stored_regions(
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
-    sources, _ = image_sources(captioner.models, dataset, config)
+    sources, _ = open_images(captioner.models, dataset, config)
     views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
     readers = [source(examples, view) for view in views for source in sources]
     return lambda positions: [reader(positions) for reader in readers]

@@ -15,14 +15,7 @@ from showattendtell.data.languages import in_language, language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.loading import (
-    LoadedModel,
-    find_model,
-    image_sources,
-    load_models,
-    next_to,
-    open_dataset,
-)
+from showattendtell.inference.loading import LoadedModel, find_model, load_models, next_to
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
     Predictor,
@@ -30,6 +23,8 @@ from showattendtell.inference.predictions import (
     measure_attention,
     measure_maps,
     measure_relations,
+    open_dataset,
+    open_images,
     reference_sentences,
 )
 from showattendtell.metrics.bootstrap import corpus_scores, image_scores, intervals
@@ -189,7 +184,7 @@ def open_evaluation(config: Config) -> EvaluationRun:
     models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
     _, dataset = open_dataset(models[0].config, config)
-    sources, dataset = image_sources(models, dataset, config)
+    sources, dataset = open_images(models, dataset, config)
     module = models[0].module
     if module.language is not None:
         dataset = in_language(dataset, module.language)

@@ -14,18 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.utils import validate_repo_id
-from omegaconf import OmegaConf
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from yaml import YAMLError
 
 from showattendtell.config.compose import model_differences, trained_with, with_overrides
-from showattendtell.config.instantiate import Config, build, build_captioner, find_source
+from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
-from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
+from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
-from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import NAMES, Calibration, ImageCaptioner
@@ -44,12 +42,9 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
-from showattendtell.types import Dataset
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
-
-SHAPES = "showattendtell.data.shapes.read_shapes"
 
 CARD = "README.md"
 """Name of the model card in a model folder."""
@@ -215,60 +210,14 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     Raises:
         UserError: it lacks a tensor, or has one of another shape.
     """
-    stored = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
+    prefix = f"{CALIBRATION}."
+    stored = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if not stored:
         return None
-    tensors = [stored.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
-    scaling, mean, directions, threshold = tensors
-    shapes = (scaling.shape, directions.shape[:1], directions.ndim, threshold.ndim)
-    if len(stored) != len(NAMES) or shapes != ((3,), mean.shape, 2, 0):
-        raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
-    return Calibration(*tensors)
-
-
-def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
-    """Read the data set that a model was trained on.
-
-    Args:
-        trained: the configuration that the model was trained with.
-        config: of a command; its settings of the data set and the cache that are not null override those of training.
-
-    Returns:
-        The settings that were used, and the data set.
-
-    Raises:
-        UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
-    """
-    settings = _reading_settings(trained, config)
-    raise_errors(validate(settings))
-    drawn = settings.dataset[TARGET] == SHAPES and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*"))
-    if drawn and config.dataset.root is None:  # the checkpoint may come from a stranger and name any folder
-        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
-    return settings, build(settings.dataset)
-
-
-def image_sources(
-    models: Sequence[LoadedModel], dataset: Dataset, config: Config
-) -> tuple[list[ImageSourceFactory], Dataset]:
-    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
-    set without the images that cannot be read. See `find_source`."""
-    sources = []
-    for model in models:
-        settings = _reading_settings(model.config, config)
-        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
-    return sources, dataset
-
-
-def _reading_settings(trained: Config, config: Config) -> Config:
-    if not trained.get("dataset"):
-        raise UserError(
-            "the checkpoint does not say how to read its data set; train with a data module such as "
-            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
-        )
-    # what ran in training may belong to an extension that is not here
-    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
-    return with_overrides(OmegaConf.masked_copy(trained, kept), dataset=config.dataset, cache=config.get("cache"))
+    match [tuple(stored[name].shape) for name in NAMES if name in stored]:
+        case [(3,), (dim,), (rows, _), ()] if rows == dim and len(stored) == len(NAMES):
+            return Calibration(**stored)
+    raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
 
 
 def _device(name: str) -> torch.device:
@@ -422,18 +371,18 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
         UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
     """
     models = [load_model(path, "cpu", BeamSearch()) for path in paths]
-    first = models[0]
-    for path, model in zip(paths, models, strict=True):
+    first, states = models[0], [model.module.state_dict() for model in models]
+    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
+    for path, model, own in zip(paths, models, shapes, strict=True):
         if model.module.vocabulary.words != first.module.vocabulary.words:
             raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
         differences = model_differences(first.config, model.metadata["config"])
-        if differences or _regions(model) != _regions(first):
+        if differences or own != shapes[0] or _regions(model) != _regions(first):
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
                 f"it was trained with {trained_with(differences, model.choices)}; "
                 "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
             )
-    states = [model.module.state_dict() for model in models]
     vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
     cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}

@@ -32,8 +32,14 @@ from showattendtell.inference.checkpoints import (
     write_model_folder,
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
-from showattendtell.inference.loading import LoadedModel, open_dataset
-from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
+from showattendtell.inference.loading import LoadedModel
+from showattendtell.inference.predictions import (
+    CAPTION_BATCH_SIZE,
+    Predictor,
+    evenly_spaced,
+    open_dataset,
+    read_grids,
+)
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
