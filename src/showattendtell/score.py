@@ -34,21 +34,20 @@ def main(config: DictConfig) -> None:
 def _score_files(config: DictConfig) -> None:
     """Read the files, print their scores, and write them with what is needed to repeat them."""
     from showattendtell.data.formats import find_caption_files, read_all
-    from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
+    from showattendtell.inference.matching import describe, in_words, match
     from showattendtell.metrics.tokenizers import scoring_name
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_notes
 
     tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
-    named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
+    named = [find_caption_files(given or []) for given in (config.hypotheses, config.references)]
     read = read_all(path for paths in named for path in paths)
-    hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
+    hypotheses, references = ({path: read[path] for path in paths} for paths in named)
     corpus = in_words(match(hypotheses, references, config.split, config.partial), tokenizer)
-    learned = split_words(training_captions(training), tokenizer) if training else None
     print_notes(corpus.notes)
     content = {
-        **_score(corpus, learned, config),
+        **_score(corpus, config),
         "images": len(corpus.images),
         "reference_captions": corpus.num_references,
         "tokenizer": tokenizer,
@@ -56,19 +55,17 @@ def _score_files(config: DictConfig) -> None:
         "metrics": list(config.metrics),
         "hypotheses": describe(hypotheses),
         "references": describe(references),
-        "training": describe(training),
         "notes": corpus.notes,
         "versions": versions(),
     }
     print(f"written to {write_json(content, path)}")
 
 
-def _score(corpus: Any, learned: list[list[str]] | None, config: DictConfig) -> dict[str, Any]:
+def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
     """Print and return the scores of the captions in each file, and compare each further file with the first.
 
     Args:
         corpus: a `MatchedCaptions` in words.
-        learned: training captions in words, for the novelty of captions.
     """
     from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores, intervals
     from showattendtell.metrics.diversity import diversity
@@ -81,7 +78,7 @@ def _score(corpus: Any, learned: list[list[str]] | None, config: DictConfig) -> 
     for file, words in corpus.hypotheses.items():
         panel = measure(words, corpus.references, config.metrics, config.language)
         systems.append(panel.measured)
-        figures = corpus_scores(panel.measured.values()) | diversity(words, learned)
+        figures = corpus_scores(panel.measured.values()) | diversity(words)
         limits[str(file)] = intervals(panel.measured, num_images, config.seed, resamples)
         scores[str(file)] = {**figures, "missing": panel.missing}
         per_image[str(file)] = image_scores(corpus.images, panel.measured.values())

@@ -227,7 +227,6 @@ class ScoreConfig:
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
             The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
-        training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the new result file; scores.json, or scores-2.json, ... by default.
@@ -247,7 +246,6 @@ class ScoreConfig:
         Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
     ]
     partial: bool
-    training: Texts | None
     resamples: PositiveInt
     seed: Seed
     output: Text | None

@@ -14,9 +14,6 @@ from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
 from showattendtell.runtime.files import sha256
 
-TRAINED_ON = ("train", "restval")
-"""The splits of Karpathy's files that models are trained on."""
-
 Files = Mapping[Path, CaptionFile]
 CaptionT = TypeVar("CaptionT", str, list[str])
 
@@ -161,7 +158,10 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
         UserError: an image has no reference with words, or the tokenizer cannot be run.
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
-    words, notes = iter(split_words(sentences, tokenizer)), list(corpus.notes)
+    try:
+        words, notes = iter(split_sentences(sentences, tokenizer)), list(corpus.notes)
+    except MetricError as error:
+        raise UserError(f"tokenizer={tokenizer} cannot be run: {error}; choose another") from None
     all_references = [list(islice(words, len(captions))) for captions in corpus.references]
     hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
     references = [[caption for caption in captions if caption] for captions in all_references]
@@ -175,25 +175,6 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
         if empty := [image for image, caption in zip(corpus.images, generated, strict=True) if not caption]:
             notes.append(f"{path}: captions without words score 0, of {some(empty)}")
     return MatchedCaptions(corpus.images, references, hypotheses, tuple(notes))
-
-
-def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Tokenize sentences. Raise `UserError` if the tokenizer cannot be run."""
-    try:
-        return split_sentences(sentences, tokenizer)
-    except MetricError as error:
-        raise UserError(f"tokenizer={tokenizer} cannot be run: {error}; choose another") from None
-
-
-def training_captions(files: Files) -> list[str]:
-    """Return the captions of the training splits, and all captions of files without splits."""
-    sentences: list[str] = []
-    for file in files.values():
-        images: Iterable[str] = file.captions
-        if file.splits:
-            images = chain.from_iterable(file.splits.get(name, []) for name in TRAINED_ON)
-        sentences += chain.from_iterable(file.captions[image] for image in images)
-    return sentences
 
 
 def describe(files: Files) -> dict[str, dict[str, str]]:
