@@ -46,7 +46,7 @@ from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
 Engine = Callable[[Tensor], Tensor]
-"""Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
+"""Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
 
 EngineName = Literal["torch", "onnxruntime"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -76,7 +76,7 @@ def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
             size = BATCH_SIZES["torch"]
             inputs = pad(inputs, (0, 0, 0, 0, 0, 0, 0, -len(inputs) % size))
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=precision != "float32"):
-            return torch.cat([encoder(part).float() for part in inputs.split(size)])[: len(pixels)].cpu()
+            return torch.cat([encoder(part).float() for part in inputs.split(size)])[: len(pixels)]
 
     return run
 

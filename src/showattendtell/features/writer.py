@@ -87,7 +87,7 @@ class EncodedBatch(NamedTuple):
     """An encoded batch.
 
     images   names of the readable images
-    grids    (N, views, L, D) their grids, in float32
+    grids    (N, views, L, D) their grids, in float32; on a GPU they are packed there
     skipped  errors of the unreadable images, by name
     stamps   of the files of the readable images
     """
@@ -156,7 +156,7 @@ class ShardWriter:
                     f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
                     "choose another encoder.stride"
                 ) from None
-            record.lost += _squared_norm(unpack(packed) - grids)
+            record.lost += _squared_norm(unpack(packed).to(grids) - grids)
             record.whole += _squared_norm(grids)
             rows = [images.index(image) for image in encoded.images]
             stored[rows] = packed.reshape(-1, *stored.shape[1:])
