@@ -265,7 +265,7 @@ def test_the_command_lists_and_verifies_all_stores_and_reports_all_damage(
     damage(first / "00001.npy", flip_bit)
     done = run_forked("features", "cache=.", "verify=true", folder=tmp_path)
     assert done.status == 2
-    assert "19, 1 skipped" in done.out
+    assert "19 images, 1 skipped" in done.out
     assert "unfinished, 1 shards" in done.out
     assert "features/second/tiny-16: checksums match" in done.out
     assert done.err.count("error: ") == 1

@@ -28,7 +28,6 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
-from tabulate import tabulate
 from torch import Tensor
 
 from showattendtell.errors import UserError
@@ -382,7 +381,7 @@ def find_stores(folder: Path) -> list[Path]:
 
 
 def print_stores(folder: Path, compare: bool) -> None:
-    """Print a table of the stores below a folder.
+    """Print what the stores below a folder contain.
 
     Args:
         compare: also verify all complete stores.
@@ -395,8 +394,8 @@ def print_stores(folder: Path, compare: bool) -> None:
         print(f"there are no stores of grids in {folder}")
         return
     print(f"in {folder}")
-    rows = [[str(path.relative_to(folder)), *_describe(path)] for path in stores]
-    print(tabulate(rows, headers=["store", "images", "grid", "size", "state"], disable_numparse=True))
+    for path in stores:
+        print(f"{path.relative_to(folder)}: {_describe(path)}")
     for path in filter(is_finished, stores) if compare else []:
         try:
             FeatureStore(path)
@@ -408,18 +407,16 @@ def print_stores(folder: Path, compare: bool) -> None:
         raise UserError("; ".join(errors))
 
 
-def _describe(path: Path) -> list[str]:
-    """Return number of images, grid, size and state of a store."""
+def _describe(path: Path) -> str:
+    """Return number of images, grid and size of a store, or what is wrong with it."""
     size = decimal(sum(file.stat().st_size for file in path.iterdir()))
     if not is_finished(path):
-        return ["", "", size, f"unfinished, {len(list(path.glob('*.npy')))} shards"]
+        return f"unfinished, {len(list(path.glob('*.npy')))} shards, {size}"
     try:
         store = FeatureStore(path)
     except UserError as error:
-        return ["", "", size, str(error)]
+        return str(error)
     rows, columns = store.settings["grid"]
     grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}, {store.views} views"
-    if store.settings["precision"] != "float32":
-        grid += f", computed in {store.settings['precision']}"
     skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
-    return [f"{len(store):,}{skipped}", grid, size, "complete"]
+    return f"{len(store):,} images{skipped}, {grid}, computed in {store.settings['precision']}, {size}"

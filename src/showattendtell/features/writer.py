@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -42,7 +43,7 @@ from showattendtell.features.store import (
     shard_header,
     unpack,
 )
-from showattendtell.runtime.files import write_errors, write_json
+from showattendtell.runtime.files import atomic_write, write_errors, write_json
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -76,11 +77,11 @@ class StorePlan(NamedTuple):
         """Size of all shards in bytes."""
         return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> bytes:
         """Return the content of `plan.json`. An unfinished store is completed if it is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
         sizes = {"format": FORMAT, "shard_size": self.shard_size, "images_sha256": names}
-        return json.loads(json.dumps({"settings": self.settings, **sizes}))
+        return f"{json.dumps({'settings': self.settings, **sizes}, indent=1)}\n".encode()
 
 
 class EncodedBatch(NamedTuple):
@@ -130,12 +131,13 @@ class ShardWriter:
     @classmethod
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
         """Lock a shard; return None if it is complete or another process writes it."""
-        lock = (path / f"{number:05}.lock").open("a")
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_finished(path) and not record_file(path, number).exists():
-                return cls(path, plan, number, lock)
-        lock.close()
+        with report_write_errors(path, plan):
+            lock = (path / f"{number:05}.lock").open("a")
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not is_finished(path) and not record_file(path, number).exists():
+                    return cls(path, plan, number, lock)
+            lock.close()
         return None
 
     def write(self, encoded: EncodedBatch) -> None:
@@ -144,30 +146,33 @@ class ShardWriter:
         Raises:
             UserError: values are too large for the data type, or the disk is full.
         """
-        settings, record = self._plan.settings, self._record
-        images = self._left.popleft()
-        stored = np.zeros((len(images), settings["views"]), grid_type(settings))
+        images, record = self._left.popleft(), self._record
+        stored = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
         if encoded.images:
-            grids = encoded.grids.flatten(0, 1)
-            try:
-                packed = pack(grids, settings["dtype"])
-            except OverflowError:
-                raise UserError(
-                    f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
-                    "choose another encoder.stride"
-                ) from None
-            record.lost += _squared_norm(unpack(packed).to(grids) - grids)
-            record.whole += _squared_norm(grids)
             rows = [images.index(image) for image in encoded.images]
-            stored[rows] = packed.reshape(-1, *stored.shape[1:])
-        self._append(stored.tobytes())
+            stored[rows] = self._pack(encoded).reshape(-1, *stored.shape[1:])
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
-        if not self._left:
-            self._file.close()
-            self._partial.rename(shard_file(self._path, self._number))
-            write_json(record.model_dump(), record_file(self._path, self._number))
-            self.close()
+        with report_write_errors(self._path, self._plan):
+            self._append(stored.tobytes())
+            if not self._left:
+                self._file.close()
+                self._partial.rename(shard_file(self._path, self._number))
+                write_json(record.model_dump(), record_file(self._path, self._number))
+                self.close()
+
+    def _pack(self, encoded: EncodedBatch) -> NDArray:
+        """Return the stored grids of all views, and count their error."""
+        grids, dtype = encoded.grids.flatten(0, 1), self._plan.settings["dtype"]
+        try:
+            packed = pack(grids, dtype)
+        except OverflowError:
+            raise UserError(
+                f"the grids of {encoded.images[0]} and others do not fit into {dtype}; choose another encoder.stride"
+            ) from None
+        self._record.lost += _squared_norm(unpack(packed).to(grids) - grids)
+        self._record.whole += _squared_norm(grids)
+        return packed
 
     def _append(self, content: bytes) -> None:
         self._file.write(content)
@@ -188,32 +193,22 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
 
     A batch is written while the next one is encoded.
     """
-    writers: deque[ShardWriter] = deque()  # of the batches that were requested and not yet encoded
-
-    def write(writer: ShardWriter, encoded: EncodedBatch) -> None:
-        with report_write_errors(path, plan):
-            writer.write(encoded)
-
+    writers = deque[ShardWriter]()  # of the batches that were requested and not yet encoded
     with ExitStack() as opened, ThreadPoolExecutor(1) as thread:
 
         def batches() -> Iterator[Sequence[str]]:
             for number in range(len(plan.shards)) if numbers is None else numbers:
-                with report_write_errors(path, plan):
-                    writer = ShardWriter.claim(path, plan, number)
-                if writer is None:
-                    continue
-                opened.callback(writer.close)
-                for images in writer.batches:
-                    writers.append(writer)
-                    yield images
+                if writer := ShardWriter.claim(path, plan, number):
+                    opened.callback(writer.close)
+                    for images in writer.batches:
+                        writers.append(writer)
+                        yield images
 
-        last: Future[None] | None = None
+        written: Future[Any] = thread.submit(bool)  # of the last batch; at first there is none
         for encoded in encode(batches()):
-            if last:
-                last.result()
-            last = thread.submit(write, writers.popleft(), encoded)
-        if last:
-            last.result()
+            written.result()
+            written = thread.submit(writers.popleft().write, encoded)
+        written.result()
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
@@ -228,13 +223,10 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     with report_write_errors(path, plan):
         path.mkdir(exist_ok=True)
         if not is_finished(path) and not file.exists():
-            write_json(described, file)
+            with atomic_write(file) as stream:
+                stream.write(described)
     with suppress(FileNotFoundError):  # another process has finished the store
-        try:
-            is_same = json.loads(file.read_bytes()) == described
-        except ValueError:
-            is_same = False
-        if not is_same:
+        if file.read_bytes() != described:
             raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
     if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
         raise UserError(

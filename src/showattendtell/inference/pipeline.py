@@ -104,7 +104,7 @@ class CaptioningPipeline(ModelHubMixin):
         if isinstance(photographs, list | tuple):
             return list(self.stream(photographs))
         outputs = list(self.stream([photographs]))  # type: ignore[list-item]
-        return outputs if _folder(photographs) else outputs[0]
+        return outputs if _is_folder(photographs) else outputs[0]
 
     @checked
     def stream(
@@ -118,7 +118,8 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `errors` are given.
         """
-        images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
+        sources = (find_images(str(one)).sources if _is_folder(one) else [one] for one in photographs)
+        images = chain.from_iterable(sources)
         for _, [output] in caption_in_batches([self], images, as_image, batch_size, errors):
             yield output
 
@@ -249,10 +250,8 @@ def load(
     return CaptioningPipeline(" + ".join(paths), models, seed)
 
 
-def _folder(photograph: Any) -> list[Photograph] | None:
-    """Return the image files of a folder; None if it is not a folder."""
-    is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
-    return [*find_images([str(photograph)]).sources] if is_folder else None
+def _is_folder(photograph: Any) -> bool:
+    return isinstance(photograph, str | Path) and Path(photograph).is_dir()
 
 
 def _decode(
