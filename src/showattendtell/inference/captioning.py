@@ -17,13 +17,12 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.folders import read_option
 from showattendtell.config.instantiate import build
 from showattendtell.data.images import find_images, open_image
-from showattendtell.data.languages import in_language, tokenized
-from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
 from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError, printable
 from showattendtell.inference.loading import find_model, load_models, next_to, note_about
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, open_dataset, open_images, reference_sentences
+from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
@@ -306,14 +305,8 @@ def caption_split(config: DictConfig) -> None:
 
     path = new_path(config.output, next_to(checkpoint_groups(config)[0][0], f"page-{config.split}.html"))
     captioners = load_captioners(config)
-    settings, dataset = open_dataset(captioners[0].config, config)
     first = captioners[0].models[0].module
-    if first.language is not None:
-        dataset = in_language(dataset, first.language)
-    # words for CIDEr, if the model has other tokens
-    tokenizer = None if isinstance(first.vocabulary.tokenizer, PlainTokenizer) else WordTokenizer()
-    if tokenizer:
-        dataset = tokenized(dataset, tokenizer)
+    settings, dataset = open_dataset(captioners[0].config, config, first.language)
     split = dataset.split(config.split)
     examples = evenly_spaced(split, config.number)
     if not any(example.path for example in examples):
@@ -321,14 +314,14 @@ def caption_split(config: DictConfig) -> None:
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
     _print_all(f"note: {note}" for note in size_note(len(examples), "a smaller number= gives a smaller one"))
-    references, entries, errors = reference_sentences(examples), [], list[str]()
-    cider = make_scorer([[caption.words for caption in example.captions] for example in split])
+    references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
+    words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
+    cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
     stored = [stored_regions(captioner, dataset, config, examples) for captioner in captioners]
     for i, outputs in caption_all(captioners, [example.path for example in examples], errors, stored):
-        example = examples[i]
-        words = [tokenizer.tokenize(output.caption) if tokenizer else output.words for output in outputs]
-        score = mean(cider(caption, [reference.words for reference in example.captions]) for caption in words)
-        entries.append(make_entry(example.image, outputs, references[example.image], score))
+        image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
+        score = mean(cider(caption, words[image]) for caption in captions)
+        entries.append(make_entry(image, outputs, references[image], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     models = [captioner.name for captioner in captioners]
     print(f"written to {write_page(Page(about, models, entries, model_note(config)), path)}")

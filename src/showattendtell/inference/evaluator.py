@@ -11,7 +11,7 @@ import torch
 from showattendtell.config.compose import to_plain
 from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build
-from showattendtell.data.languages import in_language, language_of, tokenized
+from showattendtell.data.languages import language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.errors import UserError, did_you_mean
@@ -183,11 +183,9 @@ def open_evaluation(config: Config) -> EvaluationRun:
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
-    _, dataset = open_dataset(models[0].config, config)
-    sources, dataset = open_images(models, dataset, config)
     module = models[0].module
-    if module.language is not None:
-        dataset = in_language(dataset, module.language)
+    _, dataset = open_dataset(models[0].config, config, module.language)
+    sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     examples = dataset.split(config.split)
     predictors, mirrors = [], []

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from showattendtell.config.compose import with_overrides
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.data.languages import in_language
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageDataset,
@@ -53,12 +54,13 @@ class Predictor(NamedTuple):
     images: ImageSource
 
 
-def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
+def open_dataset(trained: Config, config: Config, language: str | None = None) -> tuple[Config, Dataset]:
     """Read the data set that a model was trained on.
 
     Args:
         trained: the configuration that the model was trained with.
         config: of a command; its settings of the data set and the cache that are not null override those of training.
+        language: of the captions, if others are left out.
 
     Returns:
         The settings that were used, and the data set.
@@ -72,7 +74,8 @@ def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
     if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
         # the checkpoint may come from a stranger and name any folder
         settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
-    return settings, build(settings.dataset)
+    dataset = build(settings.dataset)
+    return settings, dataset if language is None else in_language(dataset, language)
 
 
 def open_images(
