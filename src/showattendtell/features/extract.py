@@ -137,17 +137,13 @@ class ImageEncoding:
 
     Args:
         paths: image files by name.
-        views: number of grids per image.
-        engine, precision: inference engine and its number format.
         readers: number of processes that read files; 0 reads them in this process.
     """
 
     encoder: Encoder
     paths: Mapping[str, str]
-    views: int
     skip_unreadable: bool
-    engine: EngineName = "torch"
-    precision: Precision = "float32"
+    extraction: "Extraction"
     readers: int = 0
 
     def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
@@ -172,16 +168,16 @@ class ImageEncoding:
                     reason = next(iter(skipped.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
                 readable = [image for image in images if image not in skipped]
-                views = [self._run(view_of(pixels, readable, view)) for view in range(self.views) if readable]
-                grids = torch.stack(views, dim=1) if views else torch.zeros(0)
+                views = range(self.extraction.views if readable else 0)
+                grids = [self._run(view_of(pixels, readable, view)) for view in views]
                 stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
-                yield EncodedBatch(readable, grids, skipped, stamps)
+                yield EncodedBatch(readable, torch.stack(grids, dim=1) if grids else torch.zeros(0), skipped, stamps)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
         """Keep the encoder on the GPU, if there is one."""
         keep_freed_memory()
-        if self.engine != "torch" or not torch.cuda.is_available():
+        if not self.extraction.on_gpu:
             yield
             return
         self.encoder.to(local_device()).to(memory_format=torch.channels_last)
@@ -192,7 +188,7 @@ class ImageEncoding:
 
     @cached_property
     def _run(self) -> Engine:
-        return start_engine(self.encoder, self.engine, self.precision)
+        return start_engine(self.encoder, self.extraction.engine, self.extraction.precision)
 
 
 @dataclass(frozen=True)
@@ -302,9 +298,7 @@ def write_features(
     if read is not None:
         work = partial(write_shards, path, plan, read)
     else:
-        precision = extraction.precision
-        encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, extraction.engine, precision)
-        work = partial(extraction.write, path, plan, encode)
+        work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
     store = FeatureStore(path)

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -308,14 +309,11 @@ def caption_in_batches(
     for captioner in readers:
         captioner.check_reads_pixels()
 
-    def open_photograph(photograph: Any) -> Opened | UserError:
-        try:
-            image = read(photograph)
-            return name_of(photograph), image, [reader.pixels(image) for reader in readers]
-        except UserError as error:
-            return error
+    def open_photograph(photograph: Any) -> Opened:
+        image = read(photograph)
+        return name_of(photograph), image, [reader.pixels(image) for reader in readers]
 
-    for batch in _batches(_in_threads(open_photograph, photographs, threads), batch_size, errors):
+    for batch in _batches(_ahead(open_photograph, photographs, threads), batch_size, errors):
         pictures = [(name, image) for name, image, _ in batch.values()]
         pixels = zip(*(pixels for _, _, pixels in batch.values()), strict=True)  # of each reader
         outputs = []
@@ -326,37 +324,36 @@ def caption_in_batches(
             yield number, described
 
 
-def _in_threads(function: Callable[[Any], Opened | UserError], items: Iterable[Any], threads: int) -> Iterator[Any]:
-    """Map a function, a few items ahead; without threads, when an item is requested."""
+def _ahead(function: Callable[[Any], Opened], items: Iterable[Any], threads: int) -> Iterator[Callable[[], Opened]]:
+    """Yield for each item a function that returns its result, which threads compute a few items ahead."""
     if not threads:
-        yield from map(function, items)
+        yield from (partial(function, item) for item in items)
         return
     with ThreadPoolExecutor(threads) as pool:
-        ahead = deque[Future[Any]]()
+        results = deque[Callable[[], Opened]]()
         for item in items:
-            ahead.append(pool.submit(function, item))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            results.append(pool.submit(function, item).result)
+            if len(results) > 2 * threads:
+                yield results.popleft()
+        yield from results
 
 
 def _batches(
-    opened: Iterable[Opened | UserError], batch_size: int, errors: list[str] | None
+    results: Iterable[Callable[[], Opened]], batch_size: int, errors: list[str] | None
 ) -> Iterator[dict[int, Opened]]:
-    """Yield photographs by their position, at most `batch_size` together. Errors of others are added to `errors`;
-    without it, the first is raised."""
-    batch, pixels = dict[int, Opened](), 0
-    for i, photograph in enumerate(opened):
-        if isinstance(photograph, UserError):
+    """Yield photographs by their position, at most `batch_size` together. See `caption_in_batches`."""
+    batch, num_pixels = dict[int, Opened](), 0
+    for i, result in enumerate(results):
+        try:
+            batch[i] = result()
+        except UserError as error:
             if errors is None:
-                raise photograph
-            errors.append(str(photograph))
+                raise
+            errors.append(str(error))
             continue
-        batch[i] = photograph
-        pixels += photograph[1].width * photograph[1].height
-        if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
+        num_pixels += batch[i][1].width * batch[i][1].height
+        if len(batch) == batch_size or num_pixels > MAX_BATCH_PIXELS:
             yield batch
-            batch, pixels = {}, 0
+            batch, num_pixels = {}, 0
     if batch:
         yield batch
