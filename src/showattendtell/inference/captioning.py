@@ -44,43 +44,42 @@ GPU_BATCH_SIZE = 64
 """Default batch size in photographs on a GPU."""
 
 
-def checkpoint_groups(config: DictConfig) -> list[list[str]]:
+def model_groups(config: DictConfig) -> dict[str, list[str]]:
     """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone."""
-    checkpoint, compare = config.checkpoint, config.compare
-    first = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
-    return [first, *([path] for path in ([compare] if isinstance(compare, str) else compare))]
+    ensemble if there are several, and each of `compare` alone.
 
-
-def model_names(config: DictConfig) -> list[str]:
-    """Return the names of `checkpoint_groups`: `names` of the command, or the last two parts of their paths, if these
-    are different.
+    Returns:
+        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
+        or the whole paths, if these are not different.
 
     Raises:
-        UserError: `names` does not have a different name for each.
+        UserError: the names are not different, or not as many as models.
     """
-    groups = checkpoint_groups(config)
-    if not config.names:
-        short = {path: str(Path(*Path(path).parts[-2:])) for path in chain.from_iterable(groups)}
-        if len(set(short.values())) < len(short):
-            short = {path: path for path in short}
-        return [" + ".join(short[path] for path in group) for group in groups]
-    names = list(config.names)
-    if len(names) != len(groups) or len(set(names)) != len(names):
+    checkpoint, compare = config.checkpoint, config.compare
+    groups = [[checkpoint] if isinstance(checkpoint, str) else list(checkpoint)]
+    groups += [[path] for path in ([compare] if isinstance(compare, str) else compare)]
+    names = list(config.names or map(_ends, groups))
+    if not config.names and len(set(names)) < len(groups):
+        names = [" + ".join(group) for group in groups]
+    if len(set(names)) != len(names) or len(names) != len(groups):
         raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
-    return names
+    return dict(zip(names, groups, strict=True))
+
+
+def _ends(paths: Sequence[str]) -> str:
+    return " + ".join(str(Path(*Path(path).parts[-2:])) for path in paths)
 
 
 def model_note(config: DictConfig) -> str:
     """Return what users should know about the models that the configuration of a command names."""
-    return note_about(chain.from_iterable(checkpoint_groups(config)))
+    return note_about(chain.from_iterable(model_groups(config).values()))
 
 
 def load_captioners(config: DictConfig) -> list[CaptioningPipeline]:
-    """Return the pipelines of `checkpoint_groups`, see `model_names`."""
+    """Return the pipelines of `model_groups`."""
     decoding = build(config.decoding)
     captioners = []
-    for name, group in zip(model_names(config), checkpoint_groups(config), strict=True):
+    for name, group in model_groups(config).items():
         models = load_models(group, config.device, decoding, config.attention)
         captioners.append(CaptioningPipeline(name, models, config.seed))
     return captioners
@@ -89,7 +88,7 @@ def load_captioners(config: DictConfig) -> list[CaptioningPipeline]:
 def settings_checksum(config: DictConfig) -> str:
     """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
     captions depend on."""
-    groups = checkpoint_groups(config)
+    groups = list(model_groups(config).values())
     paths = list(chain.from_iterable(groups))
     if config.decoding.get("language_model"):
         paths.append(config.decoding.language_model)
@@ -180,8 +179,8 @@ class CaptionFiles:
         draw: Callable[..., None],
     ):
         self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
-        self.models, self.checksum, self.num_written = model_names(config), settings_checksum(config), 0
-        self._checkpoints = [" + ".join(group) for group in checkpoint_groups(config)]
+        self._groups, self._checksum, self.num_written = model_groups(config), settings_checksum(config), 0
+        self.models = list(self._groups)
         self._picture_names = picture_names(photographs, self.models)
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
         self._rows = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
@@ -191,8 +190,8 @@ class CaptionFiles:
     def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> list[Path]:
         """Write the captions of a photograph by each model, and return the paths of its pictures."""
         rows = []
-        for checkpoint, output in zip(self._checkpoints, outputs, strict=True):
-            rows += [CaptionRow.of(source, caption, checkpoint, self.checksum) for caption in output.captions]
+        for group, output in zip(self._groups.values(), outputs, strict=True):
+            rows += [CaptionRow.of(source, caption, group, self._checksum) for caption in output.captions]
         self._write_rows(rows)
         pictures = []
         for name, output in zip(self._picture_names[i], outputs, strict=True):
@@ -303,7 +302,8 @@ def caption_split(config: DictConfig) -> None:
     """
     from showattendtell.metrics.cider import make_scorer  # pycocoevalcap takes a while to import
 
-    path = new_path(config.output, next_to(checkpoint_groups(config)[0][0], f"page-{config.split}.html"))
+    checkpoint, *_ = chain.from_iterable(model_groups(config).values())
+    path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
     captioners = load_captioners(config)
     first = captioners[0].models[0].module
     settings, dataset = open_dataset(captioners[0].config, config, first.language)

@@ -42,9 +42,11 @@ class CaptionRow(NamedTuple):
     settings: str
 
     @classmethod
-    def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str, settings: str) -> "CaptionRow":
+    def of(
+        cls, file: str, caption: CaptionOutput[np.ndarray], checkpoints: Iterable[str], settings: str
+    ) -> "CaptionRow":
         log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
-        return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint, settings)
+        return cls(file, caption.caption, log_prob, confidence, caption.unsure, " + ".join(checkpoints), settings)
 
 
 def json_line(row: CaptionRow) -> str:

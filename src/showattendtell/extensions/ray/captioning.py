@@ -17,8 +17,8 @@ from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.extraction import actor_options, require_ray
 from showattendtell.inference.captioning import (
     caption_all,
-    checkpoint_groups,
     load_captioners,
+    model_groups,
     model_note,
     settings_checksum,
 )
@@ -48,7 +48,7 @@ class CaptionWorker:
         os.chdir(folder)
         config = OmegaConf.create(dict(settings))
         self._captioners = load_captioners(config)
-        self._names = [" + ".join(group) for group in checkpoint_groups(config)]
+        self._groups = model_groups(config).values()
         self._checksum = checksum
 
     def __call__(self, batch: dict[str, Any]) -> Any:
@@ -64,9 +64,9 @@ class CaptionWorker:
         unread = dict.fromkeys(range(len(sources)))
         for i, outputs in caption_all(self._captioners, sources, errors):
             del unread[i]
-            for name, output in zip(self._names, outputs, strict=True):
+            for group, output in zip(self._groups, outputs, strict=True):
                 for caption in output.captions:
-                    yield CaptionRow.of(as_utf8(sources[i]), caption, name, self._checksum)._asdict()
+                    yield CaptionRow.of(as_utf8(sources[i]), caption, group, self._checksum)._asdict()
         for i, error in zip(unread, errors, strict=True):
             yield {"file": as_utf8(sources[i]), "settings": self._checksum, "error": error}
 
