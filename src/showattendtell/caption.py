@@ -11,16 +11,12 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import is_url
 
-FOLDER = "captions"
-
 
 @entry_point("caption", positional="images")
 def main(config: DictConfig) -> None:
     if (config.images is None) == (config.split is None):
         raise UserError(
-            "give photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test; not both"
-            if config.images
-            else "images is not set; give it as images=..., or images of the checkpoint's data set as split=test"
+            "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
         )
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
@@ -39,9 +35,9 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)
-    earlier = Path(config.output or FOLDER).glob("captions.*")
+    earlier = Path(config.output or "").glob("captions.*")
     resume = config.resume and any(path.name == "captions.jsonl" or path.is_dir() for path in earlier)
-    place = nullcontext(Path()) if formats == ["xmp"] else new_folder(config.output, FOLDER, resume)
+    place = nullcontext(Path()) if formats == ["xmp"] else new_folder(config.output, "captions", resume)
     drawer = drawing() if {*PICTURES} & {*formats} else nullcontext(print)
     with place as folder, drawer as draw:  # the process that draws starts before torch is imported
         if config.workers:

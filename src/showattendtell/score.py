@@ -7,17 +7,11 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 from showattendtell.errors import UserError
 
-OUTPUT = "scores.json"
-
 
 @entry_point("score")
 def main(config: DictConfig) -> None:
     if (config.hypotheses is None) == (config.judgments is None):
-        raise UserError(
-            "give captions, as hypotheses=results.json, or human judgments, as judgments=FILE; not both"
-            if config.hypotheses
-            else "hypotheses is not set; give it as hypotheses=..., or human judgments as judgments=..."
-        )
+        raise UserError("give either captions, as hypotheses=results.json, or human judgments, as judgments=FILE")
     if config.clip and not (config.judgments and config.images):
         raise UserError(
             "clip needs judgments=FILE and the folder of the judged images, as images=DIR; evaluate has clip for the "
@@ -40,7 +34,7 @@ def _score_files(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_notes
 
-    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, OUTPUT)
+    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, "scores.json")
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references = ({path: read[path] for path in paths} for paths in named)

@@ -183,8 +183,8 @@ def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[s
     slow_after(
         1,
         [
-            ([], ["hypotheses is not set", "judgments="]),
-            (["judgments=judgments.txt", "hypotheses=results.json"], ["not both"]),
+            ([], ["hypotheses=", "judgments="]),
+            (["judgments=judgments.txt", "hypotheses=results.json"], ["either"]),
             (["judgments=judgments.txt"], ["references is not set"]),
             (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["no caption a.jpg#0"]),
             (["judgments=judgments.txt", "references=Flickr8k.token.txt", "clip=openai/clip"], ["images=DIR"]),

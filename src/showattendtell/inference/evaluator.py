@@ -27,8 +27,8 @@ from showattendtell.inference.predictions import (
     open_images,
     reference_sentences,
 )
-from showattendtell.metrics.bootstrap import corpus_scores, image_scores, intervals
-from showattendtell.metrics.clip_score import Clip, load_clip
+from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores, intervals
+from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
 from showattendtell.runtime.files import new_path, sha256
@@ -304,12 +304,7 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
-    from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
-        ENGLISH,
-        CLIPScore,
-        is_caption_metric,
-        measure,
-    )
+    from showattendtell.metrics.modular import ENGLISH, is_caption_metric, measure  # so does torchmetrics
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...
@@ -321,6 +316,13 @@ def score(
     hypotheses, *others = corpus.hypotheses.values()
     names = list(filter(is_caption_metric, config.metrics))
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
+    if clip:
+        device, paths = run.predictors[0].module.device, [example.path for example in run.examples]
+        try:
+            scores = measure_clip_score(ranks[0], paths, clip, device)
+            result.measured["clip_score"] = ImageMeans("clip_score", scores)
+        except UserError as error:
+            result.missing["clip_score"] = str(error)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
@@ -328,13 +330,6 @@ def score(
     figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions or None)
     if others:
         figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
-    if clip:
-        clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
-        try:
-            clip_score.update(ranks[0], [example.path for example in run.examples])
-            figures["clip_score"] = clip_score.compute().item()
-        except UserError as error:
-            result.missing["clip_score"] = str(error)
     limits = intervals(result.measured, len(images), config.seed)
     return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
