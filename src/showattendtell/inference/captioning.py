@@ -19,9 +19,10 @@ from showattendtell.config.instantiate import build
 from showattendtell.data.images import find_images, open_image
 from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError, printable
+from showattendtell.inference.evaluator import open_dataset, open_images
 from showattendtell.inference.loading import find_model, load_models, next_to, note_about
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
-from showattendtell.inference.predictions import evenly_spaced, open_dataset, open_images, reference_sentences
+from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256

@@ -7,15 +7,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from omegaconf import OmegaConf
 
-from showattendtell.config.compose import to_plain
+from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.folders import find_options, read_option
-from showattendtell.config.instantiate import Config, build
-from showattendtell.data.languages import language_of, tokenized
+from showattendtell.config.instantiate import Config, build, find_source
+from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.data.languages import in_language, language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.loading import LoadedModel, find_model, load_models, next_to
+from showattendtell.inference.loading import CACHE, LoadedModel, find_model, load_models, next_to
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
     Predictor,
@@ -23,15 +25,13 @@ from showattendtell.inference.predictions import (
     measure_attention,
     measure_maps,
     measure_relations,
-    open_dataset,
-    open_images,
     reference_sentences,
 )
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores, intervals
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-from showattendtell.runtime.files import new_path, sha256
+from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
@@ -46,8 +46,58 @@ from showattendtell.visualization.tables import (
     relation_figures,
 )
 
+SHAPES = "showattendtell.data.shapes.read_shapes"
+
 ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
+
+
+def open_dataset(trained: Config, config: Config, language: str | None = None) -> tuple[Config, Dataset]:
+    """Read the data set that a model was trained on.
+
+    Args:
+        trained: the configuration that the model was trained with.
+        config: of a command; its settings of the data set and the cache that are not null override those of training.
+        language: of the captions, if others are left out.
+
+    Returns:
+        The settings that were used, and the data set.
+
+    Raises:
+        UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
+    """
+    settings = _reading_settings(trained, config)
+    raise_errors(validate(settings))
+    is_drawn = settings.dataset[TARGET] == SHAPES and config.dataset.root is None
+    if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
+        # the checkpoint may come from a stranger and name any folder
+        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
+    dataset = build(settings.dataset)
+    return settings, dataset if language is None else in_language(dataset, language)
+
+
+def open_images(
+    models: Sequence[LoadedModel], dataset: Dataset, config: Config
+) -> tuple[list[ImageSourceFactory], Dataset]:
+    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
+    set without the images that cannot be read. See `find_source`."""
+    sources = []
+    for model in models:
+        settings = _reading_settings(model.config, config)
+        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
+        sources.append(source)
+    return sources, dataset
+
+
+def _reading_settings(trained: Config, config: Config) -> Config:
+    if not trained.get("dataset"):
+        raise UserError(
+            "the checkpoint does not say how to read its data set; train with a data module such as "
+            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
+        )
+    # what ran in training may belong to an extension that is not here
+    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
+    return with_overrides(OmegaConf.masked_copy(trained, kept), dataset=config.dataset, cache=config.get("cache"))
 
 
 class EvaluationRun(NamedTuple):

@@ -1,32 +1,23 @@
-"""The images of a split, and the captions and attention maps of trained models for them."""
+"""Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from showattendtell.config.compose import with_overrides
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import TARGET, raise_errors, validate
-from showattendtell.data.languages import in_language
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageDataset,
     ImageSource,
-    ImageSourceFactory,
     default_workers,
 )
 from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
-from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CACHE
-from showattendtell.inference.loading import LoadedModel
 from showattendtell.metrics.attention import (
     RELATIONS,
     AttentionScores,
@@ -36,13 +27,10 @@ from showattendtell.metrics.attention import (
     score_relations,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.runtime.files import cache_folder
-from showattendtell.types import CaptionerOutput, Dataset, Example
+from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
-
-SHAPES = "showattendtell.data.shapes.read_shapes"
 
 Item = TypeVar("Item")
 
@@ -52,54 +40,6 @@ class Predictor(NamedTuple):
 
     module: ImageCaptioner
     images: ImageSource
-
-
-def open_dataset(trained: Config, config: Config, language: str | None = None) -> tuple[Config, Dataset]:
-    """Read the data set that a model was trained on.
-
-    Args:
-        trained: the configuration that the model was trained with.
-        config: of a command; its settings of the data set and the cache that are not null override those of training.
-        language: of the captions, if others are left out.
-
-    Returns:
-        The settings that were used, and the data set.
-
-    Raises:
-        UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
-    """
-    settings = _reading_settings(trained, config)
-    raise_errors(validate(settings))
-    is_drawn = settings.dataset[TARGET] == SHAPES and config.dataset.root is None
-    if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
-        # the checkpoint may come from a stranger and name any folder
-        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
-    dataset = build(settings.dataset)
-    return settings, dataset if language is None else in_language(dataset, language)
-
-
-def open_images(
-    models: Sequence[LoadedModel], dataset: Dataset, config: Config
-) -> tuple[list[ImageSourceFactory], Dataset]:
-    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
-    set without the images that cannot be read. See `find_source`."""
-    sources = []
-    for model in models:
-        settings = _reading_settings(model.config, config)
-        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
-    return sources, dataset
-
-
-def _reading_settings(trained: Config, config: Config) -> Config:
-    if not trained.get("dataset"):
-        raise UserError(
-            "the checkpoint does not say how to read its data set; train with a data module such as "
-            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
-        )
-    # what ran in training may belong to an extension that is not here
-    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
-    return with_overrides(OmegaConf.masked_copy(trained, kept), dataset=config.dataset, cache=config.get("cache"))
 
 
 def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:

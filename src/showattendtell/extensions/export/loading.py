@@ -19,8 +19,9 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import Precision
 from showattendtell.extensions.export.graphs import SUPPRESSED_TOKENS, Graph, Pixels, graphs_of
 from showattendtell.inference.captioning import model_groups
+from showattendtell.inference.evaluator import open_dataset
 from showattendtell.inference.loading import find_model, load_model
-from showattendtell.inference.predictions import evenly_spaced, open_dataset
+from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.runtime.files import WEIGHTS, sha256
 from showattendtell.settings import PositiveInt, Text, Texts
 from showattendtell.types import Dataset

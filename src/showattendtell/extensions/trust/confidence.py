@@ -31,13 +31,12 @@ from showattendtell.inference.checkpoints import (
     save,
     write_model_folder,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
 from showattendtell.inference.loading import LoadedModel
 from showattendtell.inference.predictions import (
     CAPTION_BATCH_SIZE,
     Predictor,
     evenly_spaced,
-    open_dataset,
     read_grids,
 )
 from showattendtell.settings import Text
