@@ -21,7 +21,6 @@ from showattendtell.features.store import (
     grid_type,
     pack,
     unpack,
-    verify_changed,
 )
 
 
@@ -184,23 +183,23 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
 
 
 def test_a_changed_shard_is_found_at_its_first_use_and_after_a_change(path: Path):
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     damage(path / "00001.npy", lambda shard: shard[:5000] + bytes([shard[5000] ^ 1]) + shard[5001:])
     with pytest.raises(UserError, match=r"damaged \(00001.npy does not match its checksum\)"):
-        verify_changed(path)
+        FeatureStore(path).verify_changed()
 
 
 def test_shards_that_did_not_change_are_not_read_again(path: Path):
     """A change that keeps size and time is not seen; without the mark it is."""
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     shard = path / "00001.npy"
     before = shard.stat()
     damage(shard, lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     (path / VERIFIED).write_text("[")
     with pytest.raises(UserError, match="does not match its checksum"):
-        verify_changed(path)
+        FeatureStore(path).verify_changed()
 
 
 def regions(scale: float = 1.0) -> torch.Tensor:

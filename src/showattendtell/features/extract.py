@@ -27,7 +27,7 @@ from torch.utils.data import Dataset as TorchDataset
 from showattendtell.data.augmentation import view_of
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
-from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, is_finished, verify_changed
+from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, is_finished
 from showattendtell.features.writer import (
     BATCH_SIZE,
     EncodedBatch,
@@ -259,7 +259,7 @@ def open_features(
     if not is_finished(path):
         write_features(dataset, encoder, path, skip_unreadable, extraction)
     store = FeatureStore(path, store_settings(encoder, extraction))
-    verify_changed(path)
+    store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
     changed += [Path(example.path) for example in dataset.examples() if _has_changed(example, store)]
     if changed:

@@ -263,7 +263,7 @@ class FeatureStore:
         self._files: dict[int, int] = {}
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
         # header of _headers[k] bytes, the views of an image follow each other.
-        names, firsts, headers = list[str](), list[int](), list[int]()
+        names, firsts, headers, self._checksums = list[str](), list[int](), list[int](), list[int]()
         for number, record in enumerate(read_records(path, manifest.shards)):
             file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
@@ -271,6 +271,7 @@ class FeatureStore:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
             firsts.append(len(names))
             headers.append(len(shard_header(self.settings, len(record.images))))
+            self._checksums.append(record.checksum)
             names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
@@ -319,6 +320,45 @@ class FeatureStore:
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
 
+    def verify(self) -> None:
+        """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
+        title = f"verifying {self.path.name}"
+        for number, expected in enumerate(track(self._checksums, title, console=Console(stderr=True), transient=True)):
+            checksum, file = 0, shard_file(self.path, number)
+            with file.open("rb") as content:
+                while chunk := content.read(2**22):
+                    checksum = zlib.crc32(chunk, checksum)
+            if checksum != expected:
+                raise damaged(self.path, f"{file.name} does not match its checksum")
+
+    def verify_changed(self) -> None:
+        """Verify a store at its first use, and again if size or time of a shard has changed since then.
+
+        Of several processes one verifies and the others wait. A cache that may not be written has no mark,
+        and every process verifies.
+
+        Raises:
+            UserError: for the first shard that is damaged.
+        """
+        files = [shard_file(self.path, number) for number in range(len(self._checksums))]
+        stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+        mark = self.path / VERIFIED
+
+        def is_verified() -> bool:
+            with suppress(OSError, ValueError, RecursionError):
+                return bool(json.loads(mark.read_bytes()) == stamps)
+            return False
+
+        if is_verified():
+            return
+        with open_folder(self.path) as folder:
+            if os.access(self.path, os.W_OK):
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            if not is_verified():
+                self.verify()
+                with suppress(OSError):
+                    write_json(stamps, mark)
+
     def _open(self, number: int) -> int:
         if number not in self._files:
             self._files[number] = os.open(shard_file(self.path, number), os.O_RDONLY)
@@ -332,47 +372,6 @@ class FeatureStore:
     def __del__(self) -> None:
         for file in self.__dict__.get("_files", {}).values():
             os.close(file)
-
-
-def verify(path: Path) -> None:
-    """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
-    records = read_records(path, read_manifest(path).shards)
-    shown = track(records, f"verifying {path.name}", console=Console(stderr=True), transient=True)
-    for number, record in enumerate(shown):
-        checksum = 0
-        with shard_file(path, number).open("rb") as file:
-            while chunk := file.read(2**22):
-                checksum = zlib.crc32(chunk, checksum)
-        if checksum != record.checksum:
-            raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
-
-
-def verify_changed(path: Path) -> None:
-    """Verify a store at its first use, and again if size or time of a shard has changed since then.
-
-    Of several processes one verifies and the others wait. A cache that may not be written has no mark,
-    and every process verifies.
-
-    Raises:
-        UserError: for the first shard that is damaged.
-    """
-    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
-    stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-
-    def is_verified() -> bool:
-        with suppress(OSError, ValueError, RecursionError):
-            return bool(json.loads((path / VERIFIED).read_bytes()) == stamps)
-        return False
-
-    if is_verified():
-        return
-    with open_folder(path) as folder:
-        if os.access(path, os.W_OK):
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        if not is_verified():
-            verify(path)
-            with suppress(OSError):
-                write_json(stamps, path / VERIFIED)
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -398,8 +397,7 @@ def print_stores(folder: Path, compare: bool) -> None:
         print(f"{path.relative_to(folder)}: {_describe(path)}")
     for path in filter(is_finished, stores) if compare else []:
         try:
-            FeatureStore(path)
-            verify(path)
+            FeatureStore(path).verify()
             print(f"{path}: checksums match")
         except UserError as error:
             errors.append(str(error))
