@@ -264,7 +264,6 @@ def caption_photographs(
         written = ", ".join(map(str, files.close(note)))
         _print_all([f"written: {written}"] if written else [])
         _print_all(describe.summary() if describe else [])
-    errors += describe.unsupported() if describe else []
     if errors:
         raise UserError("; ".join(errors))
 

@@ -200,12 +200,10 @@ class DescriptionWriter:
         self.left += len(paths) - len(pending)
         return pending
 
-    def unsupported(self) -> list[str]:
-        """Return the error about files of other formats, if there were any."""
-        return [str(OtherFormatError(self.unsupported_paths))] if self.unsupported_paths else []
-
     def summary(self) -> list[str]:
-        """Return sentences on what was written and what was not."""
+        """Return sentences on what was written and what was not; an error about files of other formats is added."""
+        if self.unsupported_paths:
+            self.errors.append(str(OtherFormatError(self.unsupported_paths)))
         counts = {
             f"descriptions written into photographs, originals kept as NAME{ORIGINAL}": self.written,
             "photographs left alone since they have a description; overwrite=true replaces it": self.left,
