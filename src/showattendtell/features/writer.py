@@ -149,12 +149,15 @@ class ShardWriter:
         images, record = self._left.popleft(), self._record
         stored = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
         if encoded.images:
-            rows = [images.index(image) for image in encoded.images]
-            stored[rows] = self._pack(encoded).reshape(-1, *stored.shape[1:])
+            packed = self._pack(encoded).reshape(-1, *stored.shape[1:])
+            if encoded.skipped:
+                stored[[images.index(image) for image in encoded.images]] = packed
+            else:
+                stored = packed
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
         with report_write_errors(self._path, self._plan):
-            self._append(stored.tobytes())
+            self._append(stored)
             if not self._left:
                 self._file.close()
                 self._partial.rename(shard_file(self._path, self._number))
@@ -174,7 +177,8 @@ class ShardWriter:
         self._record.whole += _squared_norm(grids)
         return packed
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, content: Any) -> None:
+        """Write bytes or an array."""
         self._file.write(content)
         self._record.checksum = zlib.crc32(content, self._record.checksum)
 

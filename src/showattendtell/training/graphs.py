@@ -93,15 +93,17 @@ class Graphs:
         # must not wait for; so they are arguments, and the graph is captured with others that share their memory.
         aliases = [parameter.detach().requires_grad_() for parameter in learned.values()]
 
+        dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+
         def compute(*values: Tensor) -> Any:
             parameters = dict(zip(learned, values[len(inputs) :], strict=True))
-            return functional_call(module, parameters, values[: len(inputs)])
+            # converted weights must not be cached between calls: they would be computed outside the graph
+            with torch.autocast("cuda", dtype, is_on, cache_enabled=False):
+                return functional_call(module, parameters, values[: len(inputs)])
 
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        dtype, is_on = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-        # converted weights must not be cached between calls: they would be computed outside the graph
-        autocast = torch.autocast("cuda", dtype, is_on, cache_enabled=False)
-        with torch.random.fork_rng([inputs[0].device]), autocast, _alone_on_this_thread():
+        no_autocast = torch.autocast("cuda", enabled=False)  # backward passes have none
+        with torch.random.fork_rng([inputs[0].device]), no_autocast, _alone_on_this_thread():
             # one warm-up: a call of this shape has already chosen the algorithms
             graph = torch.cuda.make_graphed_callables(
                 compute, (*examples, *aliases), num_warmup_iters=1, allow_unused_input=True, pool=self._pool
@@ -132,7 +134,7 @@ class StepGraphs:
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D), as the encoder does."""
-        normalized = self._encoder.preprocessing.normalize(pixels)  # copies its constants, which a graph cannot
+        normalized = self._encoder.preprocessing.normalize(pixels)  # copies constants, which a graph cannot
         grids = self._of_encoder.call(self._encoder, [fill_up(normalized, IMAGE_MULTIPLE)])
         return self._encoder(normalized) if grids is None else grids[: len(pixels)]
 
