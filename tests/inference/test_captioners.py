@@ -72,22 +72,6 @@ class Silent:
         return images[0][:, 0].tolist()
 
 
-@pytest.fixture
-def photographs(tmp_path: Path) -> list[str]:
-    files = [tmp_path / f"{number}.png" for number in range(3)]
-    for file in files:
-        Image.new("RGB", (8, 8)).save(file)
-    return [str(file) for file in files]
-
-
-def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs: list[str]):
-    Path(photographs[1]).write_text("no image")
-    faults: list[str] = []
-    assert [number for number, _ in caption_all([Silent()], list(map(str, photographs)), faults)] == [0, 2]
-    [fault] = faults
-    assert "1.png cannot be read (it is empty or of no known image format)" in fault
-
-
 @pytest.mark.parametrize(("device", "batches"), [("cpu", 9 * [8] + [6]), ("cuda", [64, 14])])
 def test_photographs_keep_their_order_whichever_thread_opens_them(
     device: str, batches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
