@@ -71,6 +71,12 @@ def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_train
         average([first, second])
 
 
+def test_models_with_equal_settings_and_other_weights_are_reported(first: str, tmp_path: Path):
+    """Adaptive attention has a sentinel besides what soft attention has."""
+    with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt"):
+        average([first, save(tmp_path / "b.ckpt", 1, "attention=adaptive")])
+
+
 def test_models_of_other_words_are_reported(first: str, tmp_path: Path):
     second = save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
     with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt: their vocabularies differ"):
