@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
@@ -33,12 +31,7 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.inference.predictions import (
-    CAPTION_BATCH_SIZE,
-    Predictor,
-    evenly_spaced,
-    read_grids,
-)
+from showattendtell.inference.predictions import Predictor, evenly_spaced, outputs_by_batch, read_grids
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
@@ -176,17 +169,12 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
     return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
-@torch.no_grad()
 def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
-    module = predictor.module
-    captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    starts = range(0, len(captions), CAPTION_BATCH_SIZE)
-    for start in track(starts, "reading captions", console=Console(stderr=True), transient=True):
-        numbers = range(start, min(start + CAPTION_BATCH_SIZE, len(captions)))
-        images, image_index, tokens, *_ = captions[list(numbers)]
-        outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
-        targets = tokens.flatten()[outputs.indices.cpu()]
+    captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)
+    numbers = range(len(captions))
+    for together, outputs, _ in outputs_by_batch(predictor.module, captions, numbers, "reading captions"):
+        targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
