@@ -19,11 +19,9 @@ from showattendtell.config.instantiate import build
 from showattendtell.data.images import find_images, open_image
 from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError, printable
-from showattendtell.inference.evaluator import open_dataset, open_images
 from showattendtell.inference.loading import find_model, load_models, next_to, note_about
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
-from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
@@ -150,6 +148,8 @@ def stored_regions(
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
+    from showattendtell.inference.evaluator import open_images  # pycocoevalcap takes a while to import
+
     sources, _ = open_images(captioner.models, dataset, config)
     views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
     readers = [source(examples, view) for view in views for source in sources]
@@ -300,7 +300,9 @@ def caption_split(config: DictConfig) -> None:
     Raises:
         UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
     """
-    from showattendtell.metrics.cider import make_scorer  # pycocoevalcap takes a while to import
+    from showattendtell.inference.evaluator import open_dataset  # pycocoevalcap takes a while to import
+    from showattendtell.metrics.cider import make_scorer
+    from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 
     checkpoint, *_ = chain.from_iterable(model_groups(config).values())
     path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
