@@ -10,7 +10,12 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
+from showattendtell.datamodules.datasets import (
+    CaptionDataset,
+    ImageDataset,
+    ImageSource,
+    default_workers,
+)
 from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
@@ -26,7 +31,6 @@ from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
-
 
 Item = TypeVar("Item")
 

@@ -21,7 +21,7 @@ from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.captioning import checkpoint_groups, model_names
+from showattendtell.inference.captioning import model_groups
 from showattendtell.inference.loading import find_model, load_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -210,11 +210,11 @@ def load_models(config: Config) -> list[ExportModel]:
     Raises:
         UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
     """
-    groups = checkpoint_groups(config)
+    groups = model_groups(config)
     if len(groups) > 1 and "web" not in config.formats:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
     models = []
-    for name, [checkpoint] in zip(model_names(config), groups, strict=True):
+    for name, [checkpoint] in groups.items():
         module, _, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
         module.encoder.check_reads_pixels()
         path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)

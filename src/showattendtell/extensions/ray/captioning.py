@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,8 +15,13 @@ from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.extraction import require_ray, start_ray
-from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
-from showattendtell.inference.loading import note_about
+from showattendtell.inference.captioning import (
+    caption_all,
+    load_captioners,
+    model_groups,
+    model_note,
+    settings_checksum,
+)
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
@@ -44,7 +48,7 @@ class CaptionWorker:
         os.chdir(folder)
         config = OmegaConf.create(dict(settings))
         self._captioners = load_captioners(config)
-        self._names = [" + ".join(group) for group in checkpoint_groups(config)]
+        self._groups = model_groups(config).values()
         self._checksum = checksum
 
     def __call__(self, batch: dict[str, Any]) -> Any:
@@ -60,9 +64,9 @@ class CaptionWorker:
         unread = dict.fromkeys(range(len(sources)))
         for i, outputs in caption_all(self._captioners, sources, errors):
             del unread[i]
-            for name, output in zip(self._names, outputs, strict=True):
+            for group, output in zip(self._groups, outputs, strict=True):
                 for caption in output.captions:
-                    yield CaptionRow.of(as_utf8(sources[i]), caption, name, self._checksum)._asdict()
+                    yield CaptionRow.of(as_utf8(sources[i]), caption, group, self._checksum)._asdict()
         for i, error in zip(unread, errors, strict=True):
             yield {"file": as_utf8(sources[i]), "settings": self._checksum, "error": error}
 
@@ -96,7 +100,7 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
     found = find_images(images)
     load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
     skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
-    for note in filter(None, (note_about(chain.from_iterable(checkpoint_groups(config))), skipped)):
+    for note in filter(None, (model_note(config), skipped)):
         print(f"note: {printable(note)}", file=sys.stderr)
     checksum, unfinished = settings_checksum(config), output.with_name(output.name + UNFINISHED)
     with write_errors(output):

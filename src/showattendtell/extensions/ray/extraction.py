@@ -11,8 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import ImageEncoding
-from showattendtell.features.extract import READERS, Extraction
+from showattendtell.features.extract import READERS, Extraction, ImageEncoding
 from showattendtell.features.writer import Encode, StorePlan, write_shards
 
 

@@ -15,8 +15,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.instantiate import Config, find_source
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
@@ -30,8 +29,8 @@ from showattendtell.inference.checkpoints import (
     save,
     write_model_folder,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
-from showattendtell.inference.loading import LoadedModel, reading_settings
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
+from showattendtell.inference.loading import LoadedModel
 from showattendtell.inference.predictions import Predictor, evenly_spaced, outputs_by_batch, read_grids
 from showattendtell.metrics.ngrams import measure_cider
 from showattendtell.metrics.tokenizers import pair_up
@@ -93,11 +92,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     Raises:
         UserError: the checkpoint does not say how to read its data set, or it cannot be read.
     """
-    settings = reading_settings(model.config, dataset=config.dataset, cache=config.cache)
-    raise_errors(validate(settings))
-    if config.dataset.root is None:
-        draw_into_user_cache(settings, config.cache)
-    dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
+    settings, dataset = open_dataset(model.config, config)
+    dataset = tokenized(dataset, model.module.vocabulary.tokenizer)
     source, dataset = find_source(settings, dataset, model.module.encoder, "train")
     train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
     train_regions = read_regions(Predictor(model.module, source(train)), train)
@@ -175,7 +171,6 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
     return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
-@torch.no_grad()
 def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)

@@ -55,23 +55,20 @@ def _write_page(
     config: DictConfig, first: "ExportModel", others: Sequence["ExportModel"], runtime: Path, output: Path
 ) -> int:
     """Write the page of the models; return the bytes that it loads. The graphs of the first are in `output`."""
-    from itertools import chain
     from tempfile import TemporaryDirectory
 
     from showattendtell.extensions.export.formats import write_formats
     from showattendtell.extensions.export.packages import WebModel, write_web
-    from showattendtell.inference.captioning import checkpoint_groups
-    from showattendtell.inference.loading import note_about
+    from showattendtell.inference.captioning import model_note
     from showattendtell.models.kernels.parallel import plain_torch
 
     models = [WebModel(first.name, first.metadata, output / "onnx")]
-    note = note_about(chain.from_iterable(checkpoint_groups(config)))
     with TemporaryDirectory() as temporary, plain_torch():
         for number, other in enumerate(others):
             folder = Path(temporary, str(number))
             write_formats(folder, other, ["onnx"])
             models.append(WebModel(other.name, other.metadata, folder / "onnx"))
-        return write_web(output / "web", models, runtime, note, config.webgpu)
+        return write_web(output / "web", models, runtime, model_note(config), config.webgpu)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import sys
 from importlib import import_module
-from itertools import chain
 
 from omegaconf import DictConfig
 
@@ -23,8 +22,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.serving.models import ModelRegistry
     from showattendtell.extensions.serving.server import LOOPBACK, address, is_local, listen
     from showattendtell.extensions.serving.server import run as run_app
-    from showattendtell.inference.captioning import checkpoint_groups, load_captioners
-    from showattendtell.inference.loading import note_about
+    from showattendtell.inference.captioning import load_captioners, model_note
     from showattendtell.runtime.memory import return_freed_images
 
     return_freed_images()
@@ -37,8 +35,7 @@ def main(config: DictConfig) -> None:
             file=sys.stderr,
         )
     hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
-    note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    app = make_app(models, limits, hosts, note, url)
+    app = make_app(models, limits, hosts, model_note(config), url)
     print(f"{', '.join(models.names)} at {url} (Ctrl-C ends it)", flush=True)
     run_app(app, listening, limits)
 
