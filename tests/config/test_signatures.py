@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from showattendtell.config.instantiate import locate
 from showattendtell.config.signatures import SOURCES, SignatureError, read_signature
 from showattendtell.config.trust import trusted_targets
-from showattendtell.features.encoding import EngineName, Precision
+from showattendtell.features.extract import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
