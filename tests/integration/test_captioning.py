@@ -84,7 +84,7 @@ def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path,
     done = run(
         "caption", f"checkpoint={checkpoint}", "album/0.png", *urls, "output=fetched", "formats=[jsonl,png]", SHORT
     )
-    assert_error(done, "none.png cannot be fetched (the server answers 404 Not Found)")
+    assert_error(done, "none.png cannot be fetched (404 Client Error: Not Found)")
     first, second = done.out.splitlines()
     assert second == f"{urls[0]}\t{first.partition(chr(9))[2]}"
     assert [row["file"] for row in rows_of(folder / "fetched")] == ["album/0.png", urls[0]]

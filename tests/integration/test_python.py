@@ -250,7 +250,7 @@ def test_own_photographs_are_read_by_name(tmp_path: Path, encoder: Encoder):
     captions, images = data.val_dataloader()
     [batch], [seen] = list(captions), list(images)
     assert torch.equal(batch.images, seen.images)
-    assert seen.references == [[["a", "scene", "of", "val"]]]
+    assert seen.references == [[("a", "scene", "of", "val")]]
 
 
 @pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule, CocoDataModule, CustomDataModule])
