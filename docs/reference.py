@@ -46,8 +46,7 @@ CLASSES = {
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
     "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
-    "Metrics": ("metrics.modular", tuple(name for name in metrics.__all__ if name != "Means")),
-    "Means over steps": ("metrics.means", ("Means",)),
+    "Metrics": ("metrics.modular", tuple(metrics.__all__)),
 }
 """The page of each part of the Python API: its module, and its documented names, or () for all its classes."""
 
@@ -157,7 +156,7 @@ def _settings(settings: Iterable[Setting]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for setting in settings:
         if setting.value:
-            values = _takes(setting.parameter and setting.parameter.annotation)
+            values = _takes(setting.parameter.annotation if setting.parameter else Any)
             cells = (f"`{setting.name}`", f"`{setting.value}`", values, setting.meaning)
             rows.append(tuple(map(_cell, cells)))
             continue
@@ -187,8 +186,6 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _takes(annotation: Any) -> str:
     """The values of a type in words; empty if pydantic has no schema for it."""
-    if annotation is None:
-        return ""
     try:
         return _in_words(TypeAdapter(annotation).json_schema())
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError):

@@ -9,11 +9,15 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
+    from showattendtell.errors import UserError, did_you_mean
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
     from showattendtell.visualization.result_files import find_results, write_bytes
-    from showattendtell.visualization.tables import check_format, format_table, print_overview
+    from showattendtell.visualization.tables import HEADINGS, check_format, format_table, print_overview
 
+    for column in config.columns:
+        if column not in HEADINGS:
+            raise UserError(f"there is no column {column}{did_you_mean(column, HEADINGS)}")
     files = [config.output] if isinstance(config.output, str) else config.output or []
     for file in files:
         check_format(Path(file))

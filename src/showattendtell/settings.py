@@ -1,5 +1,6 @@
 """Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
 from inspect import signature
@@ -16,7 +17,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import ErrorDetails
 
 from showattendtell.errors import UserError
 
@@ -40,14 +40,10 @@ Returned = TypeVar("Returned")
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
-MAY_DIFFER = {
-    *("cache", "dataset.root", "data.num_workers", "features.workers", "logger"),
-    "checkpoint_interval_minutes",
-    *("callbacks.gradient_norm", "callbacks.progress_bar", "callbacks.learning_rate_monitor", "callbacks.dashboards"),
-    *("callbacks.training_metrics", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.step_metrics"),
-    *("callbacks.trial_pruning", "callbacks.worker_shutdown"),
-    *("trainer.accelerator", "encoder.gradient_checkpointing"),
-}
+MAY_DIFFER = """cache dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
+callbacks.gradient_norm callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards
+callbacks.training_metrics callbacks.epoch_times callbacks.epoch_report callbacks.step_metrics callbacks.trial_pruning
+callbacks.worker_shutdown trainer.accelerator encoder.gradient_checkpointing"""
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""
 
 
@@ -63,7 +59,7 @@ def short_metric(monitor: str) -> str:
 
 def may_differ(setting: str) -> bool:
     """Return whether a resumed run may have another value of the setting than the run had before."""
-    return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER)
+    return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER.split())
 
 
 def describe_call(call: Any) -> dict[str, Any] | None:
@@ -105,63 +101,45 @@ def format_value(value: Any) -> str:
 
 
 REASONS = {
-    "too_short": "should have at least {min_length} values",
-    "too_long": "should have at most {max_length} values",
     "missing": "should have more values",
-    "string_too_short": "should not be empty",
-    "string_type": "should be a string",
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
-    "none_required": "should be null",
-    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
     "list_type": "should be a list",
     "tuple_type": "should be a list",
-    "dict_type": "should be given as {{name:value}}",
-    "mapping_type": "should be given as {{name:value}}",
+    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
 }
 """What a value should be, by pydantic's type of error. Other types have pydantic's message."""
 
 
-def _reason(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    error_type = "string_too_short" if context.get("min_length") == 1 else error["type"]
-    return REASONS[error_type].format_map(context) if error_type in REASONS else error["msg"].removeprefix("Input ")
+adapter_of = cache(TypeAdapter[Any])
 
 
-def _either(reasons: Sequence[str]) -> str:
-    """Join what a value should be: 'should be a string or a list'."""
-    first, *others = dict.fromkeys(reasons)
-    common = "should be " if first.startswith("should be ") else "should "
-    return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
+def _faults(value: Any, annotation: Any) -> list[str]:
+    """Return what a value should be if its annotation does not allow it."""
+    try:
+        adapter_of(annotation).validate_python(value, strict=True)
+    except PydanticSchemaGenerationError:
+        return []
+    except ValidationError as error:
+        if isinstance(value, list) and any(fault["type"] == "tuple_type" for fault in error.errors()):
+            return _faults(tuple(value), annotation)  # YAML has no tuples
+        faults = [REASONS.get(fault["type"], fault["msg"]) for fault in error.errors()]
+        return [re.sub(r"^\w+ should", "should", fault) for fault in faults]
+    return []
+
+
+def as_meant(value: Any, annotation: Any) -> Any:
+    """Return a value, or the list of it if the annotation allows only that."""
+    return [value] if _faults(value, annotation) and not _faults([value], annotation) else value
 
 
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
-
-    def reasons(candidate: Any) -> list[str]:
-        try:
-            _adapter(annotation).validate_python(candidate, strict=True)
-        except PydanticSchemaGenerationError:
-            return []
-        except ValidationError as error:
-            return [_reason(detail) for detail in error.errors()]
-        return []
-
-    messages = reasons(value)
-    if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
-        as_tuple = reasons(tuple(value))
-        kinds = {REASONS["list_type"], REASONS["string_type"]}
-        others = [reason for reason in messages + as_tuple if reason not in kinds]
-        messages = others or sorted({*as_tuple} & {REASONS["string_type"]})
-    if messages:
-        if not reasons([value]):
-            yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
-        else:
-            yield f"{path}={format_value(value)} {_either(messages)}"
-
-
-@cache
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
+    if faults := dict.fromkeys(_faults(value, annotation)):
+        if as_meant(value, annotation) is not value:
+            faults = {f"should be a list: {path}=[{format_value(value)}]": None}
+        first, *others = faults
+        reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
+        yield f"{path}={format_value(value)} {' or '.join(reasons)}"
 
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ from showattendtell.config.command_line import ALIASES, as_argument, parse
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 
+HERE = Path(__file__).parent
+
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
@@ -28,7 +30,7 @@ from showattendtell.errors import UserError
         (["-m", "--seed", "1,2"], ["++seed=1,2"]),
         (["--init-from", "a,b.ckpt"], ['++init_from="a,b.ckpt"']),
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
-        (["--cfg", "job", "--config-dir=mine", "seed=1"], ["++seed=1"]),
+        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "++seed=1"]),
         (["cache=~/a"], [f"++cache={Path.home()}/a"]),
     ],
 )
@@ -56,7 +58,9 @@ def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
     assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"++{setting}=a.ckpt"]
 
 
-@pytest.mark.parametrize("line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["attention.score=cosine"]])
+@pytest.mark.parametrize(
+    "line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["--config-dir=nowhere"], ["attention.score=cosine"]]
+)
 def test_arguments_that_are_no_settings_are_refused(line: list[str]):
     with pytest.raises(UserError):
         parse("train", line)
@@ -76,7 +80,7 @@ def test_positional_arguments_stand_among_settings_in_any_order(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=1").mkdir()
     line = ["a b.jpg", "checkpoint=best.ckpt", "lr=1", "c,d.jpg", "seed=3"]
-    config = compose("caption", parse("caption", line, "images"))
+    config = compose("caption", parse("caption", line, "images").overrides)
     assert (config.checkpoint, list(config.images), config.seed) == ("best.ckpt", ["a b.jpg", "lr=1", "c,d.jpg"], 3)
 
 

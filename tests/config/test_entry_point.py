@@ -27,7 +27,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("setting", "word"),
     slow_after(
-        1, [("hydra.run.dir=file/run", "file/run: "), ("hydra.run.dir=file", "file: "), ("--config-name=foo", "'foo'")]
+        1,
+        [
+            ("hydra.run.dir=file/run", "file/run: "),
+            ("hydra.run.dir=file", "file: "),
+            ("--config-name=foo", "config_name"),
+        ],
     ),
 )
 def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(

@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,8 +12,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.data.vocabulary import EOS
 from showattendtell.datamodules.datamodule import BUCKETINGS
-from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
-from showattendtell.errors import UserError
+from showattendtell.datamodules.samplers import WholeBatchSampler
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
@@ -129,15 +127,6 @@ def test_at_test_time_hard_attention_looks_at_a_sample_or_at_the_expectation():
     assert hard("paper").inference_mode == "sample"
 
 
-def test_the_inverse_temperature_is_a_setting_of_hard_attention_alone():
-    settings = ["attention=hard", "attention.inverse_temperature=2"]
-    assert compose("train", ["variant=arctic", *settings]).attention.inverse_temperature == 2
-    for variant in ("paper", "arctic"):
-        assert hard(variant).inverse_temperature == 1
-        with pytest.raises(UserError, match=r"there is no setting attention\.inverse_temperature"):
-            compose("train", [f"variant={variant}", "attention.inverse_temperature=2"])
-
-
 def test_the_first_weights_are_each_layers_own_or_small_and_orthogonal():
     paper, released = model("paper", "decoder.hidden_dim=6"), model("arctic", "decoder.hidden_dim=6")
     identity = torch.eye(6)
@@ -168,7 +157,7 @@ def test_lengths_are_drawn_or_visited_in_turn():
 
     def visited(variant: str) -> list[int]:
         bucketing = BUCKETINGS[settings("data", variant).get("bucketing", "paper")]
-        batches = WholeBatchSampler(bucketing(lengths, np.arange(120), BatchSize(4), False), 1)
+        batches = WholeBatchSampler(bucketing(lengths, np.arange(120), 4, False), 1)
         return [int(lengths[batch[0]]) for batch in batches]
 
     turns = [visited("arctic")[start : start + 3] for start in range(0, 30, 3)]

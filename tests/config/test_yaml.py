@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from slow_cases import slow_after
 
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import config_folder, extension_folders
+from showattendtell.config.instantiate import locate
 from showattendtell.errors import UserError
 from showattendtell.visualization.comparison import DATASETS, paper_rows
 
@@ -65,15 +65,6 @@ ASKED = {
     "export": ["checkpoint"],
     "reproduce": ["table"],
 }
-
-
-def imported(target: str) -> Any:
-    """What a dotted name stands for: a member of a module, or of a class there."""
-    module, _, name = target.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError:
-        return getattr(imported(module), name)
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -156,5 +147,5 @@ def test_every_target_exists_and_takes_the_settings_next_to_it():
     for file in found("**/*.yaml"):
         for part in parts(read(file)):
             settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
-            bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)
+            bound = inspect.signature(locate(part["_target_"])).bind_partial(**settings)
             assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys(), file

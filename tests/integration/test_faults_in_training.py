@@ -22,13 +22,13 @@ TIME_LIMIT = 900
 """Seconds within which a run ends that takes a few, on a machine that has much else to do."""
 
 IN_BATCH = """
-from showattendtell.datamodules.datasets import ShardedCaptionDataset
-read, numbers = ShardedCaptionDataset.__getitem__, iter(range(10**9))
+from showattendtell.datamodules.datasets import CaptionDataset
+read, numbers = CaptionDataset.__getitem__, iter(range(10**9))
 def read_or_fail(self, item):
-    if next(numbers) == {number}:
+    if not isinstance(item, list) and next(numbers) == {number}:
         {fault}
     return read(self, item)
-ShardedCaptionDataset.__getitem__ = read_or_fail
+CaptionDataset.__getitem__ = read_or_fail
 """
 """What happens when a training batch is read, counted from 0; an epoch has six."""
 
@@ -170,4 +170,4 @@ def test_a_disk_that_is_full_at_the_start_is_reported(train: Train, prepared: An
     with small_disk(tmp_path / "disk", "64k") as disk:
         fill(disk)
         done = train(*STEPWISE, f"hydra.run.dir={disk}/run")
-        assert_error(done, "No space left on device; free disk space")
+        assert_error(done, "No space left on device")

@@ -70,7 +70,7 @@ def test_a_fault_in_a_later_stage_is_reported_before_the_first_begins(run: Run, 
     assert_error(
         run("train", "experiment=scst", *SHORT, wrong, "hydra.run.dir=runs/wrong"),
         "stage cider",
-        "did you mean 'num_samples'?",
+        "did you mean 'reward.num_samples'?",
     )
     assert not (folder / "runs/wrong/1-likelihood").exists()
 

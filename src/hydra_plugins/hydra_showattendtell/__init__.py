@@ -1,5 +1,16 @@
 """Plugins of this package and its extensions. Hydra only accepts plugins in the namespace package `hydra_plugins`."""
 
-from showattendtell.config.folders import PACKAGE
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from showattendtell.config.folders import PACKAGE, extension_folders
 
 __path__ += map(str, PACKAGE.glob("extensions/*/hydra_plugins"))
+
+
+class ExtensionOptions(SearchPathPlugin):
+    """Adds the folder `conf/` of each extension to those in which Hydra looks for options."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in extension_folders():
+            search_path.append("extension", f"file://{folder}")

@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -40,25 +39,11 @@ ALIASES = {short: name for name, given in SHORT_NAMES.items() for short in given
 
 MULTIRUN = {"-m", "--multirun"}
 COMPLETION = {"-sc", "--shell-completion"}
-FLAGS = {
-    *MULTIRUN,
-    *COMPLETION,
-    "-h",
-    "--help",
-    "--hydra-help",
-    "--version",
-    "-r",
-    "--run",
-    "--resolve",
-    "-i",
-    "--info",
-}
-CONFIG_DIR = ["-cd", "--config-dir"]
-FLAGS_WITH_VALUE = [*CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"]
+HELP = {"-h", "--help"}
+FLAGS = {*MULTIRUN, *COMPLETION, *HELP, "--hydra-help", "--version", "-r", "--run", "--resolve", "-i", "--info"}
+FLAGS_WITH_VALUE = {"-c", "--cfg", "-p", "--package"}
+CONFIG_DIR = {"-cd", "--config-dir"}
 """The flags of Hydra's command line; any other `--name` is a setting."""
-
-DEFAULTS = ("debug=null", "experiment=null", "sweep=null")
-"""Choices of no option, which Hydra accepts in YAML only."""
 
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
@@ -69,16 +54,12 @@ class Arguments(NamedTuple):
     flags: list[str]
     overrides: list[str]
 
-    @property
-    def config_dirs(self) -> list[str]:
-        """The user's own folders of options that flags name."""
-        return [value for flag, value in pairwise(self.flags) if flag in CONFIG_DIR]
-
 
 def parse(command: str, arguments: Iterable[str], positional: str = "") -> Arguments:
     """Convert a command line to Hydra's form.
 
-    Values get the prefix `++`, so that Hydra also sets what the YAML leaves to the default in the code.
+    Values get the prefix `++`, so that Hydra also sets what the YAML leaves to the default in the code. The folder in
+    `--config-dir` becomes the setting `hydra.searchpath`, which commands can pass on.
 
     Args:
         command: the name of the command, whose config groups count.
@@ -91,10 +72,9 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments)
-    settings = list(map(quote_path, settings))
     if positional:
         settings = _name_positional(settings, positional)
-    groups = find_groups(command, [*Arguments(flags, []).config_dirs, *searchpath(settings)])
+    groups = find_groups(command, searchpath(settings))
     aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
     overrides: dict[str, str] = {}
     for setting in settings:
@@ -105,15 +85,11 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{setting} has no value; give {setting}VALUE")
         if key.startswith("~"):
             raise UserError(f"{setting}: {key[1:]} cannot be removed; settings are given as name=value")
-        if key.replace(".", "/") in groups and "." in key and not value.startswith("{"):
-            raise UserError(
-                f"{key} has settings of its own; give them as {key}.NAME=value, or choose it as "
-                f"{key.replace('.', '/')}=NAME"
-            )
+        group = key.replace(".", "/")
+        if key != group in groups and not value.startswith("{"):
+            raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
         is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
-        if setting in DEFAULTS:
-            continue
         overrides[key] = f"{f'++{key}' if is_value and equals else name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
 
@@ -122,11 +98,16 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return Hydra's flags with their values, and the settings, of which `--name value` becomes `name=value`."""
     flags: list[str] = []
     settings: list[str] = []
-    rest, is_sweep = iter(arguments), bool(MULTIRUN & set(arguments))
+    rest, is_sweep = iter(arguments), MULTIRUN & set(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
         if name in FLAGS_WITH_VALUE:
             flags += [name, value if equals else next(rest, "")]
+        elif name in CONFIG_DIR:
+            folder = os.path.abspath(value if equals else next(rest, ""))
+            if not os.path.isdir(folder):
+                raise UserError(f"the folder {folder} of options does not exist")
+            settings.append(f"hydra.searchpath={as_value([f'file://{folder}'])}")
         elif argument in FLAGS:
             flags.append(argument)
         elif argument.startswith("--"):
@@ -134,31 +115,18 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if not value or value.startswith("--"):
                 raise UserError(f"{name} has no value; give {name} VALUE or {name[2:]}=VALUE")
             key = name[2:].replace("-", "_")
-            is_plain = value[0] in "[{" or (is_sweep and _is_sweep(f"{key}={value}"))
-            settings.append(f"{key}={value if is_plain else as_value(value)}")
+            settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
         else:
-            settings.append(argument)
+            # a path with a `=`, as Lightning's `epoch=1-step=32.ckpt`, which Hydra would not parse
+            is_path = "=" in value and os.path.exists(value) and not os.path.exists(argument)
+            settings.append(f"{name}={quoted(value)}" if is_path else argument)
     return flags, settings
-
-
-def _is_sweep(setting: str) -> bool:
-    with suppress(HydraException):
-        return OverridesParser.create().parse_override(setting).is_sweep_override()
-    return False
 
 
 def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
     return re.sub(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
-
-
-def quote_path(argument: str) -> str:
-    """Quote the path in `name=path` if it exists and has a `=`, as Lightning's `epoch=1-step=32.ckpt` does: Hydra would
-    not parse it."""
-    name, _, path = argument.partition("=")
-    has_equals = "=" in path and os.path.exists(path) and not os.path.exists(argument)
-    return f"{name}={quoted(path)}" if has_equals else argument
 
 
 def _name_positional(settings: Sequence[str], name: str) -> list[str]:
@@ -189,10 +157,8 @@ def searchpath(settings: Iterable[str]) -> list[str]:
 
 
 def as_argument(name: str, value: object) -> str:
-    """Return `name=value` as a user would type it, quoted for the shell and for Hydra if needed."""
-    if re.fullmatch(PLAIN, str(value)):
-        return f"{name}={value}"
-    return shlex.quote(f"{name}={quoted(str(value))}")
+    """Return `name=value` as a user would type it, quoted if the shell or Hydra needs it."""
+    return shlex.quote(f"{name}={as_value(str(value))}")
 
 
 def as_value(value: str | Iterable[str]) -> str:

@@ -4,8 +4,8 @@ import copy
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from hydra import compose as compose_overrides
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from hydra.errors import HydraException, MissingConfigException
+from hydra.core.override_parser.types import IntervalSweep, RangeSweep
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import MULTIRUN, Arguments, as_value, parse, searchpath
+from showattendtell.config.command_line import MULTIRUN, parse, searchpath
 from showattendtell.config.folders import command_folder, find_options
-from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate
+from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate, with_defaults
 from showattendtell.errors import did_you_mean, first_line, listed
 from showattendtell.settings import may_differ
 
@@ -30,8 +29,7 @@ warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
-HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "gradient_checkpointing", TARGET}
-HARMLESS |= {"dropout", "dropout_places"}
+HARMLESS = "_target_ weights trainable frozen_stride learning_rate gradient_checkpointing dropout dropout_places"
 """Model settings that may differ when weights are loaded from another model."""
 
 
@@ -50,101 +48,74 @@ def mixed_precision() -> str | None:
 OmegaConf.register_new_resolver("mixed_precision", mixed_precision, replace=True)
 
 
-def compose(
-    command: str, arguments: Sequence[str] | Arguments = (), complete: bool = True, with_hydra: bool = False
-) -> DictConfig:
+def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, with_hydra: bool = False) -> DictConfig:
     """Return the checked configuration of a command that does not run.
 
     Args:
-        arguments: its arguments, as typed or in Hydra's form; of a sweep the first values count.
+        arguments: its arguments, as typed or in Hydra's form; of a sweep every value is checked, the first ones count.
         complete: whether a setting without a value is an error.
         with_hydra: whether to include the node `hydra`.
 
     Raises:
         UserError: with all errors in the arguments.
     """
-    parsed = arguments if isinstance(arguments, Arguments) else parse(command, arguments)
-    if MULTIRUN & set(parsed.flags) or any(line.startswith("sweep=") for line in parsed.overrides):
-        parsed = parsed._replace(overrides=list(map(_first_value, parsed.overrides)))
-    with _initialized(command):
-        config, errors = check(command, parsed, complete)
-    raise_errors(errors)
+    flags, lines = parse(command, arguments)
+    is_sweep = MULTIRUN & set(flags) or any(line.startswith("sweep=") for line in lines)
+    running = GlobalHydra.instance().hydra  # another command may run
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(command_folder(command), version_base=None):
+            checked = [check(command, run, complete) for run in (runs_of(lines) if is_sweep else [lines])]
+    finally:
+        if running:
+            GlobalHydra.instance().initialize(running)
+    raise_errors(list(dict.fromkeys(chain.from_iterable(errors for _, errors in checked))))
+    config = checked[0][0]
     if not with_hydra:
         OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
         config.pop("hydra")
     return config
 
 
-def check(command: str, arguments: Arguments, complete: bool = True) -> tuple[DictConfig, list[str]]:
-    """Compose a configuration in an initialized Hydra; also return all errors in the arguments."""
-    own = [*arguments.config_dirs, *searchpath(arguments.overrides)]
-    # `--config-dir` as the setting that compose accepts
-    folders = [f"hydra.searchpath={as_value([f'file://{Path(folder).absolute()}' for folder in own])}"] if own else []
-    lines = [line for line in arguments.overrides if not (own and line.startswith("hydra.searchpath="))]
+def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[DictConfig, list[str]]:
+    """Compose a configuration in an initialized Hydra; also return all errors in the overrides."""
     try:
-        config = compose_overrides(command, [*lines, *folders], return_hydra_config=True)
+        config = compose_overrides(command, list(lines), return_hydra_config=True)
         return config, validate(config, complete)
     except (HydraException, ValueError) as error:
-        message = _message(command, error, own)
-        faulty = {line: fault for line in lines if (fault := _fault(command, line, own))}
-        # choices that are wrong together: Hydra composes without one of them
-        choices = [line for line in lines if not line.startswith("++") and not faulty]
-        if together := [line for line in choices if _composes(command, lines, line)]:
-            faulty = {**dict.fromkeys(together, ""), together[0]: f"{' '.join(together)}: {message}"}
-        if not faulty:
-            return DictConfig({}), [message]
+        faulty = {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines)))}
+        if not faulty:  # such as choices that are wrong together
+            return DictConfig({}), [" ".join(str(error.__cause__ or error).split())]
     # without these lines, the others can be checked too
     groups = {line.partition("=")[0] for line in faulty}
     rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]
-    config, errors = check(command, Arguments(arguments.flags, rest), complete=False)
-    return config, [*filter(None, faulty.values()), *errors]
+    config, errors = check(command, rest, complete=False)
+    return config, [*faulty.values(), *errors]
 
 
-def check_sweep(config: DictConfig) -> list[str]:
-    """Return all errors in the values of a sweep, each of which is tried with the first values of the others.
-
-    Args:
-        config: the configuration of the sweep, of the command that Hydra runs.
-    """
-    command, given = config.hydra.job.config_name, config.hydra.overrides
-    space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    values: dict[str, list[str]] = {}
-    for override in parser.parse_overrides(parse(command, [*space, *given.task]).overrides):
-        values[override.key_or_group] = sweep_values(override)
-    first = {name: lines[0] for name, lines in values.items()}
+def runs_of(lines: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of some runs of a sweep: each value occurs with the first values of the others."""
+    values = list(map(sweep_values, lines))
+    first = [options[0] for options in values]
     runs = [first]
-    for name, lines in values.items():
-        runs += [{**first, name: line} for line in lines[1:]]
-    errors: dict[str, None] = {}
-    for run in runs:
-        _, found = check(command, Arguments([], [*given.hydra, *run.values()]))
-        errors |= dict.fromkeys(found)
-    return list(errors)
+    for i, options in enumerate(values):
+        runs += [[*first[:i], option, *first[i + 1 :]] for option in options[1:]]
+    return runs
 
 
-def sweep_values(override: Override) -> list[str]:
+def sweep_values(line: str) -> list[str]:
     """Return an override for each value of a sweep; for a range or an interval only for its ends."""
+    try:
+        [override] = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([line])
+    except HydraException:  # reported by `check`
+        return [line]
     name, values = override.get_key_element(), override.value()
     if isinstance(values, IntervalSweep):
         return [f"{name}={values.start}", f"{name}={values.end}"]
     if not override.is_sweep_override():
-        return [str(override.input_line)]
+        return [line]
     lines = [f"{name}={value}" for value in override.sweep_string_iterator()]
     return [lines[0], lines[-1]] if isinstance(values, RangeSweep) else lines
-
-
-def _message(command: str, error: Exception, own: Sequence[str]) -> str:
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, option = error.missing_cfg_file.rpartition("/")
-        return f"there is no {group}={option}{did_you_mean(option, find_options(command, group, own))}"
-    return first_line(error.__cause__ or error)
-
-
-def _first_value(line: str) -> str:
-    with suppress(HydraException):  # reported by `check`
-        return sweep_values(OverridesParser.create().parse_override(line))[0]
-    return line
 
 
 def _fault(command: str, line: str, own: Sequence[str]) -> str:
@@ -165,26 +136,6 @@ def _fault(command: str, line: str, own: Sequence[str]) -> str:
         if option not in known:
             return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
     return ""
-
-
-def _composes(command: str, lines: Sequence[str], left_out: str) -> bool:
-    with suppress(HydraException, ValueError):
-        compose_overrides(command, [line for line in lines if line != left_out])
-        return True
-    return False
-
-
-@contextmanager
-def _initialized(command: str) -> Iterator[None]:
-    """Initialize Hydra for a command, also while it runs another one."""
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(command_folder(command), version_base=None):
-            yield
-    finally:
-        if running:
-            GlobalHydra.instance().initialize(running)
 
 
 def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
@@ -214,18 +165,22 @@ def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> lis
     """Return `setting=VALUE instead of VALUE` for each setting that differs from the plain settings of another run,
     except settings that may change when a run is resumed."""
     current, stored = dict(leaves("", plain_settings(config))), dict(leaves("", other))
-    return [
-        f"{name}={format_value(current.get(name, DEFAULT))} instead of {format_value(stored.get(name, DEFAULT))}"
-        for name in {**stored, **current}
-        if current.get(name, DEFAULT) != stored.get(name, DEFAULT) and not may_differ(name)
-    ]
+    differences = []
+    for name in {**stored, **current}:
+        now, before = (settings.get(name, DEFAULT) for settings in (current, stored))
+        if now != before and not may_differ(name):
+            differences.append(f"{name}={format_value(now)} instead of {format_value(before)}")
+    return differences
 
 
 def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
     Defaults in the code count as settings."""
-    current, stored = _of_the_model(plain_settings(config)), _of_the_model(other)
-    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS]
+    current, stored = dict[str, Any](), dict[str, Any]()
+    for part in MODEL:
+        current |= leaves(part, with_defaults(plain_settings(config)[part], part))
+        stored |= leaves(part, with_defaults(other[part], part))
+    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS.split()]
     return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
 
 
@@ -234,13 +189,3 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
     groups."""
     groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
     return listed(list(differences) or groups, shown=6) or "another encoder"
-
-
-def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model, and the defaults of its classes."""
-    values: dict[str, Any] = {}
-    for part in MODEL:
-        parameters = read_signature(settings[part][TARGET]).parameters
-        defaults = {name: parameter.value for name, parameter in parameters.items() if parameter.default is not None}
-        values |= leaves(part, {**defaults, **settings[part]})
-    return values

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +22,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, Arguments, parse, quoted
-from showattendtell.config.compose import check_sweep, compose
+from showattendtell.config.command_line import COMPLETION, HELP, Arguments, parse, quoted
+from showattendtell.config.compose import compose
 from showattendtell.config.folders import command_folder
-from showattendtell.config.trust import read_settings
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
-from showattendtell.errors import UserError, quiet_pipe
+from showattendtell.errors import quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file
+
+Task = Callable[[DictConfig], Any]
+"""The function of a command, which gets its configuration."""
 
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra writes it."""
@@ -35,7 +38,7 @@ HYDRA = ".hydra"
 
 def entry_point(
     name: str, positional: str = "", expand: Callable[[list[str]], list[str]] = list
-) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+) -> Callable[[Task], Callable[[], None]]:
     """Decorate the function of a command, which gets its configuration: the result composes `NAME.yaml` with the
     command line, checks it and calls the function.
 
@@ -46,47 +49,75 @@ def entry_point(
         expand: function that rewrites the arguments first.
     """
 
-    def decorate(run: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        def task(config: DictConfig) -> Any:
-            raise_errors(validate(config))
-            return run(config)
-
-        def main() -> None:
-            # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
-            gc.set_threshold(50_000)
-            for stream in ("stdout", "stderr"):
-                if getattr(sys, stream) is None:  # closed, as by `>&-`
-                    setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
-            with report_errors():
-                typed = take_debug(sys.argv[1:])
-                if "--version" in typed:
-                    print(f"showattendtell {__version__}")
-                elif COMPLETION & set(typed) and "install=bash" in typed:
-                    print(Path(__file__).with_name("completion.bash").read_text(encoding="utf-8"))
-                elif {"-h", "--help"} & set(typed):
-                    from showattendtell.config.help import help_page
-
-                    given = [argument for argument in typed if argument not in ("-h", "--help", "all")]
-                    print(help_page(name, given, "all" in typed, positional))
-                else:
-                    run_command(name, parse(name, expand(typed), positional), task)
-
-        return main
+    def decorate(task: Task) -> Callable[[], None]:
+        return partial(run_command, name, task, positional, expand)
 
     return decorate
 
 
-def run_command(name: str, arguments: Arguments, task: Callable[[DictConfig], Any]) -> None:
+def run_command(name: str, task: Task, positional: str, expand: Callable[[list[str]], list[str]]) -> None:
+    """Answer `--version`, `--help` and shell completion, or run the task of a command. See `entry_point`."""
+    # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
+    gc.set_threshold(50_000)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed, as by `>&-`
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
+    with report_errors():
+        typed = take_debug(sys.argv[1:])
+        if "--version" in typed:
+            print(f"showattendtell {__version__}")
+        elif COMPLETION & set(typed) and "install=bash" in typed:
+            print(Path(__file__).with_name("completion.bash").read_text(encoding="utf-8"))
+        elif HELP & set(typed):
+            from showattendtell.config.help import help_page
+
+            given = [argument for argument in typed if argument not in {*HELP, "all"}]
+            print(help_page(name, given, "all" in typed, positional))
+        else:
+            compose_and_run(name, task, parse(name, expand(typed), positional))
+
+
+def compose_and_run(name: str, task: Task, arguments: Arguments) -> None:
     """Let Hydra compose the configuration and run the task, once or for each value of a sweep."""
     sys.argv[1:] = [*arguments.flags, *arguments.overrides]
     # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-    decorate = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
+    main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
     try:
-        decorate(in_run(task))()
+        main(partial(run_task, task, os.getcwd()))()
     except (HydraException, ValueError):  # Hydra raises both for overrides
         # compose again, which raises an error with a sentence for everything that is wrong
-        compose(name, arguments, complete=False)
+        compose(name, sys.argv[1:], complete=False)
         raise
+
+
+def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
+    """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
+    before it writes anything there.
+
+    In a sweep, print its result or its error, which would otherwise be printed after all runs; runs of other processes
+    print into their folder.
+    """
+    about = HydraConfig.get()
+    if about.mode != RunMode.MULTIRUN:
+        # an error ends the process here: Hydra would print a line of its own before it
+        with report_errors(), discarding_empty_run():
+            raise_errors(validate(config))
+            return task(config)
+    label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
+    try:
+        raise_errors(validate(config))
+        if about.runtime.choices["hydra/launcher"] == "basic":
+            result = task(config)
+        else:
+            multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
+            file = Path(about.runtime.output_dir, f"{about.job.name}.log")
+            with chdir(cwd), file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
+                result = task(config)
+    except Exception as error:
+        sys.stderr.write(f"{label}: {error_message(error)}")
+        raise
+    print(f"{label}  {result:.4g}" if isinstance(result, float) else label, flush=True)
+    return result
 
 
 class SweepCheck(Callback):
@@ -94,41 +125,13 @@ class SweepCheck(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
+        space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
+        given = config.hydra.overrides
         with report_errors():  # Hydra would turn an error of a callback into a warning
-            raise_errors(check_sweep(config))
+            compose(config.hydra.job.config_name, ["-m", *space, *given.task, *given.hydra])
         folder = os.path.abspath(config.hydra.sweep.dir)
         with read_write(config.hydra):  # the prefix distinguishes it from a folder that the user named
             config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={quoted(folder)}")
-
-
-def in_run(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
-    """Return a task that removes its folder if it fails before it writes anything there. In a sweep it prints its
-    result or its error, which would otherwise be printed after all runs; runs of other processes into their folder."""
-
-    cwd = os.getcwd()
-
-    def run(config: DictConfig) -> Any:
-        about = HydraConfig.get()
-        if about.mode != RunMode.MULTIRUN:
-            # an error ends the process here: Hydra would print a line of its own before it
-            with report_errors(), discarding_empty_run():
-                return task(config)
-        label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
-        try:
-            if about.runtime.choices["hydra/launcher"] == "basic":
-                result = task(config)
-            else:
-                multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
-                file = Path(about.runtime.output_dir, f"{about.job.name}.log")
-                with chdir(cwd), file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
-                    result = task(config)
-        except Exception as error:
-            sys.stderr.write(f"{label}: {error_message(error)}")
-            raise
-        print(f"{label}  {result:.4g}" if isinstance(result, float) else label, flush=True)
-        return result
-
-    return run
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -228,28 +231,21 @@ def read_choices() -> Choices:
 
 
 def config_dirs(config: HydraConf | None = None) -> list[str]:
-    """Return the arguments that name the user's own folders of options, by default those of this run."""
+    """Return the argument that names the user's own folders of options, if there are any, by default that of this
+    run."""
     if config is None:
-        if not HydraConfig.initialized():
-            return []
-        config = HydraConfig.get()
-    named = [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
-    sources = config.runtime.config_sources
-    return [*(f"--config-dir={source.path}" for source in sources if source.provider == "command-line"), *named]
+        config = HydraConfig.get() if HydraConfig.initialized() else HydraConf()
+    return [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
 
 
-def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return the name of the sweep that a run belongs to, if any, and the run's tags, see `write_settings`."""
-    file = folder / HYDRA / "hydra.yaml"
-    if not file.is_file():
-        return None, ()
-    content = read_settings(file)
-    try:
-        choices, is_sweep = content["hydra"]["runtime"]["choices"], content["hydra"]["mode"] == RunMode.MULTIRUN.name
-        tags = [str(choices[group]) for group in ("dataset", "encoder", "attention", "decoder") if choices.get(group)]
-    except (AttributeError, KeyError, TypeError):
-        raise UserError(f"{file} was altered: it has no choices of config groups; remove it") from None
-    return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
+def read_origin(folder: Path) -> tuple[str | None, list[str]]:
+    """Return the name of the sweep that this run in `folder` belongs to, if any, and the run's tags."""
+    if not HydraConfig.initialized():
+        return None, []
+    config = HydraConfig.get()
+    tags = [config.runtime.choices.get(group) for group in ("dataset", "encoder", "attention", "decoder")]
+    sweep = folder.absolute().parent.name if config.mode == RunMode.MULTIRUN else None
+    return sweep, list(dict.fromkeys(filter(None, tags)))
 
 
 @contextmanager

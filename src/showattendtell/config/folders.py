@@ -37,16 +37,16 @@ def find_groups(command: str, own: Iterable[str] = ()) -> set[str]:
     Args:
         own: the user's own folders of options.
     """
-    folders = _folders(command, own)
-    return {str(path.parent.relative_to(folder)) for folder in folders for path in folder.rglob("*.yaml")} - {"."}
+    return {option.rpartition("/")[0] for option in find_options(command, "", own)} - {""}
 
 
 def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]:
     """Return the options of a config group, as `soft`, or `paper/coco` if they are in a subfolder."""
-    folders = [folder / group for folder in _folders(command, own)]
-    return sorted(
-        str(path.relative_to(folder).with_suffix("")) for folder in folders for path in folder.rglob("*.yaml")
-    )
+    folder = command_folder(command)
+    # a command with groups of its own does not share those of training
+    extensions = extension_folders() if folder == config_folder() else []
+    roots = [Path(root, group) for root in (folder, *extensions, *own)]
+    return sorted(str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml"))
 
 
 def read_option(group: str, option: str) -> DictConfig:
@@ -60,10 +60,3 @@ def read_option(group: str, option: str) -> DictConfig:
         if file.is_file():
             return DictConfig(OmegaConf.load(file))
     raise UserError(f"there is no {group}={option}; the extension that has it is not installed")
-
-
-def _folders(command: str, own: Iterable[str]) -> list[Path]:
-    folder = command_folder(command)
-    # a command with groups of its own does not share those of training
-    extensions = extension_folders() if folder == config_folder() else []
-    return [Path(folder) for folder in (folder, *extensions, *own)]

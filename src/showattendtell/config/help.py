@@ -1,6 +1,7 @@
 """The pages of `--help` and `--help all`. Descriptions of settings are those in the docstrings of the configured
 classes."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +13,8 @@ from omegaconf import OmegaConf
 from showattendtell.config.command_line import parse, searchpath
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import config_folder, find_options
-from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
-from showattendtell.config.validation import SUPPLIED, TARGET, format_value, join
+from showattendtell.config.signatures import Parameter, Signature, SignatureError
+from showattendtell.config.validation import TARGET, format_value, join, node_signature
 
 COMMON = {
     "train": "dataset.root seed init_from resume monitor cache data.batch_size vocabulary.size encoder.trainable "
@@ -57,16 +58,17 @@ def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False
     """Return the page of a command with the values that are `given`: all settings if it is complete, else the common
     ones and those that were given."""
     arguments = parse(command, given, positional)
-    config: Any = OmegaConf.to_container(compose(command, arguments, complete=False, with_hydra=True))
+    config: Any = OmegaConf.to_container(compose(command, arguments.overrides, complete=False, with_hydra=True))
     about = config.pop("hydra")
-    described = list(explain("", config))
+    shown = described = list(explain("", config))
     common = () if is_complete else COMMON.get(command, "").split()
-    names = [*common, *(line.lstrip("+").partition("=")[0] for line in arguments.overrides)] if common else ()
-    by_name = {setting.name: setting for setting in described if setting.value}
-    shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+    if common:
+        by_name = {setting.name: setting for setting in described if setting.value}
+        names = [*common, *(line.lstrip("+").partition("=")[0] for line in arguments.overrides)]
+        shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
     lines = [about["help"]["header"].strip()]
     chosen = about["runtime"]["choices"]
-    groups = find_listed(command, chosen, [*arguments.config_dirs, *searchpath(arguments.overrides)])
+    groups = find_listed(command, chosen, searchpath(arguments.overrides))
     if groups:
         lines += ["", "Config groups (group=option), the selected option in brackets:", ""]
         for name, options in groups.items():
@@ -76,12 +78,12 @@ def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False
         lines += ["", "Experiments (experiment=NAME):", ""]
         lines += [f"  {name}: {purpose('experiment', name)}" for name in groups["experiment"]]
     lines += ["", f"{'Common settings' if common else 'Settings'} (setting=value), with their current values:", ""]
-    for setting in shown or described:
+    for setting in shown:
         lines.append(f"  {setting.name}={setting.value}" if setting.value else f"  {setting.name}")
         if setting.meaning:
             lines.append(_wrapped(f"      {setting.meaning}", 6))
     if common:
-        lines += ["", f"--help all describes all {sum(bool(setting.value) for setting in described)} settings."]
+        lines += ["", f"--help all describes all {len(by_name)} settings."]
     lines += ["", "-m runs several values (seed=1,2), one run for each."]
     lines += ["--cfg job prints the composed configuration; --debug shows the traceback of an error."]
     return "\n".join(lines)
@@ -110,9 +112,10 @@ def _wrapped(text: str, indent: int) -> str:
 def purpose(group: str, option: str) -> str:
     """Return the first line of the comment at the top of an option's YAML."""
     file = Path(config_folder(), group, f"{option}.yaml")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    comments = (line.removeprefix("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    return next(comments, "")
+    comment = (
+        re.search("^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
+    )
+    return comment[1] if comment else ""
 
 
 def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
@@ -121,17 +124,19 @@ def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
     signature = Signature({}, False, "")
     is_own = str(node.get(TARGET, "")).startswith("showattendtell.")
     with suppress(SignatureError):
-        signature = read_signature(str(node.get(TARGET, "")))
+        signature = node_signature(path, node)
         if path and is_own:
             yield Setting(path, "", signature.doc)
-    inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
-    unset = [key for key in signature.parameters if key not in node and key not in SUPPLIED.get(path, ())]
-    for key in [*(str(key) for key in node if key not in inner and not str(key).startswith("_")), *unset]:
-        parameter, name = signature.parameters.get(key), join(path, key)
-        meaning = parameter.doc if parameter and is_own else OF_LIBRARIES.get(name, "")
-        if key in node:
-            yield Setting(name, format_value(node[key]) or "''", meaning, parameter)
-        elif parameter and parameter.default is not None and meaning:
-            yield Setting(name, format_value(parameter.value) or "''", meaning, parameter)
-    for key, value in inner.items():
-        yield from explain(join(path, key), value)
+    values = {str(key): value for key, value in node.items() if not isinstance(value, Mapping)}
+    for key, parameter in signature.parameters.items():
+        is_described = parameter.doc if is_own else join(path, key) in OF_LIBRARIES
+        if key not in node and parameter.default is not None and is_described:
+            values[key] = parameter.value
+    for key, value in values.items():
+        if not key.startswith("_"):
+            argument, name = signature.parameters.get(key), join(path, key)
+            meaning = argument.doc if argument and is_own else OF_LIBRARIES.get(name, "")
+            yield Setting(name, format_value(value) or "''", meaning, argument)
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from explain(join(path, str(key)), value)

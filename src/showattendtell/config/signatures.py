@@ -1,10 +1,11 @@
 """Read the signature of a class or function from its source, without importing it: importing torch takes seconds, too
-long for an error message about a setting. griffe parses the modules; names are followed from one to the next here."""
+long for an error message about a setting."""
 
 import ast
 import builtins
 import collections.abc
 import importlib.util
+import re
 import typing
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ from showattendtell import settings
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument: its annotation and its default as source, its description, and the module that defines it."""
+    """An argument: its annotation and its default as source, and its description."""
 
-    source: str | None
+    source: griffe.Expr | str | None
     default: str | None
     doc: str
-    module: griffe.Module
 
     @cached_property
     def annotation(self) -> Any:
-        """The type; None if there is none, or if it is unknown without an import."""
-        return None if self.source is None else _evaluate(self.module, self.source, frozenset())
+        """The type; Any if there is none, or if it is unknown without an import."""
+        try:
+            return Any if self.source is None else _evaluate(self.source)
+        except (KeyError, griffe.GriffeError, NameError, TypeError, AttributeError, ValueError, RecursionError):
+            return Any
 
     @property
     def value(self) -> Any:
@@ -47,8 +50,63 @@ class Signature(NamedTuple):
     doc: str
 
 
-class SignatureError(Exception):
-    """Raised if the target does not exist."""
+VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
+
+
+class SignatureError(KeyError):
+    """Raised if the target does not exist. A `KeyError` is what griffe expects of a name that it looks up."""
+
+    __str__ = Exception.__str__
+
+
+class Sources(griffe.ModulesCollection):
+    """Modules that are parsed when a name in them is looked up: griffe's own loader would parse whole packages."""
+
+    def get_member(self, key: Any) -> Any:
+        first, *names = key.split(".")
+        if first not in self.members:
+            self.set_member(first, griffe.Module(first, filepath=_find_package(first)))
+        node: Any = self.members[first]
+        for name in names:
+            if node.is_module and name not in node.members:
+                self._add_members(node, name)
+            if name not in node.members:
+                hint = "; name the module that defines it" if node.is_module else ""  # it may be an `import *`
+                raise SignatureError(f"{node.name} has no {name}{hint}")
+            member = node.members[name]
+            node = member.final_target if member.is_alias else member
+        return node
+
+    def _add_members(self, module: Any, name: str) -> None:
+        """Add the submodule of a name, or else the members of the module itself."""
+        below = module.filepath.parent / name
+        for file in (below.with_suffix(".py"), below / "__init__.py"):
+            if module.is_init_module and file.is_file():
+                module.set_member(name, griffe.Module(name, filepath=file))
+                return
+        source = module.filepath.read_text(encoding="utf-8")
+        try:
+            parsed = griffe.visit(module.name, module.filepath, source, parent=module.parent)
+        except SyntaxError as error:
+            raise SignatureError(f"{module.filepath}, line {error.lineno}: {error.msg}") from error
+        for inner, member in parsed.members.items():
+            if inner not in module.members:  # a submodule is
+                module.set_member(inner, member)
+
+
+def _find_package(name: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # of an empty name
+        spec = None
+    if spec is None or spec.origin is None:
+        raise SignatureError(f"there is no package {name}")
+    if not spec.origin.endswith(".py"):
+        raise SignatureError(f"{name} has no Python source, and may not be called")
+    return Path(spec.origin)
+
+
+SOURCES = Sources()
 
 
 @cache
@@ -58,166 +116,65 @@ def read_signature(target: str) -> Signature:
     Raises:
         SignatureError: if it does not exist.
     """
-    return _signature(_definition(*_find_module(target)))
-
-
-def _find_module(target: str) -> tuple[griffe.Module, list[str]]:
-    """Return the longest prefix that is a module, and the remaining names."""
-    path, parents, names = _find_file(target)
-    return _parse(path, parents), names
-
-
-def _find_file(target: str) -> tuple[Path, tuple[str, ...], list[str]]:
-    """Return the file of the longest prefix that is a module, the names of that prefix, and the remaining names."""
-    first, *names = target.split(".")
     try:
-        spec = importlib.util.find_spec(first)
-    except ValueError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise SignatureError(f"there is no package {first or target}")
-    if not spec.origin.endswith(".py"):
-        raise SignatureError(f"{first} has no Python source, and may not be called")
-    path, parents = Path(spec.origin), [first]
-    while names and path.name == "__init__.py":
-        below = path.parent / names[0]
-        existing = [file for file in (below.with_suffix(".py"), below / "__init__.py") if file.is_file()]
-        if not existing:
-            break
-        path, parents, names = existing[0], [*parents, names[0]], names[1:]
-    if not names:
-        raise SignatureError(f"{target} is a module, a class or function is needed")
-    return path, tuple(parents), names
+        node = SOURCES.get_member(target)
+    except griffe.GriffeError as error:
+        raise SignatureError(str(error)) from error
+    if not isinstance(node, griffe.Class | griffe.Function):
+        raise SignatureError(f"{target} ({node.kind.value}) is not a class or function")
+    return _signature(node)
 
 
-@cache
-def _parse(path: Path, names: tuple[str, ...]) -> griffe.Module:
-    parent, depth = None, len(names) - (path.name != "__init__.py")
-    for i, name in enumerate(names[:-1]):  # empty parents, by which griffe resolves relative imports
-        folder = path.parents[depth - i - 1]
-        parent = griffe.Module(name, filepath=folder / "__init__.py", parent=parent)
-    try:
-        return griffe.visit(names[-1], path, path.read_text(encoding="utf-8"), parent=parent)
-    except SyntaxError as error:
-        raise SignatureError(f"{path}, line {error.lineno}: {error.msg}") from error
-
-
-def _definition(
-    module: griffe.Module, names: list[str], passed: frozenset[str] = frozenset()
-) -> griffe.Class | griffe.Function:
-    """Return the definition that `names` refer to, also through re-exports of other modules.
-
-    passed: modules whose `import *` was already followed.
-    """
-    member = module.members.get(names[0])
-    if isinstance(member, griffe.Alias):
-        definition, rest = _find_module(member.target_path)
-        return _definition(definition, rest + names[1:])
-    if member:
-        node: Any = member
-        for name in names[1:]:
-            if name not in node.members:
-                raise SignatureError(f"{node.name} has no {name}")
-            node = node.members[name]
-        if not isinstance(node, griffe.Class | griffe.Function):
-            raise SignatureError(f"{node.parent.name} has no {node.name}")
-        return node
-    for other in module.members.values():
-        if isinstance(other, griffe.Alias) and other.wildcard and module.path not in passed and names[0][0] != "_":
-            with suppress(SignatureError):
-                definition, rest = _find_module(f"{other.target_path}.{names[0]}")
-                return _definition(definition, rest + names[1:], passed | {module.path})
-    raise SignatureError(f"{module.name} has no {names[0]}")
-
-
-def _signature(node: griffe.Class | griffe.Function) -> Signature:
+def _signature(node: Any) -> Signature:
     """Return the signature of a function, of `__init__`, of the fields of a NamedTuple or dataclass, or of the first
     base with either. A dataclass inherits the fields of its base."""
     doc = node.docstring.value if node.docstring else ""
     described, about = _described(doc), " ".join(doc.split("\n\n")[0].split())
     function = node.members.get("__init__") if isinstance(node, griffe.Class) else node
-    parameters: dict[str, Parameter] = {}
-    is_open = False
-
-    def add(name: str, annotation: Any, default: Any) -> None:
-        source, value = (None if part is None else str(part) for part in (annotation, default))
-        parameters[name] = Parameter(source, value, described.get(name, ""), node.module)
-
+    inherited = Signature({}, False, "")
     if isinstance(function, griffe.Function):
         is_bound = isinstance(function.parent, griffe.Class) and "staticmethod" not in function.labels
-        for member in list(function.parameters)[is_bound:]:
-            if member.kind == griffe.ParameterKind.var_keyword:
-                is_open = True
-            elif member.kind != griffe.ParameterKind.var_positional:
-                add(member.name, member.annotation, member.default)
-    elif isinstance(node, griffe.Class):
-        attributes = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
-        fields = [member for member in attributes if member.annotation and "instance-attribute" in member.labels]
+        arguments = list(function.parameters)[is_bound:]
+    else:
+        is_tuple = any(str(base).endswith("NamedTuple") for base in node.bases)
         is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
-        inherited = _base_signature(node) if is_dataclass or not fields else None
-        if inherited and not fields:
-            return inherited._replace(doc=about)
-        parameters.update(inherited.parameters if inherited else {})
-        for member in fields:  # without ClassVar
-            add(member.name, member.annotation, member.value)
+        members = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
+        arguments = [
+            griffe.Parameter(field.name, annotation=field.annotation, default=field.value)
+            for field in members
+            if (is_tuple or is_dataclass) and field.annotation and "instance-attribute" in field.labels  # no ClassVar
+        ]
+        bases = [] if is_tuple else [base for base in node.resolved_bases if isinstance(base, griffe.Class)]
+        inherited = _signature(bases[0]) if bases else inherited
+    parameters = {**inherited.parameters}
+    for argument in arguments:
+        if argument.kind not in VARIADIC:
+            default = None if argument.default is None else str(argument.default)
+            parameters[argument.name] = Parameter(argument.annotation, default, described.get(argument.name, ""))
+    is_open = inherited.open or any(argument.kind == VARIADIC[1] for argument in arguments)
     return Signature(parameters, is_open, about)
 
 
-def _base_signature(node: griffe.Class) -> Signature | None:
-    for base in node.bases:
-        with suppress(SignatureError):
-            definition = _definition(node.module, str(base).split("."))
-            if isinstance(definition, griffe.Class):
-                return _signature(definition)
-    return None
+def _evaluate(annotation: griffe.Expr | str | None) -> Any:
+    """Return the type of an annotation.
 
-
-def _evaluate(module: griffe.Module, source: str, passed: frozenset[tuple[str, str]]) -> Any:
-    """Return the type of an annotation. None if it uses more than builtins, `typing`, `settings`, package aliases."""
+    Raises:
+        SignatureError: it uses more than builtins, `typing`, `settings` and names that are assigned to such types.
+    """
     namespace = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(settings)}
     namespace["Tensor"] = float  # the value of a setting is no tensor
-    for name in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - namespace.keys():
-        namespace[name] = _alias(module, name, passed)
-        if namespace[name] is None:
-            return None
-    try:
-        return eval(source, namespace)
-    except (NameError, TypeError, AttributeError, ValueError):
-        return None
-
-
-def _alias(module: griffe.Module, name: str, passed: frozenset[tuple[str, str]]) -> Any:
-    """Return the type that a module assigns to a name, or imports from another module of its package; None if that is
-    an `__init__.py`, which may be long.
-
-    passed: modules and names that were already followed.
-    """
-    member = module.members.get(name)
-    if (module.path, name) in passed:
-        return None
-    passed |= {(module.path, name)}
-    if isinstance(member, griffe.Attribute) and member.value is not None:
-        return _evaluate(module, str(member.value), passed)
-    if isinstance(member, griffe.Alias) and member.target_path.split(".")[0] == module.path.split(".")[0]:
-        with suppress(SignatureError):
-            path, parents, names = _find_file(member.target_path)
-            return None if path.name == "__init__.py" else _alias(_parse(path, parents), names[0], passed)
-    return None
+    for name in annotation.iterate() if isinstance(annotation, griffe.Expr) else ():
+        if isinstance(name, griffe.ExprName) and name.name not in namespace:
+            assigned = SOURCES.get_member(name.canonical_path)
+            if not isinstance(assigned, griffe.Attribute):
+                raise SignatureError(f"{name.name} is no type of settings")
+            namespace[name.name] = _evaluate(assigned.value)
+    return eval(str(annotation), namespace)
 
 
 def _described(doc: str) -> dict[str, str]:
     """Return the arguments' descriptions: lines `name: text` or `name, name: text`, continued by deeper indentation."""
     described: dict[str, str] = {}
-    current: list[str] = []
-    for line in doc.splitlines():
-        head, colon, text = line.strip().partition(": ")
-        names = [name.strip() for name in head.split(",")]
-        if colon and all(name.isidentifier() for name in names):
-            current = names
-            described |= dict.fromkeys(names, text.strip())
-        elif current and line.startswith("    ") and line.strip():
-            for name in current:
-                described[name] += f" {line.strip()}"
-        else:
-            current = []
+    for _, names, text in re.findall(r"^( *)(\w+(?:, \w+)*): (.*(?:\n\1    .*)*)", doc, re.MULTILINE):
+        described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return described

@@ -3,11 +3,10 @@
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import escaped
 from showattendtell.config.folders import config_folder, extension_folders
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.config.validation import TARGET, all_values, find_targets, inner_values
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
@@ -29,6 +28,7 @@ SCHEMA = "showattendtell.config.schemas.TrainConfig"
 LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
 DEPTH = 20  # how deep stored metadata may be nested
 VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
+PLAIN = str | int | float | bool | dict | list | None
 SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
@@ -48,10 +48,11 @@ def _installed_targets() -> list[str]:
     """
     cwd = Path.cwd()
     path = [entry for entry in sys.path if entry and Path(entry).resolve() != cwd.resolve()]
-    points = (
-        point for distribution in distributions(path=path) for point in distribution.entry_points.select(group=TRUSTED)
-    )
-    return sorted({point.value.replace(":", ".") for point in points})
+    targets = set()
+    for distribution in distributions(path=path):
+        for point in distribution.entry_points.select(group=TRUSTED):
+            targets.add(point.value.replace(":", "."))
+    return sorted(targets)
 
 
 @cache
@@ -73,8 +74,8 @@ def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -
     for target in untrusted_targets(settings):
         if target not in typed:
             raise UserError(
-                f"{file} asks to run {_shown(target)}, which is not part of showattendtell; if it is your own, give "
-                f"{TRUST}={_package(target)} in the environment, else do not trust the file"
+                f"{file} asks to run {printable(target, 100)}, which is not part of showattendtell; if it is your own, "
+                f"give {TRUST}={_package(target)} in the environment, else do not trust the file"
             )
 
 
@@ -94,32 +95,25 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 def read_settings(file: Path) -> dict[str, Any]:
     """Return the settings of a YAML file in a run's folder as plain data, in which every text is literal.
 
-    Raises `UserError` for one that Hydra does not write.
+    Raises `UserError` for one that Hydra does not write. One that is long or deep, or has aliases, with which a short
+    text could hold any number of values, is refused before any value is built.
     """
     try:
-        content = _load_yaml(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if len(text) > SETTINGS_CHARACTERS:
+            raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
+        depth = 0
+        for event in yaml.parse(text, FAST_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
+        content = yaml.load(text, FAST_LOADER)
         if not isinstance(content, dict):
             raise ValueError("no settings")
-        for page in ("help", "hydra_help"):  # texts of several lines, which `check_content` does not accept
-            if isinstance(content.get("hydra"), dict):
-                content["hydra"].pop(page, None)
-        check_content({"config": content}, file)
-        return content
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
-
-
-def _load_yaml(text: str) -> Any:
-    """Return the content of a YAML text; raise a `ValueError` before any value is built if it is long or deep, or has
-    aliases, with which a short text could hold any number of values."""
-    if len(text) > SETTINGS_CHARACTERS:
-        raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
-    depth = 0
-    for event in yaml.parse(text, FAST_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH or isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
-    return yaml.load(text, FAST_LOADER)
+    check_content({"config": content}, file)
+    return content
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -128,10 +122,12 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
     Raises:
         UserError: if they are not a list of texts, or longer than `LIMIT`.
     """
-    if not isinstance(content, list) or not all(isinstance(argument, str) for argument in content):
-        raise UserError(f"{file} was altered: its arguments are not a list of strings; train again without resume")
-    if sum(map(len, content), len(content)) > LIMIT:
-        raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
+    is_list = isinstance(content, list) and all(isinstance(argument, str) for argument in content)
+    if not is_list or sum(map(len, content), len(content)) > LIMIT:
+        raise UserError(
+            f"{file} was altered: its arguments are not a list of strings of at most {LIMIT:,} characters; train again "
+            "without resume"
+        )
     check_content(content, file)
     return content
 
@@ -153,8 +149,7 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
             characters += len(node)
         elif isinstance(node, dict | list | tuple):
             values += len(node)
-            inner = chain(node, node.values()) if isinstance(node, dict) else node
-            nodes += [(value, depth + 1) for value in inner]
+            nodes += [(value, depth + 1) for value in inner_values(node)]
         elif not isinstance(node, bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
         if values > max_values or characters > max_characters or depth > DEPTH:
@@ -163,7 +158,7 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
                 f"are nested more than {DEPTH} deep; do not trust the file"
             )
         if isinstance(node, str) and has_control(node):
-            raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
+            raise UserError(f"{file} was altered: {printable(node, 100)} has control characters; do not trust the file")
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
@@ -186,14 +181,14 @@ def _refuse_code(argument: str, file: Path) -> None:
     """Raise a `UserError` for a stored argument that is no setting, or that could run code or read the environment."""
 
     def refusal(reason: str) -> UserError:
-        return UserError(f"{file} holds the argument {_shown(argument)}, {reason}, else do not trust the file")
+        return UserError(f"{file} holds the argument {printable(argument, 100)}, {reason}, else do not trust the file")
 
     name = re.match(r"\+*([A-Za-z_][\w./]*)=", argument)
     try:
         node = OverridesParser.create().parse_override(argument).value()
     except (HydraException, RecursionError):
         name = None
-    if name is None or name[1].count(".") >= DEPTH or not _is_plain(node):
+    if name is None or name[1].count(".") >= DEPTH or not all(isinstance(value, PLAIN) for value in all_values(node)):
         raise refusal("which is not name=value; train again without resume")
     path = re.split("[./]", name[1])
     if path[0] in ("hydra", "resume"):
@@ -204,34 +199,18 @@ def _refuse_code(argument: str, file: Path) -> None:
     if is_choice and path[0] not in read_signature(SCHEMA).parameters and re.search(r"\.\.|\$|[=,\[]/", argument):
         raise refusal("which is no name of an option; if you need it, type it again")
     if path[0] == "stages":  # the arguments of each stage
-        for text in _texts(node):
-            if "=" in text or text.startswith("-"):
+        for text in all_values(node):
+            if isinstance(text, str) and ("=" in text or text.startswith("-")):
                 _refuse_code(text, file)
     for name in filter(None, reversed(path)):
         node = {name: node}
     for target in untrusted_targets(node):
         raise refusal(
-            f"which asks to run {_shown(target)}, not part of showattendtell; if it is your own, type the argument "
-            f"again or give {TRUST}={_package(target)} in the environment"
+            f"which asks to run {printable(target, 100)}, not part of showattendtell; if it is your own, type the "
+            f"argument again or give {TRUST}={_package(target)} in the environment"
         )
 
 
-def _is_plain(value: Any) -> bool:
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, str | int | float | bool | dict | list | None) and all(map(_is_plain, inner))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in the value of a setting, the keys of a dict included."""
-    inner = chain(value, value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    yield from [value] if isinstance(value, str) else chain.from_iterable(map(_texts, inner))
-
-
 def _package(target: str) -> str:
-    is_name = target.isascii() and target.replace(".", "_").isidentifier() and len(target) <= 100
-    return target.partition(".")[0] if is_name else "PACKAGE"
-
-
-def _shown(text: str) -> str:
-    """Return untrusted text as one line of limited length, without control characters."""
-    return printable(text, longest=100)
+    package = target.partition(".")[0]
+    return package if package.isidentifier() and len(package) <= 100 else "PACKAGE"

@@ -179,7 +179,7 @@ def test_a_setting_that_some_recipes_do_not_have_is_refused_for_those_alone(made
     assert made(setting, "recipes=soft", table=table)
     with pytest.raises(UserError, match="width"):
         made(setting, "recipes=other", table=table)
-    with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'max_epochs'"):
+    with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'trainer.max_epochs'"):
         made("settings=[trainer.max_epoch=1]", "recipes=[]")
 
 
@@ -209,7 +209,7 @@ def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, tmp_pat
     ("settings", "words"),
     [
         (["recipes=[sof]"], "no recipe sof; did you mean 'soft'"),
-        (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
+        (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'trainer.max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
         (["settings=[seed=7]"], r"seed is set by the table; leave it out, and choose seeds by seeds=\[1\]"),
         (["settings=[init_from=a.ckpt]"], "init_from is set by the table; leave it out"),

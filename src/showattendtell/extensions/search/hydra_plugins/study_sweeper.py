@@ -66,7 +66,7 @@ class StudySweeper(Sweeper):
             raise UserError(
                 f"trials with different values of {searched[0]} may optimize different metrics; set monitor"
             )
-        monitor = self._monitor([sweep_values(each)[0] for each in overrides.values()])
+        monitor = self._monitor([sweep_values(str(each.input_line))[0] for each in overrides.values()])
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
         self._folder.mkdir(parents=True, exist_ok=True)
