@@ -10,8 +10,7 @@ from results import result, write
 
 from showattendtell.extensions.reproduction import outcome
 from showattendtell.extensions.reproduction.outcome import average
-from showattendtell.extensions.reproduction.runs import TableRun
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, RecipeConfig, TableRun
 from showattendtell.metrics.bootstrap import ImageMeans, compare, draw_copies, resample
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.tables import ResultsTable, TableInterval, TableValue

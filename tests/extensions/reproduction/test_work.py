@@ -15,8 +15,13 @@ from results import ensemble, result, write
 from small_table import TABLE, configured, finish, hash_of, scored
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.runs import TableRun, make_ensembles, make_runs, record_weights
-from showattendtell.extensions.reproduction.tables import RecipeConfig
+from showattendtell.extensions.reproduction.tables import (
+    RecipeConfig,
+    TableRun,
+    make_ensembles,
+    make_runs,
+    record_weights,
+)
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
 
@@ -167,7 +172,7 @@ def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: P
     def ensembles(*settings: str) -> list[TableRun]:
         config = configured(*settings)
         runs = make_runs(TABLE, config, tmp_path)
-        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).make_ensembles()
+        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).ensembles()
 
     assert ensembles("recipes=soft", "seeds=[1,2,3]") == []
     assert [run.title for run in ensembles("recipes=[]", "seeds=[1,2,3]")] == ["soft_ensemble"]

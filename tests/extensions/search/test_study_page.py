@@ -3,7 +3,7 @@
 import os
 import re
 import sqlite3
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import optuna
@@ -14,15 +14,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.search import study_page
-from showattendtell.extensions.search.study import FILE, open_storage
-from showattendtell.extensions.search.study_page import (
-    print_study,
-    render,
-    seconds,
-    summarize_study,
-)
-from showattendtell.runtime.files import duration
+from showattendtell.extensions.search import study as studies
+from showattendtell.extensions.search.study import FILE, open_storage, print_study, render, summarize_study
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -30,10 +23,10 @@ SPACE = {
 }
 
 
-def trial(state: TrialState, value: float | None, rate: float, **attributes: object) -> FrozenTrial:
+def trial(state: TrialState, value: float | None, rate: float, seconds: float = 0, **attributes: object) -> FrozenTrial:
     curve = {} if value is None else {1: value / 2, 2: value}
     settings = {"dataset.root": "'a folder'", "optimizer.lr": str(rate), "attention/score": "dot"}
-    return create_trial(
+    found = create_trial(
         state=state,
         value=value,
         params={"optimizer.lr": rate, "attention/score": "dot"},
@@ -41,6 +34,9 @@ def trial(state: TrialState, value: float | None, rate: float, **attributes: obj
         intermediate_values=curve,
         user_attrs={"settings": settings, **attributes},
     )
+    if found.datetime_complete:
+        found.datetime_start = found.datetime_complete - timedelta(seconds=seconds)
+    return found
 
 
 def headings(page: str) -> list[str]:
@@ -107,21 +103,12 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(
     study: optuna.Study, monkeypatch: pytest.MonkeyPatch
 ):
     figures = []
-    monkeypatch.setattr(study_page, "encode", figures.append)
-    study_page.draw_settings(summarize_study(study, Path("x")))
+    monkeypatch.setattr(studies, "encode", figures.append)
+    studies.draw_settings(summarize_study(study, Path("x")))
     rate, score = figures[0].axes
     assert (rate.get_xscale(), score.get_xlabel()) == ("log", "attention/score")
     assert [sorted(line.get_ydata()) for line in rate.lines] == [[4.0], [20.0, 30.0], [30.0]]
     assert [tick.get_text() for tick in score.get_xticklabels()] == ["dot"]
-
-
-def test_the_time_of_a_trial_is_that_of_its_run_or_else_until_its_end():
-    whole = trial(TrialState.COMPLETE, 1.0, 0.001)
-    whole.datetime_start = datetime(2026, 1, 1)
-    whole.datetime_complete = whole.datetime_start + timedelta(seconds=30)
-    assert seconds(whole) == 30
-    assert seconds(trial(TrialState.COMPLETE, 1.0, 0.001, seconds=5.0)) == 5
-    assert [duration(time) for time in (5.4, 99.0, 150.0, 7200.0)] == ["5 s", "99 s", "2 min", "2.0 h"]
 
 
 @pytest.mark.slow
@@ -160,6 +147,6 @@ def test_a_damaged_study_is_reported_within_seconds(
         with sqlite3.connect(tmp_path / FILE) as database:
             database.executescript(change)
     if "seconds" in reason:
-        monkeypatch.setattr(study_page, "SECONDS", 1)
+        monkeypatch.setattr(studies, "SECONDS", 1)
     with pytest.raises(UserError, match=re.escape(reason)):
-        study_page.report_study(tmp_path, str(storage) if change == "pipe" else None)
+        studies.report_study(tmp_path, str(storage) if change == "pipe" else None)
