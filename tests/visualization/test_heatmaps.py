@@ -11,7 +11,7 @@ from sample_pages import BOXES, PEAKS, boxed, gated, output
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.heatmaps import (
+from showattendtell.visualization.figures import (
     LINE,
     MARGIN,
     WHOLE,

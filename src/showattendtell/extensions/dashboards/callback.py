@@ -28,8 +28,7 @@ from showattendtell.training.lightning_internals import is_accumulating
 from showattendtell.training.loggers import METRICS
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import CaptionOutput, Example
-from showattendtell.visualization.figures import encode
-from showattendtell.visualization.heatmaps import heatmap_figure
+from showattendtell.visualization.figures import encode, heatmap_figure
 from showattendtell.visualization.rendering import Drawing
 
 Scorer = Callable[..., float]
