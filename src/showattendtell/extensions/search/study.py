@@ -262,17 +262,18 @@ class Worker:
         is_here = trial.user_attrs.get("host") == socket.gethostname() or folder.is_dir()
         if not is_here or not self._hold(trial.number):
             return []
-        attempts = trial.user_attrs.get("attempts", 1) + 1
         try:
-            stored = {name: own.to_internal_repr(trial.params[name]) for name, own in self._space.items()}
+            params = {}
+            for name, own in self._space.items():
+                params[name] = own.to_external_repr(own.to_internal_repr(trial.params[name]))
         except (KeyError, ValueError):
             self.fail(trial.number, "its values are outside of the search space")
             return []
-        if attempts > MOST_ATTEMPTS:
+        attempts = trial.user_attrs.get("attempts", 1)
+        if attempts == MOST_ATTEMPTS:
             self.fail(trial.number, f"it was interrupted {MOST_ATTEMPTS} times")
             return []
-        current_trial(self.study, trial.number).set_user_attr("attempts", attempts)
-        params = {name: self._space[name].to_external_repr(value) for name, value in stored.items()}
+        current_trial(self.study, trial.number).set_user_attr("attempts", attempts + 1)
         return [*self._settings(params), *(["resume=true"] if (folder / LAST).is_file() else [])]
 
     def _hold(self, number: int) -> bool:
