@@ -66,6 +66,7 @@ def rows(overview: ResultsTable, block: int = 0) -> list[str]:
 
 
 def test_each_recipe_stands_below_the_papers_row_of_its_model(results_table: Any):
+    assert results_table({}) is None
     overview = results_table({("nic", 1): (10, POOR), ("soft", 1): (20, GOOD), ("dot", 1): (15, POOR)})
     assert rows(overview) == [
         "paper: Log Bilinear",
@@ -95,10 +96,6 @@ def test_others_are_held_against_the_base_and_the_base_against_its_own_other_wid
     assert dot["bleu1"].difference < dot["bleu1"].high < 0
     assert dot["bleu4"] == TableInterval(pytest.approx(-100), pytest.approx(-100), pytest.approx(-100))
     assert any(note.startswith("differences: ") for note in overview.notes)
-
-
-def test_there_is_no_table_without_results(results_table: Any):
-    assert results_table({}) is None
 
 
 def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table: Any, tmp_path: Path):

@@ -157,20 +157,6 @@ def test_an_average_waits_for_its_parts_and_counts_what_they_trained_once(made: 
     assert expected_seconds(average, None) == 0
 
 
-@pytest.mark.parametrize(
-    ("recipe", "message"),
-    [
-        (RecipeConfig(), "odd needs either settings of train, or average_of"),
-        (RecipeConfig(["dataset=shapes"], average_of=["soft", "hard"]), "odd needs either settings of train"),
-        (RecipeConfig(["dataset=shapes"], captions_of=["odd"]), "odd needs odd, which is no recipe above it"),
-        (RecipeConfig(average_of=["soft", "sift"]), "odd needs sift, which is no recipe above it; did you mean 'soft'"),
-    ],
-)
-def test_a_recipe_is_a_training_or_an_average_of_others(made: Any, recipe: RecipeConfig, message: str):
-    with pytest.raises(UserError, match=message):
-        made(table=TABLE._replace(recipes={**TABLE.recipes, "odd": recipe}))
-
-
 def test_a_setting_that_some_recipes_do_not_have_is_refused_for_those_alone(made: Any, tmp_path: Path):
     table = TABLE._replace(recipes={**TABLE.recipes, "other": RecipeConfig(["dataset=shapes", "attention=none"])})
     setting = "settings=[attention.score.width=8]"
@@ -210,7 +196,6 @@ def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, tmp_pat
         (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
         (["settings=[seed=7]"], r"seed is set by the table; leave it out, and choose seeds by seeds=\[1\]"),
-        (["settings=[init_from=a.ckpt]"], "init_from is set by the table; leave it out"),
         (["settings=[distillation.captions=a.json]"], "distillation.captions is set by the table; leave it out"),
         (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is set by the table"),
     ],
@@ -220,13 +205,21 @@ def test_a_fault_is_reported_before_anything_runs(made: Any, settings: list[str]
         made(*settings)
 
 
+def odd(*settings: Any, **others: Any) -> dict[str, Any]:
+    return {"recipes": {**TABLE.recipes, "odd": RecipeConfig(*settings, **others)}}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"base": "sofd"}, "table=small has no recipe sofd; did you mean 'soft'"),
         ({"pages": ["hart"]}, "no recipe hart"),
         ({"ensembles": {"together": "solft"}}, "no recipe solft"),
-        ({"recipes": {"soft": RecipeConfig(["dataset=shapes"], init_from="sft")}, "pages": []}, "soft needs sft"),
+        (odd(), "odd needs either settings of train, or average_of"),
+        (odd(["dataset=shapes"], average_of=["soft", "hard"]), "odd needs either settings of train"),
+        (odd(["dataset=shapes"], captions_of=["odd"]), "odd needs odd, which is no recipe above it"),
+        (odd(average_of=["soft", "sift"]), "odd needs sift, which is no recipe above it; did you mean 'soft'"),
+        (odd(["dataset=shapes"], init_from="sift"), "odd needs sift, which is no recipe above it"),
         ({"decoding": 5}, r"table.decoding=5, .* is not among table.decodings=\[1,3\]"),
         ({"decodings": [3, "consensu"]}, "decoding=consensu; did you mean 'consensus'"),
     ],
