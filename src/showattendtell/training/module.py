@@ -30,7 +30,7 @@ from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.extras import LossTerm
-from showattendtell.training.graphs import LossGraphs
+from showattendtell.training.graphs import StepGraphs
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
@@ -102,7 +102,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """The weighted loss terms of a training step until its backward pass, for callbacks."""
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
-        self.graphs: LossGraphs | None = None  # in training on a GPU
+        self.graphs: StepGraphs | None = None  # in training on a GPU
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
@@ -168,7 +168,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.device.type == "cuda":
             # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-            self.graphs = LossGraphs(self.loss, self.captioner)
+            self.graphs = StepGraphs(self.loss, self.captioner, self.encoder)
 
     def on_fit_end(self) -> None:
         if self.graphs and rank() == 0:
@@ -193,6 +193,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
 
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode pixels (I, 3, H, W) as grids (I, L, D); by CUDA graphs where the encoder is trained on a GPU."""
+        if self.graphs is None or not (self.training and self.encoder.trainable):
+            return super().encode(pixels)
+        return self.graphs.encode(pixels)
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        if self.graphs is not None and self.trainer.accumulate_grad_batches > 1:
+            for parameter in self.parameters():
+                # gradients of an earlier batch may lie in the memory of a graph, which now writes the next ones there
+                parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+
     def on_after_backward(self) -> None:
         self.step_terms = {}  # they hold the graph, and a module with a graph cannot be copied
 
@@ -204,7 +216,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
                 # the terms of extensions read the captioner's outputs, which graphs do not return
-                loss = self.loss if self.graphs is None or self.terms else self.graphs
+                loss = self.loss if self.graphs is None or self.terms else self.graphs.loss
                 output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
                 for term in self.terms:
                     output = term(output, batch)
