@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Table
 
 from showattendtell.config.command_line import as_value
 from showattendtell.errors import UserError, listed
@@ -60,23 +58,20 @@ class CommandRunner(Subcommands):
 
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
     """Print the progress and the remaining training time of each run, and the total."""
-    view = Table("recipe", "seed", "state", title=f"{table.name}, runs: {len(runs)}", title_justify="left")
-    view.add_column("training left", justify="right")
     total = 0.0
     for run in runs:
         seconds = expected_seconds(run, None if changed_settings(config) else table.recipes[run.recipe].minutes)
-        total += seconds or 0
-        remaining = "?" if seconds is None else duration(seconds) if seconds else ""
         state = "finished" if run.is_finished else "to do"
         if run.seconds:
             state += f", {len(run.seconds)} epochs in {duration(sum(run.seconds))}"
-        view.add_row(run.recipe, str(run.seed), state, remaining)
-    console = Console(highlight=False)
-    console.print(view)
+        if seconds != 0:
+            state += f", training left: {duration(seconds) if seconds else '?'}"
+        print(f"{run.title}: {state}")
+        total += seconds or 0
     if all(run.is_finished for run in runs):
-        console.print("nothing to train: all runs are finished")
+        print("nothing to train: all runs are finished")
     else:
-        console.print(f"training left: {duration(total)}; storing grids and scoring come on top")
+        print(f"training left: {duration(total)}; storing grids and scoring come on top")
 
 
 class Reproduction:

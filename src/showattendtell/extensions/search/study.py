@@ -13,7 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple, TextIO
 
 import optuna
@@ -312,7 +311,7 @@ class StudySummary(NamedTuple):
     best     the completed trials, the best first
     rows     number, metric, wall time and searched settings of the best trials
     command  trains the best trial's model again, outside of the study
-    notes    on the trials that are not completed
+    errors   of failed trials
     """
 
     name: str
@@ -323,7 +322,7 @@ class StudySummary(NamedTuple):
     pruned: Sequence[FrozenTrial]
     rows: Sequence[Sequence[str]]
     command: str
-    notes: Sequence[str]
+    errors: Sequence[str]
 
 
 def summarize_study(study: optuna.Study, folder: Path) -> StudySummary:
@@ -339,18 +338,11 @@ def summarize_study(study: optuna.Study, folder: Path) -> StudySummary:
     counts = {"finished": best, "pruned": pruned, "failed": failed, "running": running}
     rows = []
     for trial in best[:NUM_BEST]:
+        time = duration(trial.duration.total_seconds()) if trial.duration else "?"
         settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        rows.append([str(trial.number), f"{trial.value:.3f}", duration(_seconds(trial)), settings])
-    settings = best[0].user_attrs["settings"] if best else {}
-    arguments = [shlex.quote(f"{name}={value}") for name, value in settings.items()]
-    notes = []
-    if pruned:
-        early, whole = (median(map(_seconds, trials)) for trials in (pruned, best or pruned))
-        notes.append(f"pruned: {duration(early)} instead of {duration(whole)} (medians)")
-    notes += [f"{folder / str(trial.number)} failed: {trial.user_attrs['error']}" for trial in failed]
-    if running:
-        numbers = ", ".join(str(trial.number) for trial in running)
-        notes.append(f"still running in other workers: trials {numbers}")
+        rows.append([str(trial.number), f"{trial.value:.3f}", time, settings])
+    settings_of_best = best[0].user_attrs["settings"] if best else {}
+    arguments = [shlex.quote(f"{name}={value}") for name, value in settings_of_best.items()]
     return StudySummary(
         study.study_name,
         folder,
@@ -360,22 +352,18 @@ def summarize_study(study: optuna.Study, folder: Path) -> StudySummary:
         pruned,
         rows,
         " ".join(["python -m showattendtell.train", *arguments]),
-        notes,
+        [f"{folder / str(trial.number)} failed: {trial.user_attrs['error']}" for trial in failed],
     )
 
 
-def _seconds(trial: FrozenTrial) -> float:
-    return trial.duration.total_seconds() if trial.duration else 0.0
-
-
 def print_study(summary: StudySummary) -> None:
-    """Print the best, pruned, failed and running trials, and the command of the best."""
+    """Print the best and the failed trials, and the command of the best."""
     terminal = Terminal(highlight=False, markup=False)
     table = Table("trial", summary.metric, "wall time", "settings searched")
     for row in summary.rows:
         table.add_row(*(Literal(printable(cell)) for cell in row))
     terminal.print(f"{summary.name}: {summary.counts}", table)
-    lines = [*summary.notes]
+    lines = [*summary.errors]
     if summary.best:
         lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
         lines.append(f"  {summary.command}")
