@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import mean
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
@@ -388,14 +387,10 @@ def record_weights(run: TableRun) -> None:
 
 
 def expected_seconds(run: TableRun, minutes: float | None) -> float | None:
-    """Estimate the remaining training time from the run's own epochs, or from the table's `minutes`; None if there is
-    no estimate."""
+    """Estimate the remaining training time from the table's `minutes`; None if it has none."""
     if run.config is None or run.is_finished or run.was_scored:
         return 0.0
-    max_epochs = run.config.trainer.get("max_epochs") or 0
-    if run.seconds and max_epochs > 0:
-        return mean(run.seconds) * max(0, max_epochs - len(run.seconds))
-    return None if minutes is None else 60 * minutes
+    return None if minutes is None else max(0.0, 60 * minutes - sum(run.seconds))
 
 
 def given_settings(config: DictConfig) -> list[str]:
