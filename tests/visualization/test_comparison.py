@@ -161,7 +161,7 @@ def test_the_papers_rows_are_those_of_the_specification():
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
     printed = []
     for dataset in DATASETS:
-        for row in paper_rows(dataset).values():
+        for row in paper_rows(dataset):
             figures = [str(row.figures.get(column, "-")) for column in COLUMNS]
             printed.append([row.label.removeprefix("paper: "), *figures])
     assert printed == [cells for _, *cells in table]

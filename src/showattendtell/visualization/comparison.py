@@ -57,7 +57,7 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
         rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
-        published = paper_rows(name).values() if with_paper else ()
+        published = paper_rows(name) if with_paper else ()
         blocks.append(TableBlock(title, (*published, *rows)))
     if with_paper and datasets & DATASETS.keys():
         notes.insert(0, ORIGIN)
@@ -175,15 +175,15 @@ def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) 
     return scores
 
 
-def paper_rows(dataset: str) -> dict[str, TableRow]:
-    """Return the rows of the paper's Table 1 for a data set, by model."""
-    rows = {}
+def paper_rows(dataset: str) -> list[TableRow]:
+    """Return the rows of the paper's Table 1 for a data set."""
+    rows = []
     for row in csv.DictReader(PAPER_TABLE.read_text(encoding="utf-8").splitlines()):
         if row["dataset"] == dataset:
             remark = f" ({row['remark']})" if row["remark"] else ""
             figures = {column: row[column] for column in COLUMNS if row[column]}
             scores = {name: TableValue(float(x), digits=len(x.partition(".")[2])) for name, x in figures.items()}
-            rows[row["model"]] = TableRow(f"paper: {row['model']}{remark}", scores)
+            rows.append(TableRow(f"paper: {row['model']}{remark}", scores))
     return rows
 
 

@@ -38,21 +38,14 @@ RESAMPLES, SEED = 1000, 1
 
 def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequence[str]) -> ResultsTable | None:
     """Return the figures of finished runs and ensembles next to the paper's rows; None without runs."""
-    series = list(_series(table, runs))
-    rows = [row for _, _, row in series]
+    series = _series(table, runs)
+    rows = list(series.values())
     results = [result for row in rows for result in row.results]
     if not results:
         return None
     dataset = results[0].dataset
-    published = paper_rows(dataset) if any(recipe.paper for recipe in table.recipes.values()) else {}
-    papers = {name: published[recipe.paper] for name, recipe in table.recipes.items() if recipe.paper in published}
-    below = [papers.get(recipe) for recipe, _, _ in series]
-    shown = [row for row in published.values() if row not in below]
-    for recipe, decoding, row in series:
-        if recipe in papers and decoding == table.decodings[0]:
-            shown.append(papers[recipe])
-        shown.append(row)
-    blocks = [TableBlock(DATASETS.get(dataset, dataset), tuple(shown))]
+    published = paper_rows(dataset)
+    blocks = [TableBlock(DATASETS.get(dataset, dataset), (*published, *rows))]
     nodes = [model.config["encoder"] for result in results for model in result.models]
     encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
     remarks = [
@@ -64,9 +57,8 @@ def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequenc
         for metric, reason in result.missing.items():
             remarks.append(f"{result.path} has no {metric}: {reason}; delete it, and the next run writes it")
     remarks += notes
-    base = next((row for recipe, decoding, row in series if (recipe, decoding) == (table.base, table.decoding)), None)
-    comparable = [row for recipe, decoding, row in series if decoding == table.decoding or recipe == table.base]
-    others = [row for row in comparable if row is not base]
+    base = series.pop((table.base, table.decoding), None)
+    others = [row for (recipe, decoding), row in series.items() if recipe == table.base or decoding == table.decoding]
     if base and others:
         blocks.append(TableBlock(f"differences to {base.label}", tuple(_differences(base, others))))
         remarks.append(
@@ -77,14 +69,16 @@ def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequenc
     return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
 
 
-def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> Iterator[tuple[str, int | str, TableRow]]:
-    """Yield a row for each recipe, over its seeds, and each ensemble, with each decoding."""
+def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> dict[tuple[str, int | str], TableRow]:
+    """Return a row for each recipe, over its seeds, and each ensemble, with each decoding."""
+    series = {}
     for name in (*table.recipes, *table.ensembles):
         finished = [run for run in runs if run.recipe == name]
         for decoding in table.decodings if finished else ():
             results = tuple(_read(run, decoding) for run in finished)
             figures = mean_scores([result.figures for result in results], COLUMNS)
-            yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", figures, results)
+            series[name, decoding] = TableRow(f"{name}, {title_of(decoding)}", figures, results)
+    return series
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:

@@ -61,7 +61,6 @@ class RecipeConfig(NamedTuple):
 
     Attributes:
         settings: arguments of train, without the seed.
-        paper: the corresponding model in the paper's Table 1, if there is one.
         minutes: approximate training time with one seed on one core; null if it was not measured.
         init_from: the recipe whose best weights of the same seed initialize this training, if it is a second stage.
         average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
@@ -71,7 +70,6 @@ class RecipeConfig(NamedTuple):
     """
 
     settings: Sequence[Text] = ()
-    paper: Text | None = None
     minutes: PositiveFloat | None = None
     init_from: Text | None = None
     average_of: Sequence[Text] = ()
