@@ -19,7 +19,7 @@ PAPER_TABLE = Path(__file__).with_name("paper.csv")
 """The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
-"""The data sets of the paper in its order, and their names there."""
+"""The data sets of the paper, and their names there."""
 
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
@@ -40,7 +40,7 @@ Settings = dict[str, str]
 
 
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
-    """Return the results in blocks by data set: those of the paper in its order, then others.
+    """Return the results in blocks by data set, with the paper's rows first.
 
     Results of the same checkpoint and decoding are counted once. Those of a checkpoint that has changed are left out.
 
@@ -52,14 +52,14 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     notes = [f"{path} is left out: its checkpoint has changed since; evaluate it again" for path in stale]
     if not current:
         raise UserError(notes[0])
-    blocks, datasets = [], {result.dataset for result in current}
-    for name in [*(name for name in DATASETS if name in datasets), *sorted(datasets - DATASETS.keys())]:
+    blocks, datasets = [], sorted({result.dataset for result in current})
+    for name in datasets:
         rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
         published = paper_rows(name) if with_paper else ()
         blocks.append(TableBlock(title, (*published, *rows)))
-    if with_paper and datasets & DATASETS.keys():
+    if with_paper and DATASETS.keys() & datasets:
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
@@ -87,8 +87,8 @@ def _training(result: Result) -> Settings:
 
 def _scoring(result: Result) -> Settings:
     """Return the settings of decoding, tokenizer and split."""
-    decoding = _flat({"mirrored": False, **result.decoding}, "decoding.")  # older results do not say whether mirrored
-    return {**decoding, "tokenizer": result.tokenizer, "split_sha256": result.split_sha256}
+    own = {"tokenizer": result.tokenizer, "split_sha256": result.split_sha256}
+    return {**_flat(result.decoding, "decoding."), **own}
 
 
 def _label(models: Sequence[ModelRecord]) -> str:
