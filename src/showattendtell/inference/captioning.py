@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from PIL import Image
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
@@ -194,7 +193,7 @@ def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], threa
     if not threads:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         ahead = deque[Future[Result]]()
         for item in items:
             ahead.append(pool.submit(function, item))
