@@ -15,6 +15,8 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import exists_error, write_errors
 from showattendtell.types import CaptionOutput
 
+ROWS = ("jsonl", "csv")
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that spreadsheets evaluate (OWASP, CSV injection)."""
 
@@ -39,9 +41,11 @@ class CaptionRow(NamedTuple):
     settings: str
 
     @classmethod
-    def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str, settings: str) -> "CaptionRow":
+    def of(
+        cls, file: str, caption: CaptionOutput[np.ndarray], checkpoints: Iterable[str], settings: str
+    ) -> "CaptionRow":
         log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
-        return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint, settings)
+        return cls(file, caption.caption, log_prob, confidence, caption.unsure, " + ".join(checkpoints), settings)
 
 
 BEGINNING = b'{"file": '
@@ -90,6 +94,11 @@ def _append_csv(path: Path, rows: Iterable[CaptionRow]) -> None:
             writer.writerow(CaptionRow._fields)
         for row in rows:
             writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row)
+
+
+def can_resume(formats: Collection[str]) -> bool:
+    """Return whether an interrupted command that writes these formats can be resumed."""
+    return "jsonl" in formats and {*formats} <= {*ROWS, "xmp"}
 
 
 def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[str]:

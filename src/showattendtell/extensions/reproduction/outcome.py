@@ -108,19 +108,15 @@ def _differences(base: TableRow, others: Sequence[TableRow]) -> Iterator[TableRo
 
     first = resample_row(base)
     for row in others:
-        differences = compare(first, resample_row(row)).differences
+        differences = compare(first, resample_row(row))
         intervals = {name: TableInterval(*each[:3], DIGITS.get(name, 1)) for name, each in differences.items()}
         yield TableRow(row.label, intervals, row.results)
 
 
 def average(systems: Sequence[Resampled]) -> Resampled:
     """Return the mean scores of one model with several seeds; only scores that all have."""
-    mean = Resampled({}, {}, {})
-    for name in systems[0].corpus:
-        if all(name in system.corpus for system in systems):
-            mean.corpus[name] = float(np.mean([system.corpus[name] for system in systems]))
-            mean.resamples[name] = np.mean([system.resamples[name] for system in systems], axis=0)
-    return mean
+    shared = [name for name in systems[0] if all(name in system for system in systems)]
+    return {name: np.mean([system[name] for system in systems], axis=0) for name in shared}
 
 
 def write(overview: ResultsTable, folder: Path, name: str) -> None:
