@@ -11,8 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import reference_pages
 
-from showattendtell.extensions.search.study import find_study
-from showattendtell.extensions.search.study_page import PAGE, render, summarize_study
+from showattendtell.extensions.search.study import PAGE, find_study, render, summarize_study
 
 FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""

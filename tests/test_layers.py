@@ -194,5 +194,5 @@ def test_importing_an_entry_point_imports_nothing_that_takes_seconds():
 
 def test_figures_are_drawn_without_torch():
     """The process that draws them for `caption` would start two seconds later."""
-    code = "import sys, showattendtell.visualization.heatmaps; print('torch' in sys.modules)"
+    code = "import sys, showattendtell.visualization.figures; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from showattendtell.data.images import Preprocessing, open_image, read_pixels
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.heatmaps import heatmap_figure
+from showattendtell.visualization.figures import heatmap_figure
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import Drawing
 Preprocessing(64, 64, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(Image.new("RGB", (64, 80)))

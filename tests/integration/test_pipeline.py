@@ -24,7 +24,7 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
 from showattendtell.inference.loading import BUNDLED, bundled_models, load_model, note_about
-from showattendtell.visualization.heatmaps import map_onto_photograph
+from showattendtell.visualization.figures import map_onto_photograph
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from sample_pages import (
 )
 from slow_cases import slow_after
 
-from showattendtell.visualization.heatmaps import map_onto_photograph
+from showattendtell.visualization.figures import map_onto_photograph
 from showattendtell.visualization.pages import Page
 from showattendtell.visualization.rendering import DARKEST
 

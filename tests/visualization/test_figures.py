@@ -1,8 +1,149 @@
+"""Curves of runs, and heatmaps on the photograph, as a figure and as an animation."""
+
+from itertools import pairwise
 from pathlib import Path
 
-from PIL import Image
+import numpy as np
+import pytest
+from PIL import Image, ImageFont, ImageSequence
+from sample_pages import BOXES, PEAKS, boxed, gated, output
 
-from showattendtell.visualization.figures import draw_curves, read_metrics
+from showattendtell.data.images import Preprocessing
+from showattendtell.types import Box
+from showattendtell.visualization.figures import (
+    LINE,
+    MARGIN,
+    WHOLE,
+    WORD,
+    draw,
+    draw_curves,
+    map_onto_photograph,
+    place_words,
+    read_metrics,
+)
+from showattendtell.visualization.rendering import Drawing
+
+WIDTH, HEIGHT = 300, 200
+
+
+def one_region(row: int, column: int) -> np.ndarray:
+    weights = np.zeros((4, 4))
+    weights[row, column] = 1
+    return weights
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 3), (2, 1), (3, 3)])
+def test_the_map_peaks_on_the_region_of_the_photograph_that_the_encoder_saw(row: int, column: int):
+    seen = Preprocessing(resize=256, crop=224, mean=(0.5,), std=(0.5,)).crop_box(WIDTH, HEIGHT)
+    light = map_onto_photograph(one_region(row, column), seen, WIDTH, HEIGHT)
+    y, x = np.unravel_index(light.argmax(), light.shape)
+    side = (seen.right - seen.left) / 4
+    assert column * side <= x + 0.5 - seen.left <= (column + 1) * side
+    assert row * side <= y + 0.5 - seen.top <= (row + 1) * side
+
+
+def test_what_the_encoder_did_not_see_is_dark():
+    seen = Box(50, 0, 250, 200)
+    light = map_onto_photograph(np.ones((4, 4)), seen, WIDTH, HEIGHT)
+    assert light.shape == (HEIGHT, WIDTH)
+    assert not light[:, :50].any()
+    assert not light[:, 250:].any()
+    np.testing.assert_allclose(light[:, 50:250], 1, atol=1e-5)
+
+
+def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
+    photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
+    words = ["a", "red", "wall", "and", "nothing", "else"]
+    maps = np.stack([one_region(step % 4, 0) for step in range(7)])
+    caption = output(words, maps, np.linspace(0, 1, 7))
+    draw(Drawing(photograph, caption, Box(50, 0, 250, 200)), tmp_path / "new" / "wall.png")
+    with Image.open(tmp_path / "new" / "wall.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
+    red = pixels[..., 0] > 2 * pixels[..., 1]
+    cells = red[: 2 * height, : 4 * width].reshape(2, height, 4, width).mean(axis=(1, 3)).ravel()
+    assert all(cells[: len(words) + 1] > 0.1)
+    assert not red[-height // 2 :, -width:].any()
+
+
+GREY = Image.new("RGB", (300, 200), (200, 200, 200))
+HALF = Box(75, 0, 225, 200)
+
+
+def animate(path: Path) -> list[Image.Image]:
+    draw(Drawing(GREY, gated().best._replace(words=("a", "dog", "runs", "fast")), HALF), path)
+    with Image.open(path) as picture:
+        assert picture.info["loop"] == 0
+        times = [frame.info.get("duration") for frame in ImageSequence.Iterator(picture)]
+        assert path.suffix == ".webp" or times == [WHOLE, *[WORD] * 4]
+        return [frame.copy().convert("RGB") for frame in ImageSequence.Iterator(picture)]
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp"])
+def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str, tmp_path: Path):
+    first, *frames = animate(tmp_path / f"new/a.{suffix}")
+    assert np.asarray(first)[:200].min() > 190
+    assert len(frames) == 4
+    for frame, (row, column) in zip(frames, PEAKS, strict=True):
+        light = np.asarray(frame.convert("L"), dtype=float)[:200]
+        y, x = np.unravel_index(light.argmax(), light.shape)
+        assert 75 + 50 * column <= x <= 75 + 50 * (column + 1)
+        assert 200 / 3 * row <= y <= 200 / 3 * (row + 1)
+        assert light[:, :70].max() < 50
+
+
+def test_the_present_word_is_marked(tmp_path: Path):
+    _, *frames = animate(tmp_path / "a.webp")
+    yellow = [((np.asarray(frame)[200:, :, 2] < 140) & (np.asarray(frame)[200:, :, 0] > 200)) for frame in frames]
+    middles = [np.nonzero(marked)[1].mean() for marked in yellow]
+    assert middles == sorted(middles)
+    assert all(later - before > 10 for before, later in pairwise(middles))
+
+
+def test_words_are_placed_in_lines_that_hold_them():
+    font = ImageFont.load_default(16)
+    words = ["two", "brown", "dogs", "run", "x" * 80, "end"]
+    placed, height = place_words([f" {word}" for word in words], font, 120)
+    assert [word for word, *_ in placed] == words
+    assert placed[0][1:] == (MARGIN, MARGIN)
+    assert all(x + font.getlength(word) <= 120 - MARGIN for word, x, _ in placed if len(word) < 80)
+    assert all(y < below or x + font.getlength(word) < after for (word, x, y), (_, after, below) in pairwise(placed))
+    assert height == placed[-1][2] + LINE + MARGIN
+
+
+def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
+    draw(Drawing(GREY, output([], np.zeros((1, 3, 3)), np.ones(1)), HALF), tmp_path / "a.webp")
+    with Image.open(tmp_path / "a.webp") as picture:
+        assert picture.n_frames == 1
+
+
+def test_a_pixel_has_the_largest_weight_of_the_boxes_that_it_lies_in():
+    weights = np.array([0.1, 0.6, 0.3, 0.05])
+    light = map_onto_photograph(weights, BOXES.scaled(WIDTH, HEIGHT), WIDTH, HEIGHT)
+    y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
+    expected = np.zeros((HEIGHT, WIDTH))
+    for weight, box in zip(weights[:3], BOXES.boxes[:3], strict=True):
+        left, top, right, bottom = box.scaled(WIDTH, HEIGHT)
+        inside = (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
+        expected[inside] = np.maximum(expected[inside], weight / 0.6)
+    differing = np.abs(light - expected) > 1e-6
+    assert differing.sum() <= 1  # the box that is smaller than a pixel
+
+
+def test_the_box_with_the_largest_weight_is_outlined(tmp_path: Path):
+    captions = boxed(Image.new("RGB", (WIDTH, HEIGHT), "white"))
+    assert captions.maps.shape == (4, HEIGHT, WIDTH)
+    captions.save(tmp_path / "boxes.gif")
+    with Image.open(tmp_path / "boxes.gif") as animation:
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(animation)]
+    mark = np.array([0xF7, 0xC9, 0x5C])
+    for frame, number in zip(frames[1:], (1, 2, 0), strict=False):
+        yellow = np.abs(np.asarray(frame)[:HEIGHT].astype(int) - mark).max(axis=2) < 40
+        rows, columns = np.nonzero(yellow)
+        box = BOXES.boxes[number].scaled(WIDTH, HEIGHT)
+        assert (columns.min(), rows.min()) == pytest.approx((box.left, box.top), abs=3)
+        assert (columns.max(), rows.max()) == pytest.approx((box.right, box.bottom), abs=3)
+
 
 LOG = """epoch,step,train/nll_per_word,val/bleu4,val/nll_per_word
 0,9,,12.5,3.5

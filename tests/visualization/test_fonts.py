@@ -12,11 +12,9 @@ from PIL import Image
 from sample_pages import output
 from system_packages import installed
 
-from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import figures
-from showattendtell.visualization.figures import FontFinder, families, pillow_font
-from showattendtell.visualization.heatmaps import draw
+from showattendtell.visualization.figures import FontFinder, draw, pillow_font
 from showattendtell.visualization.rendering import Drawing
 
 CHINESE = "一只黑色的狗在草地上奔跑"
@@ -89,20 +87,6 @@ def test_letters_without_a_font_are_noted_once(
             draw(drawing([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
     noted = capsys.readouterr().err
     assert noted.count("\n") == noted.count("note: no font has") == 1
-    assert "SHOWATTENDTELL_FONT=NAME" in noted
-
-
-def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.MonkeyPatch, no_system_fonts: None):
-    serif = figures.find_font("DejaVu Serif")
-    assert serif.name == "DejaVuSerif.ttf"
-    for name in (str(serif), "DejaVu Serif"):
-        monkeypatch.setenv("SHOWATTENDTELL_FONT", name)
-        figures.finder.cache_clear()
-        assert families("a")[0] == str(serif)
-    monkeypatch.setenv("SHOWATTENDTELL_FONT", "No Such Font")
-    figures.finder.cache_clear()
-    with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
-        families("a")
 
 
 def test_arabic_words_are_placed_from_the_right(tmp_path: Path):

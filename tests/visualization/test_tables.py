@@ -1,6 +1,6 @@
 import pytest
 
-from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
+from showattendtell.metrics.attention import AttentionScores, MapScore
 from showattendtell.metrics.bootstrap import Difference
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import (
@@ -11,8 +11,6 @@ from showattendtell.visualization.tables import (
     print_comparison,
     print_notes,
     print_scores,
-    print_statistics,
-    relation_figures,
 )
 
 ATTENTION_SCORES = AttentionScores(
@@ -38,22 +36,6 @@ def test_the_table_of_attention_shows_the_model_next_to_the_baselines_and_by_kin
             ["center prior", "1,200", "50.0", "30.0"],
             *([["model: people", "1,000", "80.0", "60.0"], ["model: animals", "200", "50.0", "0.0"]] * with_kinds),
         ]
-
-
-def test_result_files_have_the_gaze_in_percent():
-    assert attention_score_figures(ATTENTION_SCORES) == {
-        "pointing_game": 75,
-        "attention_correctness": 50,
-        "pointing_game_words": 1200,
-        "attention_baselines": {
-            "uniform": {"pointing_game": 25, "attention_correctness": 12.5, "pointing_game_words": 1200},
-            "center": {"pointing_game": 50, "attention_correctness": 30, "pointing_game_words": 1200},
-        },
-        "attention_by_kind": {
-            "people": {"pointing_game": 80, "attention_correctness": 60, "pointing_game_words": 1000},
-            "animals": {"pointing_game": 50, "attention_correctness": 0, "pointing_game_words": 200},
-        },
-    }
 
 
 def test_notes_are_printed_a_line_each_with_their_brackets(capsys: pytest.CaptureFixture[str]):
@@ -132,21 +114,10 @@ def test_a_difference_is_shown_with_its_interval(capsys: pytest.CaptureFixture[s
     ]
 
 
-@pytest.mark.parametrize("width", ["80", "120"])
 def test_no_table_of_scores_is_wider_than_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("COLUMNS", "120")
     print_scores([FIGURES] * 5, {}, "scores")
     print_comparison(dict.fromkeys(FIGURES, Difference(-10, -20, -5, 1)), "differences")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-
-
-def test_relations_are_printed_if_references_name_some(capsys: pytest.CaptureFixture[str]):
-    maps = {"attention_entropy": 1.5, "attention_movement": 0.25}
-    print_statistics(maps | relation_figures(Relations(0.0, 0.0, 0)))
-    assert "relation" not in capsys.readouterr().out
-    print_statistics(maps | relation_figures(Relations(0.75, 0.5, 1200)))
-    printed = capsys.readouterr().out
-    assert "entropy 1.50 nats, and 25.0 % of it moves from word to word" in printed
-    assert "75.0 % of 1,200 correct; always the most frequent: 50.0 %" in printed

@@ -5,10 +5,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from io import StringIO
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
@@ -49,22 +48,11 @@ class CaptionRow(NamedTuple):
         return cls(file, caption.caption, log_prob, confidence, caption.unsure, " + ".join(checkpoints), settings)
 
 
-def json_line(row: CaptionRow) -> str:
-    return json.dumps(row._asdict(), ensure_ascii=False) + "\n"
-
-
-def csv_line(cells: Iterable[object]) -> str:
-    """Return a line of CSV. A text that a spreadsheet would evaluate as a formula gets an apostrophe in front."""
-    safe = [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in cells]
-    line = StringIO()
-    csv.writer(line, lineterminator="\n").writerow(safe)
-    return line.getvalue()
-
-
-HEADER = csv_line(CaptionRow._fields)
-
 BEGINNING = b'{"file": '
 """How a line of JSON begins."""
+
+HEADER = f"{','.join(CaptionRow._fields)}\n".encode()
+"""The first line of CSV."""
 
 
 def row_file(folder: Path, suffix: str) -> Path:
@@ -83,18 +71,29 @@ def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[Cap
     def write(rows: Iterable[CaptionRow]) -> None:
         rows = list(rows)
         if "csv" in formats:  # before jsonl, which resuming reads
-            path = row_file(folder, "csv")
-            _append(path, [*([] if path.exists() else [HEADER]), *map(csv_line, rows)])
+            _append_csv(row_file(folder, "csv"), rows)
         if "jsonl" in formats:
-            _append(row_file(folder, "jsonl"), map(json_line, rows))
+            with _appending(row_file(folder, "jsonl")) as file:
+                file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
 
     return write
 
 
-def _append(path: Path, lines: Iterable[str]) -> None:
-    # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
+@contextmanager
+def _appending(path: Path) -> Iterator[TextIO]:
+    """Open a file for further lines, also with file names of bytes that are no text, which become escapes of JSON."""
     with write_errors(path), path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        file.writelines(lines)
+        yield file
+
+
+def _append_csv(path: Path, rows: Iterable[CaptionRow]) -> None:
+    """Write rows below a header. A text that a spreadsheet would evaluate as a formula gets an apostrophe in front."""
+    with _appending(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not file.tell():
+            writer.writerow(CaptionRow._fields)
+        for row in rows:
+            writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row)
 
 
 def can_resume(formats: Collection[str]) -> bool:
@@ -136,11 +135,11 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         os.truncate(journal, end)
     if "csv" in formats:
         table = row_file(folder, "csv")
-        if table.exists() and not HEADER.encode().startswith(table.read_bytes()[: len(HEADER)]):
+        if table.exists() and not HEADER.startswith(table.read_bytes()[: len(HEADER)]):
             raise exists_error(table)
         table.unlink(missing_ok=True)
         with journal.open("rb") as lines:
-            _append(table, chain([HEADER], (csv_line(row) for row, _ in _rows(journal, lines))))
+            _append_csv(table, (row for row, _ in _rows(journal, lines)))
     return set(rows_of)
 
 

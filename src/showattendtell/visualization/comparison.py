@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from showattendtell.errors import UserError
 from showattendtell.settings import may_differ
@@ -19,7 +19,7 @@ PAPER_TABLE = Path(__file__).with_name("paper.csv")
 """The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
-"""The data sets of the paper in its order, and their names there."""
+"""The data sets of the paper, and their names there."""
 
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
@@ -39,68 +39,56 @@ Settings = dict[str, str]
 """Settings in the form of the command line."""
 
 
-class ResultEntry(NamedTuple):
-    """A result with all settings that distinguish it from others; if `training` and `scoring` are equal, only the seed
-    differs.
-
-    choices   options of training
-    training  settings of training, and the name of the checkpoint (best or last)
-    scoring   settings of decoding, tokenizer and split
-    """
-
-    result: Result
-    label: str
-    choices: Settings
-    training: Settings
-    scoring: Settings
-
-
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
-    """Return the results in blocks by data set: those of the paper in its order, then others.
+    """Return the results in blocks by data set, with the paper's rows first.
 
     Results of the same checkpoint and decoding are counted once. Those of a checkpoint that has changed are left out.
 
     Raises:
         UserError: all are left out.
     """
-    current, notes = list[Result](), list[str]()
-    for result in results:
-        if is_current(result):
-            current.append(result)
-        else:
-            notes.append(f"{result.path} is left out: its checkpoint has changed since; evaluate it again")
+    current = [result for result in results if is_current(result)]
+    stale = [result.path for result in results if result not in current]
+    notes = [f"{path} is left out: its checkpoint has changed since; evaluate it again" for path in stale]
     if not current:
         raise UserError(notes[0])
-    blocks, datasets = [], {result.dataset for result in current}
-    for name in [*(name for name in DATASETS if name in datasets), *sorted(datasets - DATASETS.keys())]:
+    blocks, datasets = [], sorted({result.dataset for result in current})
+    for name in datasets:
         rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
-        published = paper_rows(name).values() if with_paper else ()
-        baselines = _baseline_rows([result for row in rows for result in row.results], columns)
-        blocks.append(TableBlock(title, (*published, *baselines, *rows)))
-    if with_paper and datasets & DATASETS.keys():
+        published = paper_rows(name) if with_paper else ()
+        blocks.append(TableBlock(title, (*published, *rows)))
+    if with_paper and DATASETS.keys() & datasets:
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
-def _describe(result: Result) -> ResultEntry:
-    """Return a result with the label of its row and the settings that may distinguish rows of that label."""
+def _choices(result: Result) -> Settings:
+    """Return the options of training that may tell rows of the same label apart."""
     choices = _common(model.choices for model in result.models)
-    for group in ("attention", "decoder", "decoding", "dataset", "logger"):
-        choices.pop(group, None)
+    shown = ("attention", "decoder", "decoding", "dataset", "logger")
+    return {group: option for group, option in choices.items() if group not in shown}
+
+
+def _training(result: Result) -> Settings:
+    """Return the settings of training that may tell rows apart, and the name of the checkpoint (best or last)."""
     training = {}
     for key, value in _common(model.config for model in result.models).items():
         if key not in NOT_COMPARED and not may_differ(key):
             training[f"validation.{key}" if key.startswith("decoding.") else key] = value
     if training.get("init_from"):  # each seed of a second stage has a folder of its own
         training["init_from"] = Path(training["init_from"]).name
-    if "average_of" in choices:  # its settings and name are those of one of the averaged models
-        training["average_of"] = choices["average_of"]
-    training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
-    scoring = _flat({"mirrored": False, **result.decoding}, "decoding.")  # older results do not say whether mirrored
-    scoring |= {"tokenizer": result.tokenizer, "split_sha256": result.split_sha256}
-    return ResultEntry(result, _label(result.models), choices, training, scoring)
+    # the settings and the name of an average are those of one of its parts
+    average = _choices(result).get("average_of")
+    checkpoints = "+".join(Path(model.checkpoint).name for model in result.models)
+    return training | ({"average_of": average} if average else {}) | {"checkpoint": checkpoints}
+
+
+def _scoring(result: Result) -> Settings:
+    """Return the settings of decoding, tokenizer and split."""
+    own = {"tokenizer": result.tokenizer, "split_sha256": result.split_sha256}
+    return {**_flat(result.decoding, "decoding."), **own}
 
 
 def _label(models: Sequence[ModelRecord]) -> str:
@@ -137,21 +125,22 @@ def _common(nodes: Iterable[Mapping[str, Any]]) -> Settings:
 
 def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
     """Return a row for each group of results that differ only in the seed, in the order of their first results."""
-    groups: dict[str, list[ResultEntry]] = {}
-    for entry in map(_describe, results):
-        groups.setdefault(json.dumps([entry.training, entry.scoring], sort_keys=True), []).append(entry)
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        settings = json.dumps([_training(result), _scoring(result)], sort_keys=True)
+        groups.setdefault(settings, []).append(result)
     first = [group[0] for group in groups.values()]
-    labels = [entry.label for entry in first]
-    labels = _disambiguate(labels, labels, [entry.choices for entry in first])
-    labels = _disambiguate(labels, labels, [entry.training for entry in first])
-    labels = _disambiguate(labels, [""] * len(labels), [entry.scoring for entry in first])
-    for sha256, run in _runs_by_split(entry.result for entry in first).items():
+    labels = [_label(result.models) for result in first]
+    labels = _disambiguate(labels, labels, list(map(_choices, first)))
+    labels = _disambiguate(labels, labels, list(map(_training, first)))
+    labels = _disambiguate(labels, [""] * len(labels), list(map(_scoring, first)))
+    for sha256, run in _runs_by_split(first).items():
         labels = [label.replace(f"split_sha256={sha256}", f"images of {run}") for label in labels]
     rows = []
     for label, group in zip(labels, groups.values(), strict=True):
         by_weights: dict[tuple[str, ...], Result] = {}
-        for entry in group:
-            by_weights.setdefault(tuple(model.sha256 for model in entry.result.models), entry.result)
+        for result in group:
+            by_weights.setdefault(tuple(model.sha256 for model in result.models), result)
         once = tuple(by_weights.values())
         rows.append(TableRow(label, mean_scores([result.figures for result in once], columns), once))
     return rows
@@ -186,29 +175,15 @@ def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) 
     return scores
 
 
-def paper_rows(dataset: str) -> dict[str, TableRow]:
-    """Return the rows of the paper's Table 1 for a data set, by model."""
-    rows = {}
+def paper_rows(dataset: str) -> list[TableRow]:
+    """Return the rows of the paper's Table 1 for a data set."""
+    rows = []
     for row in csv.DictReader(PAPER_TABLE.read_text(encoding="utf-8").splitlines()):
         if row["dataset"] == dataset:
             remark = f" ({row['remark']})" if row["remark"] else ""
             figures = {column: row[column] for column in COLUMNS if row[column]}
             scores = {name: TableValue(float(x), digits=len(x.partition(".")[2])) for name, x in figures.items()}
-            rows[row["model"]] = TableRow(f"paper: {row['model']}{remark}", scores)
-    return rows
-
-
-def _baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
-    """Return the baselines of the results; those that differ between results have the names of the runs."""
-    rows = []
-    for name in (CONSTANT, NEAREST, HUMAN):
-        different: dict[str, TableRow] = {}
-        for result in results:
-            if figures := mean_scores([result.baselines.get(name, {})], columns):
-                row = TableRow(f"{BASELINES[name]}, of {run_name(result)}", figures)
-                different.setdefault(" ".join(map(str, figures.values())), row)
-        for row in different.values():
-            rows.append(row if len(different) > 1 else row._replace(label=BASELINES[name]))
+            rows.append(TableRow(f"paper: {row['model']}{remark}", scores))
     return rows
 
 
@@ -223,7 +198,7 @@ def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[
 
 
 def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str]:
-    """Yield notes on rows that cannot be compared, on missing figures, and on runs that do not beat the baselines."""
+    """Yield notes on rows that cannot be compared, and on missing figures."""
     first = [row.results[0] for row in rows]
     tokenizers = dict.fromkeys(result.tokenizer for result in first)
     runs = _runs_by_split(first).values()
@@ -240,6 +215,3 @@ def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str
         seeds = {tuple(model.seed for model in result.models) for result in row.results}
         if len(seeds) < len(row.results):
             yield f"{row.label}: {len(row.results)} runs share {len(seeds)} seeds"
-        for result in row.results:
-            for error in find_unbeaten(result.figures, result.baselines):
-                yield f"{row.label}: {run_name(result)} {error}"

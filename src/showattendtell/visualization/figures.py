@@ -1,26 +1,58 @@
-"""Figures of runs, and their fonts: DejaVu Sans, and for characters that it lacks, such as Chinese, other
-fonts of the system."""
+"""Figures: curves of runs, and attention heatmaps, which show where the model looked at each word (Xu et al. 2015, Sec.
+5.4), as panels and as animations. Their font is DejaVu Sans, or fonts of the system for characters that it lacks."""
 
 import csv
-import os
+import math
+import unicodedata
 import warnings
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
-from PIL import ImageFont
+from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
+from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, write_errors
+from showattendtell.types import NOT_SURE, Box, RegionBoxes
+from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing
+from showattendtell.visualization.result_files import write_bytes
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
+
+MOST_COLUMNS = 6
+
+PANEL, DPI, FILLED = 2.0, 160, 0.96
+"""Width of a panel of a figure in inches, its resolution, and the part of the width that the picture fills, which has
+more than 300 pixels."""
+
+CAPTION, TITLE = 0.35, 0.3
+"""Height of the lines above a figure and above a panel in inches."""
+
+SHARP = 1.5
+"""Pixels of the longest side of the photograph in a figure for each dot of the width of its panel."""
+
+MOST_HIGH = 3
+"""Maximum ratio of the height and width of a panel for a word."""
+
+ANIMATED_SIDE = 400
+WORD, WHOLE = 800, 1600
+"""Milliseconds for which an animation shows a word, and the photograph alone."""
+
+LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
+"""Of an animation in pixels: font size, space between words, line height, and margin around the caption."""
+
+PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#6b6b73", "#f7c95c"
 
 
 def encode(figure: Figure, suffix: str = ".png") -> bytes:
@@ -68,8 +100,142 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
         stream.write(encode(figure, path.suffix))
 
 
-FONT = "SHOWATTENDTELL_FONT"
-"""Environment variable with the file or the name of a font that is preferred to all others."""
+def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int, height: int) -> np.ndarray:
+    """Map attention on the grid (rows, columns), or on boxes (L,), to the photograph (height, width), with peak 1.
+
+    The grid is enlarged by bicubic interpolation and smoothed by a Gaussian of half a region, which approximates the
+    regions' overlapping receptive fields. It is placed on the part of the photograph that the encoder saw; elsewhere
+    the map is 0.
+
+    Of regions that are boxes, a pixel has the largest of the weights of the boxes that it lies in.
+    """
+    canvas = np.zeros((height, width), dtype=np.float32)
+    if isinstance(seen, RegionBoxes):
+        for number in weights.argsort():  # the largest weight last
+            left, top, right, bottom = _pixels(seen.boxes[number], width, height)
+            canvas[top:bottom, left:right] = weights[number]
+    else:
+        left, top, right, bottom = map(round, seen)
+        size = (max(1, right - left), max(1, bottom - top))
+        enlarged = Image.fromarray(weights.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+        region = np.divide(size[::-1], weights.shape)
+        smooth = gaussian_filter(np.asarray(enlarged), region / 2, mode="nearest").clip(min=0)
+        canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
+    return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
+
+
+def _pixels(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the sides of a box in pixels, so that it has one at least."""
+    left, top = min(int(box.left), width - 1), min(int(box.top), height - 1)
+    return left, top, max(left + 1, round(box.right)), max(top + 1, round(box.bottom))
+
+
+def draw(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
+    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
+    suffix = path.suffix.lower()
+    is_animated = suffix in ANIMATIONS
+    write_bytes(
+        animation(drawing, suffix) if is_animated else encode(heatmap_figure(drawing, width, dpi), suffix), path
+    )
+
+
+def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:
+    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
+
+    Args:
+        width: of the figure in inches, to which the letters are scaled; by default PANEL for each panel of a row.
+        dpi: dots per inch; DPI by default.
+    """
+    photograph, caption, _ = drawing
+    dpi = dpi or DPI
+    rows = math.ceil((len(caption.words) + 1) / MOST_COLUMNS)
+    columns = math.ceil((len(caption.words) + 1) / rows)
+    panel = width / columns if width else PANEL
+    scale, edge = panel / PANEL, (1 - FILLED) / 2
+    small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
+    high, title_height = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH), TITLE * scale
+    height = (high + title_height) * rows + CAPTION * scale
+    # Not pyplot, which would need a display, or change the plots of the user's notebook.
+    figure = Figure((panel * columns, height), dpi)
+    style = dict[str, Any](fontfamily=families(caption.marked), parse_math=False)
+    figure.suptitle(caption.marked, fontsize=13 * scale, y=1 - 0.08 * scale / height, va="top", **style)
+    gates = caption.gates[: len(caption.words)]
+    titles: Sequence[str] = caption.words
+    if (gates < UNGATED).any():  # the model has a gate
+        titles = [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(titles, gates, strict=True)]
+    for place, title in enumerate(["", *titles]):
+        row, column = divmod(place, columns)
+        bottom = (rows - 1 - row) * (high + title_height) + edge * panel
+        axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
+        axis.axis("off")
+        axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small)
+        axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
+    return figure
+
+
+def animation(drawing: Drawing, suffix: str) -> bytes:
+    """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map. Beta is not
+    shown."""
+    caption = drawing.caption
+    parts = [*(caption.parts or (f" {word}" for word in caption.words)), *[NOT_SURE] * caption.unsure]
+    small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
+    font, frames = pillow_font(caption.marked, LETTERS), []
+    placed, height = place_words(parts, font, small.width)
+    directions = map(unicodedata.bidirectional, caption.caption)
+    if next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L":
+        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]  # from the right
+    for current in range(-1, len(caption.words)):  # the photograph alone, then each word: later ones are dimmed
+        frame = Image.new("RGB", (small.width, small.height + height), PAPER)
+        frame.paste(small if current < 0 else _darken(small, caption.attention[current], seen))
+        canvas = ImageDraw.Draw(frame)
+        for i, (word, x, y) in enumerate(placed):
+            top = small.height + y
+            if i == current:
+                canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
+            canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
+        frames.append(frame if suffix == ".webp" else frame.quantize(dither=Image.Dither.FLOYDSTEINBERG))
+    times, content = [WHOLE, *[WORD] * len(caption.words)], BytesIO()
+    frames[0].save(content, suffix[1:], save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+    return content.getvalue()
+
+
+def place_words(
+    parts: Sequence[str], font: ImageFont.FreeTypeFont, width: int
+) -> tuple[list[tuple[str, float, float]], int]:
+    """Break words, with the spaces before them, into lines of at most `width` pixels, unless one word is wider.
+
+    Returns:
+        Each word with its upper left corner (x, y), and the total height.
+    """
+    x = y = float(MARGIN)
+    placed: list[tuple[str, float, float]] = []
+    for part in parts:
+        word = part.strip()
+        if placed and not part.startswith(" "):
+            x -= GAP
+        if placed and x + font.getlength(word) > width - MARGIN:
+            x, y = float(MARGIN), y + LINE
+        placed.append((word, x, y))
+        x += font.getlength(word) + GAP
+    return placed, int(y) + LINE + MARGIN
+
+
+def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
+    """Scale the photograph, and the part that the encoder saw."""
+    width, height = (max(1, round(side * scale)) for side in drawing.photograph.size)
+    return drawing.photograph.convert("RGB").resize((width, height)), drawing.seen.scaled(scale, scale)
+
+
+def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:
+    """Darken the photograph where attention on the grid (rows, columns) is small, or on boxes (L,), of which the one
+    with the largest weight is outlined."""
+    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
+    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
+    darkened = Image.fromarray(np.rint(pixels).astype(np.uint8))
+    if isinstance(seen, RegionBoxes):
+        left, top, right, bottom = _pixels(seen.boxes[int(weights.argmax())], photograph.width, photograph.height)
+        ImageDraw.Draw(darkened).rectangle((left, top, right - 1, bottom - 1), outline=MARK, width=2)
+    return darkened
 
 
 class FontFinder:
@@ -78,8 +244,6 @@ class FontFinder:
     def __init__(self) -> None:
         self.files = [Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")]
         self._missing: set[str] = set()
-        if preferred := os.environ.get(FONT):
-            self.files.insert(0, find_font(preferred))
 
     def covering(self, text: str) -> list[Path]:
         """Return the files of fonts, in the order of preference, for all characters of the text that any font has.
@@ -88,36 +252,23 @@ class FontFinder:
         """
         needed = set(filter(str.isprintable, text)) - self._missing - {" "}
         needed = needed.difference(*map(characters, self.files))
-        if needed:
-            coverage = {file: characters(file) & needed for file in map(Path, font_manager.findSystemFonts())}
-            # those that have the most come first; of a family rather the regular one
-            for file in sorted(
-                coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)
-            ):
-                if coverage[file] & needed:
-                    self.files.append(file)
-                    needed -= coverage[file]
+        coverage = {}
+        for file in map(Path, font_manager.findSystemFonts() if needed else ()):
+            coverage[file] = characters(file) & needed
+        # those that have the most come first; of a family rather the regular one
+        for file in sorted(coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)):
+            if coverage[file] & needed:
+                self.files.append(file)
+                needed -= coverage[file]
         if needed and not self._missing:
-            note = (
-                f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes; install one, such as "
-                f"Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
-            )
+            some = " ".join(sorted(needed)[:5])
+            note = f"note: no font has {some}, which figures show as boxes; install one, such as Noto Sans CJK"
             Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
         self._missing |= needed
         return self.files
 
 
 finder = cache(FontFinder)
-
-
-def find_font(name: str) -> Path:
-    """Return the file of a font by its file or name; raise `UserError` if there is none."""
-    if Path(name).is_file():
-        return Path(name)
-    try:
-        return Path(font_manager.findfont(name, fallback_to_default=False))
-    except ValueError:
-        raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
 
 
 @lru_cache(maxsize=16)

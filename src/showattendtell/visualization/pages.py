@@ -102,7 +102,7 @@ class ImageCaptions:
 
         The peak of each map is 1. A map is 0 outside the part that the encoder sees.
         """
-        from showattendtell.visualization.heatmaps import map_onto_photograph
+        from showattendtell.visualization.figures import map_onto_photograph
 
         width, height = self.photograph.size
         maps = np.zeros((len(self.words), height, width), np.float32)
@@ -138,12 +138,12 @@ class ImageCaptions:
             width: of the figure in inches, to which the letters are scaled; by default a panel has 2 inches.
             dpi: dots per inch; by default 160.
         """
-        from showattendtell.visualization.heatmaps import heatmap_figure
+        from showattendtell.visualization.figures import heatmap_figure
 
         return heatmap_figure(self.as_drawn(), width, dpi)
 
     def as_drawn(self) -> Drawing:
-        """Return what the functions of `heatmaps` draw."""
+        """Return what the functions of `figures` draw."""
         return Drawing(self.photograph, self.best, self.seen.scaled(*self.photograph.size))
 
     def _page(self) -> "Page":
@@ -193,8 +193,8 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
-    """Call `heatmaps.draw`, with which matplotlib is imported."""
-    from showattendtell.visualization.heatmaps import draw
+    """Call `figures.draw`, with which matplotlib is imported."""
+    from showattendtell.visualization.figures import draw
 
     draw(drawing, path, width, dpi)
 
@@ -223,17 +223,16 @@ def _different(paths: Sequence[str]) -> list[str]:
 class PageEntry(NamedTuple):
     """A photograph on a page.
 
-    name            shown as it is
-    width, height   of the reduced copy, in pixels
-    picture         the reduced copy as a data URI
-    outputs         the captions of each model; their photographs are reduced too
-    references      reference captions
-    measures        values by which the page can be sorted
+    name        shown as it is
+    copy        the reduced photograph
+    picture     the same as a data URI
+    outputs     the captions of each model; their photographs are reduced too
+    references  reference captions
+    measures    values by which the page can be sorted
     """
 
     name: str
-    width: int
-    height: int
+    copy: Image.Image
     picture: str
     outputs: Sequence[ImageCaptions]
     references: Sequence[str] = ()
@@ -264,15 +263,13 @@ def make_entry(
 
         measures["disagreement"] = disagreement([output.words for output in outputs])
     photograph = outputs[0].photograph
-    scale = min(1.0, LONGEST_SIDE / max(photograph.size))
+    scale, content = min(1.0, LONGEST_SIDE / max(photograph.size)), BytesIO()
     width, height = (max(1, round(side * scale)) for side in photograph.size)
-    small = photograph.resize((width, height))
-    content = BytesIO()
-    small.save(content, "WEBP", quality=QUALITY, method=4)
+    photograph.resize((width, height)).save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
     reduced = [replace(output, photograph=copy) for output in outputs]
-    return PageEntry(name, width, height, picture, reduced, references, measures)
+    return PageEntry(name, copy, picture, reduced, references, measures)
 
 
 def write_page(page: Page, path: Path) -> Path:

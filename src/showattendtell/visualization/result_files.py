@@ -39,8 +39,7 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The scores of a result file by their names, their provenance, the reasons for missing metrics, and the scores of
-    baselines."""
+    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
 
     path: str
     dataset: str
@@ -51,7 +50,6 @@ class Result(NamedTuple):
     models: Annotated[tuple[ModelRecord, ...], Field(min_length=1)]
     figures: Figures
     missing: Mapping[str, str] = {}
-    baselines: Mapping[str, Figures] = {}
 
 
 def run_name(result: Result) -> str:

@@ -250,8 +250,7 @@ class TableInterval(NamedTuple):
     digits: int = 1
 
     def __str__(self) -> str:
-        rounded = (round(value, self.digits) + 0.0 for value in (self.difference, self.low, self.high))  # no -0.0
-        difference, low, high = (f"{value:+.{self.digits}f}" for value in rounded)
+        difference, low, high = (f"{value:+z.{self.digits}f}" for value in self[:3])  # z: no -0.0
         return f"{difference} [{low}, {high}]"
 
 
@@ -300,9 +299,7 @@ def as_json(overview: ResultsTable) -> str:
     for block in overview.blocks:
         rows = []
         for row in block.rows:
-            figures = {name: figure._asdict() for name, figure in row.figures.items()}
-            for figure in figures.values():
-                del figure["digits"]
+            figures = {name: dict(zip(one._fields[:-1], one, strict=False)) for name, one in row.figures.items()}
             files = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
             rows.append({"model": row.label, "figures": figures, "results": files})
         blocks.append({"title": block.title, "rows": rows})

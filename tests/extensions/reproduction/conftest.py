@@ -8,9 +8,8 @@ from omegaconf import DictConfig
 from small_table import TABLE, configured
 
 from showattendtell.config.compose import compose
-from showattendtell.extensions.reproduction import runs
-from showattendtell.extensions.reproduction.runs import TableRun, make_runs, select_runs
-from showattendtell.extensions.reproduction.tables import PaperTableConfig
+from showattendtell.extensions.reproduction import tables
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, TableRun, make_runs, select_runs
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +19,7 @@ def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(command: str, arguments: Sequence[str]) -> DictConfig:
         return deepcopy(composed(command, *arguments))
 
-    monkeypatch.setattr(runs, "compose", copied)
+    monkeypatch.setattr(tables, "compose", copied)
 
 
 @cache

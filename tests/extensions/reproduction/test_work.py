@@ -5,8 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,12 @@ from results import ensemble, result, write
 from small_table import TABLE, configured, finish, hash_of, scored
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.runs import TableRun, make_ensembles, make_runs, record_weights
-from showattendtell.extensions.reproduction.tables import RecipeConfig
+from showattendtell.extensions.reproduction.tables import (
+    RecipeConfig,
+    TableRun,
+    make_runs,
+    record_weights,
+)
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
 
@@ -127,39 +130,6 @@ def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_pat
     assert carry_out([second], meanwhile, tmp_path) == ([], [written, "train captioned/2"])
 
 
-HOLDS = """
-import sys
-from pathlib import Path
-from showattendtell.runtime.files import lock_file
-file = lock_file(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_worker(path: Path) -> Iterator[None]:
-    """A process that holds the file."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin
-    assert process.stdout
-    with process:
-        process.stdout.readline()
-        yield
-        process.stdin.close()
-
-
-def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: Path, capsys: Any):
-    runs = made("recipes=soft")
-    for run in runs:
-        finish(run)
-    ensembles = make_ensembles(TABLE, runs, tmp_path)
-    with another_worker(tmp_path / "soft_ensemble/1-2.lock"):
-        assert carry_out(ensembles, print, tmp_path) == ([], [])
-    assert "soft_ensemble is being processed by another worker" in capsys.readouterr().out
-    assert carry_out(ensembles, print, tmp_path)[1] == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
-
-
 def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: Path):
     for run in made("recipes=soft", "seeds=[1,2]"):
         finish(run)
@@ -167,7 +137,7 @@ def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: P
     def ensembles(*settings: str) -> list[TableRun]:
         config = configured(*settings)
         runs = make_runs(TABLE, config, tmp_path)
-        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).make_ensembles()
+        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).ensembles()
 
     assert ensembles("recipes=soft", "seeds=[1,2,3]") == []
     assert [run.title for run in ensembles("recipes=[]", "seeds=[1,2,3]")] == ["soft_ensemble"]
@@ -201,17 +171,6 @@ with CommandRunner() as commands:
     commands.run("train", "seed=1")
     commands.run("train", "seed=2")
 """
-
-
-def test_a_command_that_fails_is_named_with_its_status(capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    with (
-        CommandRunner() as commands,
-        pytest.raises(UserError, match=r"report ended with status 2; .* \$ python -m showattend"),
-    ):
-        commands.run("report", str(tmp_path / "no where"))
-    printed = capfd.readouterr()
-    assert f"$ python -m showattendtell.report '{tmp_path}/no where'" in printed.out
-    assert "does not exist" in printed.err
 
 
 @pytest.mark.parametrize("number", ["TERM", "KILL"])

@@ -130,7 +130,7 @@ def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_re
     ended = {trial.params["optimizer.lr"]: trial for trial in trials(tmp_path)}
     pruned = [trial for trial in ended.values() if trial.state.name == "PRUNED"]
     assert pruned
-    assert "pruned: " in done.out
+    assert f"{len(pruned)} pruned" in done.out
     for trial in pruned:
         epochs = len(read_metrics(tmp_path / f"runs/own-study/{trial.number}/metrics.csv")["val/bleu4"])
         assert epochs == len(trial.intermediate_values) < 4

@@ -1,13 +1,13 @@
 """The table of a reproduction: its rows, next to the paper's, and their differences with confidence intervals."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from math import fsum
 from pathlib import Path
 
 import numpy as np
 
 from showattendtell.data.formats import read_all
-from showattendtell.extensions.reproduction.runs import TableRun
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, title_of
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, TableRun, title_of
 from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, compare, draw_copies, resample
 from showattendtell.runtime.files import atomic_write, write_errors
@@ -38,34 +38,29 @@ RESAMPLES, SEED = 1000, 1
 
 def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequence[str]) -> ResultsTable | None:
     """Return the figures of finished runs and ensembles next to the paper's rows; None without runs."""
-    series = list(_series(table, runs))
-    rows = [row for _, _, row in series]
+    series = _series(table, runs)
+    rows = list(series.values())
     results = [result for row in rows for result in row.results]
-    if not rows:
+    if not results:
         return None
     dataset = results[0].dataset
-    published = paper_rows(dataset) if any(recipe.paper for recipe in table.recipes.values()) else {}
-    in_paper = [table.recipes[recipe].paper if recipe in table.recipes else None for recipe, _, _ in series]
-    blocks = [TableBlock(DATASETS.get(dataset, dataset), tuple(_next_to_paper(rows, in_paper, published)))]
+    published = paper_rows(dataset)
+    blocks = [TableBlock(DATASETS.get(dataset, dataset), (*published, *rows))]
     nodes = [model.config["encoder"] for result in results for model in result.models]
     encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
-    missing = (
-        f"{result.path} has no {metric}: {reason}; delete it, and the next run writes it"
-        for result in results
-        for metric, reason in result.missing.items()
-    )
     remarks = [
         *([ORIGIN] if published else []),
         *find_notes(rows, COLUMNS),
         f"encoder: {' and '.join(encoders)}{'; the paper has VGG-19' if published else ''}",
-        *dict.fromkeys(missing),
-        *notes,
     ]
-    base = next((row for recipe, decoding, row in series if (recipe, decoding) == (table.base, table.decoding)), None)
-    comparable = [row for recipe, decoding, row in series if decoding == table.decoding or recipe == table.base]
-    other_rows = [row for row in comparable if row is not base]
-    if base and other_rows:
-        blocks.append(TableBlock(f"differences to {base.label}", tuple(_differences(base, other_rows))))
+    for result in results:
+        for metric, reason in result.missing.items():
+            remarks.append(f"{result.path} has no {metric}: {reason}; delete it, and the next run writes it")
+    remarks += notes
+    base = series.pop((table.base, table.decoding), None)
+    others = [row for (recipe, decoding), row in series.items() if recipe == table.base or decoding == table.decoding]
+    if base and others:
+        blocks.append(TableBlock(f"differences to {base.label}", tuple(_differences(base, others))))
         remarks.append(
             f"differences: of the means over seeds, and the interval of 95 % of {RESAMPLES:,} resamples of the images "
             "(paired bootstrap); what another seed would give is shown by the standard deviations alone"
@@ -74,14 +69,16 @@ def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequenc
     return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
 
 
-def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> Iterator[tuple[str, int | str, TableRow]]:
-    """Yield a row for each recipe, over its seeds, and each ensemble, with each decoding."""
+def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> dict[tuple[str, int | str], TableRow]:
+    """Return a row for each recipe, over its seeds, and each ensemble, with each decoding."""
+    series = {}
     for name in (*table.recipes, *table.ensembles):
         finished = [run for run in runs if run.recipe == name]
         for decoding in table.decodings if finished else ():
             results = tuple(_read(run, decoding) for run in finished)
             figures = mean_scores([result.figures for result in results], COLUMNS)
-            yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", figures, results)
+            series[name, decoding] = TableRow(f"{name}, {title_of(decoding)}", figures, results)
+    return series
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
@@ -92,28 +89,16 @@ def _read(run: TableRun, decoding: int | str) -> Result:
     minutes = result.figures.get(TIME) if run.config else 0.0
     if run.seed is None or minutes is None:
         return result
-    return result._replace(figures={**result.figures, TIME: minutes + run.minutes_before})
+    minutes += fsum(second for part in run.runs_before() for second in part.seconds) / 60
+    return result._replace(figures={**result.figures, TIME: minutes})
 
 
-def _next_to_paper(
-    rows: Sequence[TableRow], models: Sequence[str | None], published: Mapping[str, TableRow]
-) -> Iterator[TableRow]:
-    """Yield the paper's rows of other models, then each row below the paper's row of its model, if there is one."""
-    yield from (row for model, row in published.items() if model not in models)
-    above = None
-    for model, row in zip(models, rows, strict=True):
-        if model and model in published and model != above:
-            yield published[model]
-        above = model
-        yield row
-
-
-def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> list[TableRow]:
-    """Return a row of differences to the base for each of the others, of means over seeds on the same resamples of the
+def _differences(base: TableRow, others: Sequence[TableRow]) -> Iterator[TableRow]:
+    """Yield a row of differences to the base for each of the others, of means over seeds on the same resamples of the
     images; only of metrics that could be computed."""
     from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
 
-    paths = [Path(result.path) for row in (base, *other_rows) for result in row.results]
+    paths = [Path(result.path) for row in (base, *others) for result in row.results]
     corpus = in_words(match(read_all(paths), {}, None, partial=False), base.results[0].tokenizer)
     copies = draw_copies(len(corpus.images), RESAMPLES, SEED)
 
@@ -121,14 +106,11 @@ def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> list[TableRo
         panels = [measure(corpus.hypotheses[Path(result.path)], corpus.references, METRICS) for result in row.results]
         return average([resample(panel.measured, copies) for panel in panels])
 
-    first, rows = resample_row(base), []
-    for row in other_rows:
-        intervals = {
-            name: TableInterval(difference.difference, difference.low, difference.high, DIGITS.get(name, 1))
-            for name, difference in compare(first, resample_row(row)).items()
-        }
-        rows.append(TableRow(row.label, intervals, row.results))
-    return rows
+    first = resample_row(base)
+    for row in others:
+        differences = compare(first, resample_row(row))
+        intervals = {name: TableInterval(*each[:3], DIGITS.get(name, 1)) for name, each in differences.items()}
+        yield TableRow(row.label, intervals, row.results)
 
 
 def average(systems: Sequence[Resampled]) -> Resampled:

@@ -7,26 +7,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Table
 
 from showattendtell.config.command_line import as_value
 from showattendtell.errors import UserError, listed
 from showattendtell.extensions.reproduction.outcome import make_table, write
-from showattendtell.extensions.reproduction.runs import (
+from showattendtell.extensions.reproduction.tables import (
     CAPTIONS,
+    PaperTableConfig,
     TableRun,
+    as_list,
     changed_settings,
     current_result,
     data_settings,
     expected_seconds,
     find_other_settings,
-    given_settings,
     make_ensembles,
     record_weights,
     select_runs,
+    setting_of,
 )
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, setting_of
 from showattendtell.runtime.files import LOCK, duration, exists_error, file_lock, lock_file
 from showattendtell.runtime.launched import Subcommands
 
@@ -59,23 +58,20 @@ class CommandRunner(Subcommands):
 
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
     """Print the progress and the remaining training time of each run, and the total."""
-    view = Table("recipe", "seed", "state", title=f"{table.name}, runs: {len(runs)}", title_justify="left")
-    view.add_column("training left", justify="right")
-    left = []
+    total = 0.0
     for run in runs:
         seconds = expected_seconds(run, None if changed_settings(config) else table.recipes[run.recipe].minutes)
-        left.append(seconds)
-        remaining = "?" if seconds is None else duration(seconds) if seconds else ""
         state = "finished" if run.is_finished else "to do"
         if run.seconds:
             state += f", {len(run.seconds)} epochs in {duration(sum(run.seconds))}"
-        view.add_row(run.recipe, str(run.seed), state, remaining)
-    console = Console(highlight=False)
-    console.print(view)
+        if seconds != 0:
+            state += f", training left: {duration(seconds) if seconds else '?'}"
+        print(f"{run.title}: {state}")
+        total += seconds or 0
     if all(run.is_finished for run in runs):
-        console.print("nothing to train: all runs are finished")
+        print("nothing to train: all runs are finished")
     else:
-        console.print(f"training left: {duration(sum(filter(None, left)))}; storing grids and scoring come on top")
+        print(f"training left: {duration(total)}; storing grids and scoring come on top")
 
 
 class Reproduction:
@@ -105,18 +101,17 @@ class Reproduction:
         Raises:
             UserError: at the end, with a sentence for each run that failed.
         """
-        folder = self.folder
-        is_own = (folder / LOCK).exists() or any(run.folder.exists() for run in self.runs)
-        if not is_own and folder.is_dir() and any(folder.iterdir()):
-            raise exists_error(folder)
+        lock, is_new = self.folder / LOCK, not any(run.folder.exists() for run in self.runs)
+        if is_new and not lock.exists() and self.folder.is_dir() and any(self.folder.iterdir()):
+            raise exists_error(self.folder)
         with self.commands:
-            if self.runs and not any(run.folder.exists() for run in self.runs):
-                with file_lock(folder / LOCK):  # an error in the data or the encoder would affect every run
-                    self.commands.run("prepare", *self.runs[0].arguments)
-            self.carry_out(self.runs)
             if self.runs:
-                self.carry_out(self.make_ensembles())
-            with file_lock(folder / LOCK):
+                if is_new:
+                    with file_lock(lock):  # an error in the data or the encoder would affect every run
+                        self.commands.run("prepare", *self.runs[0].arguments)
+                self.carry_out(self.runs)
+                self.carry_out(self.ensembles())
+            with file_lock(lock):
                 self._write_outcome()
         if self.errors:
             raise UserError("\n  ".join([f"{len(self.errors)} of the table's rows failed:", *self.errors]))
@@ -141,12 +136,11 @@ class Reproduction:
         with lock, self._recording_errors(run.title):
             if error := find_other_settings(run):  # a run before it may have been trained again since
                 raise UserError(error)
-            if not run.is_ready:
+            if not all(part.is_finished for part in run.dependencies):
                 return False
-            if not run.is_finished:
-                if not run.was_scored:
-                    self._train(run)
-                self._score(run)
+            if not (run.is_finished or run.was_scored):
+                self._train(run)
+            self._score(run)
         return True
 
     @contextmanager
@@ -159,14 +153,14 @@ class Reproduction:
 
     def _train(self, run: TableRun) -> None:
         """Train or average; complete training ends at once when resumed. Of an ensemble there is nothing to train."""
-        if run.seed is not None:
-            record_weights(run)
+        if run.seed is None:
+            return
+        record_weights(run)
         if run.writers:
             self._caption_training_images(run)
         if run.arguments:
-            folder = as_value(str(run.folder))
-            self.commands.run("train", *run.arguments, f"hydra.run.dir={folder}", "resume=true")
-        elif run.models == [run.best] and not run.best.is_file():
+            self.commands.run("train", *run.arguments, f"hydra.run.dir={as_value(str(run.folder))}", "resume=true")
+        elif not run.best.is_file():
             parts = as_value([str(part.best) for part in run.dependencies])
             self.commands.run("average", f"checkpoint={parts}", f"output={as_value(str(run.best))}")
 
@@ -194,18 +188,18 @@ class Reproduction:
         paths = [str(file) for file in models]
         self.commands.run(
             "evaluate",
-            f"checkpoint={as_value(paths[0] if len(paths) == 1 else paths)}",
+            f"checkpoint={as_value(paths if len(paths) > 1 else paths[0])}",
             *settings,
             f"output={as_value(str(output))}",
             *data_settings(self.config, names),
-            *(setting for setting in given_settings(self.config) if setting.startswith("cache=")),
+            *(setting for setting in as_list(self.config.settings) if setting.startswith("cache=")),
         )
 
     def finished_runs(self) -> list[TableRun]:
         """Return all finished runs of the table with these settings, also those that the command does not ask for."""
         return [run for run in self.all_runs if run.is_finished and not find_other_settings(run)]
 
-    def make_ensembles(self) -> list[TableRun]:
+    def ensembles(self) -> list[TableRun]:
         """Return the ensembles of finished runs; an ensemble waits for all requested runs of its recipes."""
         incomplete = {run.recipe for run in self.runs if not run.is_finished}
         finished = [run for run in self.finished_runs() if run.recipe not in incomplete]
@@ -213,7 +207,7 @@ class Reproduction:
 
     def _write_outcome(self) -> None:
         """Write the page of photographs and the table of the finished runs."""
-        ensembles, page = self.make_ensembles(), self.folder / f"{self.table.name}-photographs.html"
+        ensembles, page = self.ensembles(), self.folder / f"{self.table.name}-photographs.html"
         rows = [*self.finished_runs(), *(run for run in ensembles if run.is_finished)]
         if self.runs:
             with self._recording_errors("photographs"):
@@ -239,19 +233,20 @@ class Reproduction:
     def _show_photographs(self, finished: Sequence[TableRun], page: Path) -> None:
         """Write the page of photographs with the first seed of its recipes, if it is missing or older than these."""
         first = {run.recipe: run.best for run in reversed(finished) if run.best.is_file()}
-        if not self.table.pages or not first.keys() >= set(self.table.pages):
+        models = [first[recipe] for recipe in self.table.pages if recipe in first]
+        if not models or len(models) < len(self.table.pages):
             return
-        model, *others = [first[recipe] for recipe in self.table.pages]
-        if page.is_file() and page.stat().st_mtime > max(file.stat().st_mtime for file in (model, *others)):
+        if page.is_file() and page.stat().st_mtime > max(file.stat().st_mtime for file in models):
             return
         page.unlink(missing_ok=True)
+        model, *others = map(str, models)
         self.commands.run(
             "caption",
             "split=test",
-            f"checkpoint={as_value(str(model))}",
+            f"checkpoint={as_value(model)}",
+            *([f"compare={as_value(others)}"] if others else []),
             f"number={NUM_PHOTOGRAPHS}",
             setting_of(self.table.decoding),
-            *([f"compare={as_value(list(map(str, others)))}"] if others else []),
             f"output={as_value(str(page))}",
             *data_settings(self.config, ["root"]),
         )

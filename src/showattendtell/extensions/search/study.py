@@ -1,26 +1,40 @@
-"""Studies of Optuna: the search space, the storage, and the trials that a worker runs."""
+"""Studies of Optuna: the search space, the storage, the trials that a worker runs, and the report."""
 
 import itertools
 import math
+import resource
+import shlex
+import signal
 import socket
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import optuna
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
+from matplotlib.figure import Figure
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
+from rich.table import Table
+from rich.text import Text as Literal
 from sqlalchemy.engine import URL
 
 from showattendtell.config.validation import format_value, reading
-from showattendtell.errors import UserError, listed
-from showattendtell.runtime.files import LAST, LOCK, expand_home, file_lock, lock_file
+from showattendtell.errors import UserError, listed, printable
+from showattendtell.runtime.files import LAST, LOCK, atomic_write, duration, expand_home, file_lock, lock_file
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
+from showattendtell.visualization.figures import encode
+from showattendtell.visualization.rendering import fill
+from showattendtell.visualization.tables import Terminal
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -28,6 +42,21 @@ FILE = "study.db"  # the default storage of a study, in its folder
 HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 TIMEOUT = 60  # seconds to wait while another process writes to a file of SQLite
 MOST_ATTEMPTS = 3
+
+PAGE = "report.html"
+"""Name of the page in the study's folder."""
+
+NUM_BEST = 10
+"""Number of best trials that are shown."""
+
+COLUMNS = 3
+"""Number of settings in a row of the figure."""
+
+FIGURES = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
+"""Metrics that trials can optimize, by their values of `monitor`, and their labels."""
+
+SECONDS, MEMORY = 60, 4 * 2**30
+"""The most time and memory, in bytes, that the report of a study takes: a query of its storage may have no end."""
 
 
 @dataclass
@@ -207,10 +236,9 @@ class Worker:
         claimed: dict[int, list[str]] = {}
         with file_lock(self._folder / LOCK), reading(f"the storage of {self._folder}"):
             for trial in self._trials():
-                if len(claimed) < number and trial.state == TrialState.RUNNING and self._resume(trial):
-                    claimed[trial.number] = self._settings(trial.params)
-                    if (self._folder / str(trial.number) / LAST).is_file():
-                        claimed[trial.number].append("resume=true")
+                is_left = len(claimed) < number and trial.state == TrialState.RUNNING
+                if is_left and (settings := self._resume(trial)):
+                    claimed[trial.number] = settings
             while len(claimed) < number and len(self._trials()) < self._total:
                 added = self.study.ask(self._space)
                 self._hold(added.number)
@@ -223,22 +251,29 @@ class Worker:
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state != TrialState.WAITING]
 
-    def _resume(self, trial: FrozenTrial) -> bool:
-        """Return whether an interrupted trial was claimed. It fails if it was interrupted too often, or if this search
-        could not have proposed its values: they come from a database, and would become arguments."""
-        is_here = trial.user_attrs.get("host") == socket.gethostname() or (self._folder / str(trial.number)).is_dir()
+    def _resume(self, trial: FrozenTrial) -> list[str]:
+        """Claim an interrupted trial, and return the settings of its run; none unless it was claimed.
+
+        It fails if it was interrupted too often, or if this search could not have proposed its values: they come from
+        a database, and would become arguments.
+        """
+        folder = self._folder / str(trial.number)
+        is_here = trial.user_attrs.get("host") == socket.gethostname() or folder.is_dir()
         if not is_here or not self._hold(trial.number):
-            return False
-        attempts = trial.user_attrs.get("attempts", 1) + 1
-        is_own = trial.params.keys() == self._space.keys()
-        if not is_own or not all(_may_be(value, self._space[name]) for name, value in trial.params.items()):
+            return []
+        try:
+            params = {}
+            for name, own in self._space.items():
+                params[name] = own.to_external_repr(own.to_internal_repr(trial.params[name]))
+        except (KeyError, ValueError):
             self.fail(trial.number, "its values are outside of the search space")
-        elif attempts > MOST_ATTEMPTS:
+            return []
+        attempts = trial.user_attrs.get("attempts", 1)
+        if attempts == MOST_ATTEMPTS:
             self.fail(trial.number, f"it was interrupted {MOST_ATTEMPTS} times")
-        else:
-            current_trial(self.study, trial.number).set_user_attr("attempts", attempts)
-            return True
-        return False
+            return []
+        current_trial(self.study, trial.number).set_user_attr("attempts", attempts + 1)
+        return [*self._settings(params), *(["resume=true"] if (folder / LAST).is_file() else [])]
 
     def _hold(self, number: int) -> bool:
         file = lock_file(self._folder / str(number) / HELD) if number not in self._held else None
@@ -268,7 +303,129 @@ class Worker:
         self._held.pop(number).close()
 
 
-def _may_be(value: Any, distribution: BaseDistribution) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return any(type(value) is type(choice) and value == choice for choice in distribution.choices)
-    return type(value) in (int, float)
+class StudySummary(NamedTuple):
+    """What is reported of a study.
+
+    counts   how many trials finished, were pruned, failed and run
+    metric   label of the metric that they optimize
+    best     the completed trials, the best first
+    rows     number, metric, wall time and searched settings of the best trials
+    command  trains the best trial's model again, outside of the study
+    errors   of failed trials
+    """
+
+    name: str
+    folder: Path
+    counts: str
+    metric: str
+    best: Sequence[FrozenTrial]
+    pruned: Sequence[FrozenTrial]
+    rows: Sequence[Sequence[str]]
+    command: str
+    errors: Sequence[str]
+
+
+def summarize_study(study: optuna.Study, folder: Path) -> StudySummary:
+    """Summarize a study, whose runs are in `folder`."""
+
+    def in_state(state: TrialState) -> list[FrozenTrial]:
+        return [trial for trial in study.get_trials(deepcopy=False) if trial.state == state]
+
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    best = sorted(in_state(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
+    pruned, running = in_state(TrialState.PRUNED), in_state(TrialState.RUNNING)
+    failed = [trial for trial in in_state(TrialState.FAIL) if "error" in trial.user_attrs]
+    counts = {"finished": best, "pruned": pruned, "failed": failed, "running": running}
+    rows = []
+    for trial in best[:NUM_BEST]:
+        time = duration(trial.duration.total_seconds()) if trial.duration else "?"
+        settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        rows.append([str(trial.number), f"{trial.value:.3f}", time, settings])
+    settings_of_best = best[0].user_attrs["settings"] if best else {}
+    arguments = [shlex.quote(f"{name}={value}") for name, value in settings_of_best.items()]
+    return StudySummary(
+        study.study_name,
+        folder,
+        ", ".join(f"{len(trials)} {name}" for name, trials in counts.items() if trials) or "no trials",
+        FIGURES[study.user_attrs["space"]["monitor"]],
+        best,
+        pruned,
+        rows,
+        " ".join(["python -m showattendtell.train", *arguments]),
+        [f"{folder / str(trial.number)} failed: {trial.user_attrs['error']}" for trial in failed],
+    )
+
+
+def print_study(summary: StudySummary) -> None:
+    """Print the best and the failed trials, and the command of the best."""
+    terminal = Terminal(highlight=False, markup=False)
+    table = Table("trial", summary.metric, "wall time", "settings searched")
+    for row in summary.rows:
+        table.add_row(*(Literal(printable(cell)) for cell in row))
+    terminal.print(f"{summary.name}: {summary.counts}", table)
+    lines = [*summary.errors]
+    if summary.best:
+        lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
+        lines.append(f"  {summary.command}")
+    terminal.print("\n".join(lines), soft_wrap=True)
+
+
+def render(summary: StudySummary) -> str:
+    """Return the summary as one HTML file."""
+    figure = b64encode(draw_settings(summary)).decode() if summary.best else ""
+    return fill(Path(__file__).with_name("study.html"), summary=summary, figure=figure)
+
+
+def draw_settings(summary: StudySummary) -> bytes:
+    """Return a figure of the values of the trials by each searched setting, as PNG."""
+    space = summary.best[0].distributions
+    rows = math.ceil(len(space) / COLUMNS)
+    figure = Figure(figsize=(9, 2.8 * rows), layout="constrained", dpi=150)
+    series = {"pruned (last value)": summary.pruned, "completed": summary.best, "best": summary.best[:1]}
+    for place, (name, distribution) in enumerate(space.items(), start=1):
+        axes = figure.add_subplot(rows, COLUMNS, place, xlabel=name, ylabel=summary.metric)
+        is_numeric = all(isinstance(choice, int | float) for choice in getattr(distribution, "choices", ()))
+        for label, trials in series.items():
+            values = [trial.params[name] if is_numeric else str(trial.params[name]) for trial in trials]
+            axes.plot(values, [trial.value or 0.0 for trial in trials], "o", label=label)
+        if getattr(distribution, "log", False):
+            axes.set_xscale("log")
+        axes.tick_params("x", which="both", rotation=30, labelsize="small")
+    figure.axes[0].legend(fontsize="small")
+    return encode(figure)
+
+
+def report_study(folder: Path, storage: str | None) -> None:
+    """Print the results of the study in a folder, and write its page. Its content is trusted like code.
+
+    Raises:
+        UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
+    """
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources) as pool:
+        try:
+            pool.submit(_read_and_report, folder, storage).result()
+        except BrokenProcessPool:
+            limits = f"{SECONDS} seconds or {MEMORY / 2**30:.0f} GB"
+            raise UserError(f"the study in {folder} takes more than {limits}; restore a copy of it") from None
+
+
+def _limit_resources() -> None:
+    """Make the system end this process if it needs more than `SECONDS`, or `MEMORY` besides what its parent has."""
+    signal.alarm(SECONDS)
+    inherited = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (inherited + MEMORY, hard_limit))
+
+
+def _read_and_report(folder: Path, storage: str | None) -> None:
+    with reading(f"the study in {folder}"):
+        report(find_study(folder, storage), folder)
+
+
+def report(study: optuna.Study, folder: Path) -> None:
+    """Print the results of a study, and write its page into its folder."""
+    summary = summarize_study(study, folder)
+    with atomic_write(folder / PAGE) as stream:
+        stream.write(render(summary).encode())
+    print_study(summary)
+    print(f"{folder / PAGE} has more")

@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.config.entry_point import as_typed
     from showattendtell.config.validation import reading
-    from showattendtell.extensions.reproduction.runs import make_runs
+    from showattendtell.extensions.reproduction.tables import make_runs
     from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction, print_plan
 
     table = instantiate(config.table, _convert_="all")

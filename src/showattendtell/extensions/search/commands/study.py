@@ -9,7 +9,7 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.extensions.search.study_page import report_study
+    from showattendtell.extensions.search.study import report_study
 
     for folder in config.folder:
         report_study(Path(folder), config.storage)

@@ -51,8 +51,7 @@ class StudySweeper(Sweeper):
         """
         import optuna
 
-        from showattendtell.extensions.search.study import SearchConfig, Worker, distribution_of, open_storage
-        from showattendtell.extensions.search.study_page import report
+        from showattendtell.extensions.search.study import SearchConfig, Worker, distribution_of, open_storage, report
 
         search = SearchConfig(**self._settings)
         lines = [f"{name}={value}" for name, value in (search.params or {}).items()]
