@@ -68,7 +68,6 @@ SIZES: dict[str, dict[str, Any]] = {
             "WIDTH": 8,
             "WORDS": 3,
             "WARM_UP": 1,
-            "UNFILLED_BATCHES": 1,
             "PORT_BATCHES": 1,
             "READ_BATCHES": 3,
             "ROUND_SECONDS": 0,
