@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
 
 
 class Kills(Callback):

@@ -15,8 +15,9 @@ from rich.console import Console
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
+from showattendtell.runtime.files import METRICS
 from showattendtell.training import progress
-from showattendtell.training.progress import StepMetrics
+from showattendtell.training.progress import MetricsFile, StepMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -129,3 +130,14 @@ def test_the_speed_counts_images_and_leaves_validation_out(tmp_path: Path, monke
     small_run(small_config("callbacks.step_metrics.seconds=1e9"), tmp_path, callbacks=[Ticks(clock)])
     assert len(speeds) == 10
     assert all(measured == pytest.approx(expected) for measured, expected in speeds)
+
+
+def test_the_log_has_a_row_for_each_time_and_a_column_for_each_figure(tmp_path: Path):
+    log = MetricsFile(tmp_path)
+    log.log_metrics({"loss": 2.5, "epoch": 0}, step=3)
+    log.save()
+    assert (tmp_path / METRICS).read_text() == "epoch,loss,step\n0,2.5,3\n"
+    log.log_metrics({"bleu": 0.1, "epoch": 1}, step=6)
+    log.save()
+    assert (tmp_path / METRICS).read_text() == "bleu,epoch,loss,step\n,0,2.5,3\n0.1,1,,6\n"
+    assert [file.name for file in tmp_path.iterdir()] == [METRICS]

@@ -13,7 +13,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 
-from showattendtell.training.loggers import METRICS
+from showattendtell.runtime.files import METRICS
 from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")

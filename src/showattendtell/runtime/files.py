@@ -33,8 +33,8 @@ BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 WEIGHTS = "model.safetensors"
 """Name of the weights in a model folder, see `save_pretrained`."""
 
-TIMES = "times.csv"
-"""Name of the file with the seconds of every epoch, in a run's folder."""
+METRICS, TIMES = "metrics.csv", "times.csv"
+"""Names of the files with the metrics and with the seconds of every epoch, in a run's folder."""
 
 
 def expand_home(path: str | Path) -> Path:

@@ -33,12 +33,11 @@ from showattendtell.inference.initial import (
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
-from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.extras import TrainingExtra
 from showattendtell.training.interruption import SignalHandler
-from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
+from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.training.trainer import (
     cluster_environment,
     default_precision,

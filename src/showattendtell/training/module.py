@@ -98,8 +98,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.01, fused=True)
         self.schedule = schedule or cosine_of_recipe
-        self.step_terms: Mapping[str, Tensor] = {}
-        """The weighted loss terms of a training step until its backward pass, for callbacks."""
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: LossGraphs | None = None  # in training on a GPU
@@ -190,11 +188,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 self.step_nll = output.nll.detach() * captions / words
                 means["nll_per_word"] = (self.step_nll, words)
             self._train_means.update(means)
-        self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
 
-    def on_after_backward(self) -> None:
-        self.step_terms = {}  # they hold the graph, and a module with a graph cannot be copied
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Add the norm of all gradients before clipping to the means of the epoch, at every step that is logged."""
+        if self.global_step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+            if norm.isfinite():  # mixed precision skips other steps
+                self._train_means.update({"gradient_norm": (norm, 1)})
 
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
