@@ -60,7 +60,7 @@ def callbacks_of(folder: Path) -> dict[str, Any]:
     states = read(folder / LAST)["callbacks"]
     [best] = [state for name, state in states.items() if name.startswith("BestCheckpoint")]
     [stop] = [state for name, state in states.items() if name.startswith("EarlyStopping")]
-    return {"best": best["best_model_score"], "stop": stop, "report": states["EpochReport"]}
+    return {"best": best["best_model_score"], "stop": stop, "rows": states["EpochReport"]["rows"]}
 
 
 def assert_ends_as(whole: Path, rest: Path) -> None:
