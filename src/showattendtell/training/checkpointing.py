@@ -1,11 +1,16 @@
 """Checkpoints of a run: the best one, and the last one, from which training resumes."""
 
 import os
+import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -16,7 +21,6 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
-from showattendtell.runtime.random_states import random_states, set_random_states
 from showattendtell.training.interruption import RESUME, SignalHandler
 from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
 
@@ -168,3 +172,31 @@ class LastCheckpoint(Callback):
             set_random_states(states[str(rank())])
         self.is_restoring = False
         return bool(states)
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python, NumPy, torch and its GPU, in types that weights-only unpickling accepts."""
+    kind, key, *position = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [kind, np.asarray(key).tolist(), *position],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore the states that `random_states` returned; that of the GPU only if both processes have one."""
+    random.setstate(states["python"])
+    np.random.set_state(tuple(states["numpy"]))
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Leave the random states as they were before the `with` block."""
+    states = random_states()
+    yield
+    set_random_states(states)

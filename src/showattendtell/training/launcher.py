@@ -36,8 +36,8 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
+from showattendtell.training.build import cluster_environment, report_refusals, silence_warnings
 from showattendtell.training.interruption import RESUME
-from showattendtell.training.trainer import cluster_environment, report_refusals, silence_warnings
 
 Settings = Mapping[str, Any]
 Train = Callable[[Any], float]
