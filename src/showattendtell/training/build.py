@@ -2,7 +2,7 @@
 
     data set -> encoder -> features -> vocabulary -> data module -> captioner -> loss -> LightningModule -> Trainer
 
-Nodes of the configuration that are not listed in `PARTS` belong to extensions (`training.extras`).
+Nodes of the configuration that are not listed in `PARTS` belong to extensions (`TrainingExtra`).
 """
 
 import logging
@@ -46,9 +46,8 @@ from showattendtell.runtime.files import BEST
 from showattendtell.runtime.launched import is_launched
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.extras import TrainingExtra
 from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
-from showattendtell.training.module import CaptioningModule
+from showattendtell.training.module import CaptioningModule, TrainingExtra
 from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import print_dataset, print_notes

@@ -22,7 +22,10 @@ from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 from showattendtell.training.interruption import RESUME, SignalHandler
-from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
+
+VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
+"""Private entry of Lightning's checkpoints, as are the attributes with an underscore in the functions below. A test
+fails if a new version changes one of them; pyproject.toml lists the tested versions."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -172,6 +175,26 @@ class LastCheckpoint(Callback):
             set_random_states(states[str(rank())])
         self.is_restoring = False
         return bool(states)
+
+
+def is_accumulating(trainer: Trainer) -> bool:
+    """Return whether the step of the current batch needs further batches."""
+    return trainer.fit_loop.epoch_loop._should_accumulate()
+
+
+def is_between_steps(trainer: Trainer) -> bool:
+    """Return whether the batch that just ended completes a step, with another batch following immediately."""
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    ends = loop._is_training_done or loop._should_check_val_fx(fetcher)
+    return not ends and not loop._should_accumulate()
+
+
+def mark_validation_as_begun(checkpoint: dict[str, Any]) -> None:
+    """Make a run that resumes from this checkpoint begin with the validation that is about to start."""
+    total = checkpoint["loops"]["fit_loop"][VALIDATION_PROGRESS]["total"]
+    done = total["completed"]
+    total.update(ready=done + 1, started=done + 1, processed=done)
 
 
 def random_states() -> dict[str, Any]:

@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Protocol
 
 import pytorch_lightning as lightning
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -29,12 +31,10 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
-from showattendtell.training.extras import LossTerm
 from showattendtell.training.graphs import LossGraphs
-from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
-from showattendtell.types import Batch, BatchShard, ShardedBatch
+from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
@@ -42,6 +42,30 @@ TRAINED = "training_means"
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
+
+
+class LossTerm(Protocol):
+    """Changes the loss on the captions of each batch; see `CaptioningModule.terms`."""
+
+    def check(self, module: "CaptioningModule") -> None:
+        """Raise `UserError` if a `CaptioningModule` cannot be trained with this term."""
+
+    def __call__(self, output: LossOutput, batch: Batch) -> LossOutput:
+        """Return the loss of a batch with this term, from its loss without it."""
+        ...
+
+
+class TrainingExtra:
+    """Base class of the targets of nodes in the training configuration that the core does not know."""
+
+    def change_data(self, dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
+        """Return the data set that is trained on."""
+        return dataset
+
+    def change_module(self, module: "CaptioningModule", config: DictConfig) -> dict[str, Any]:
+        """Change a `CaptioningModule` before training. Return what a resumed run must have in common, as plain data for
+        the checkpoint's metadata."""
+        return {}
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -278,8 +302,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         means.reset()
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
-        let_lightning_unscale(optimizer)
+        optimizer: Any = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
+        optimizer._step_supports_amp_scaling = False  # Lightning unscales gradients before it clips them
         if math.isinf(self.trainer.estimated_stepping_batches):
             raise UserError(
                 "trainer: the learning rate schedule needs a last step; set trainer.max_epochs or trainer.max_steps, "

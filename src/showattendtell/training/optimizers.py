@@ -15,17 +15,8 @@ Schedule = Callable[[int, int], float]
 """Factor on the learning rate at a step out of the total number of steps."""
 
 
-class Constant(NamedTuple):
-    """Constant rate after a linear warm-up over `warmup` steps."""
-
-    warmup: NonNegativeInt = 0
-
-    def __call__(self, step: int, total: int) -> float:
-        return min(1.0, (step + 1) / (self.warmup + 1))
-
-
 class Cosine(NamedTuple):
-    """Linear warm-up over `warmup` steps, then half a cosine from 1 towards `final`.
+    """Linear warm-up over `warmup` steps, then half a cosine from 1 towards `final`; constant with `final=1`.
 
     Steps are counted from 0, so the last one is `total` - 1. `final` would be reached in the step after it, as with
     `torch.optim.lr_scheduler.CosineAnnealingLR`.

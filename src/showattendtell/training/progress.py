@@ -26,7 +26,7 @@ from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
 from showattendtell.settings import short_metric
-from showattendtell.training.lightning_internals import is_accumulating
+from showattendtell.training.checkpointing import is_accumulating
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
 NLL = "val/nll_per_word"

@@ -22,8 +22,7 @@ from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.metrics.cider import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, METRICS
-from showattendtell.training.checkpointing import kept_random_states
-from showattendtell.training.lightning_internals import is_accumulating
+from showattendtell.training.checkpointing import is_accumulating, kept_random_states
 from showattendtell.training.module import CaptioningModule
 from showattendtell.training.progress import CURVE, best_of
 from showattendtell.types import CaptionOutput, Example
