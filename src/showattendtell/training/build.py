@@ -20,6 +20,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
@@ -46,7 +47,7 @@ from showattendtell.runtime.files import BEST
 from showattendtell.runtime.launched import is_launched
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
+from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule, TrainingExtra
 from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Dataset, Example
@@ -243,7 +244,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     best = BestCheckpoint(
         folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
     )
-    last = LastCheckpoint(folder, config.checkpoint_interval_minutes, SignalHandler())
+    last = LastCheckpoint(folder, config.checkpoint_interval_minutes)
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
     for name, callback in config.callbacks.items():
@@ -267,6 +268,8 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):  # they keep the whole model in a process
+        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
     return trainer, best
 
 

@@ -80,8 +80,8 @@ class LastCheckpoint(Callback):
         minutes: interval between two checkpoints; 0 writes one after every step.
     """
 
-    def __init__(self, folder: Path, minutes: float, signals: SignalHandler):
-        self._folder, self._seconds, self._signals = folder, 60 * minutes, signals
+    def __init__(self, folder: Path, minutes: float):
+        self._folder, self._seconds, self._signals = folder, 60 * minutes, SignalHandler()
         self._last_saved = time.monotonic()
         self._random_states: dict[str, dict[str, Any]] = {}
         self._metrics: dict[str, Tensor] = {}
