@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from showattendtell.runtime.files import read_times
 from showattendtell.training import progress
 from showattendtell.training.build import build_trainer
-from showattendtell.training.callbacks import ExponentialMovingAverage
+from showattendtell.training.optimizers import ExponentialMovingAverage
 from showattendtell.training.progress import EpochReport, MetricsFile
 
 pytestmark = pytest.mark.filterwarnings("ignore")

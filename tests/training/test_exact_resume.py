@@ -152,14 +152,6 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_pa
     assert_ends_as(whole, copies / "03")
 
 
-def test_a_new_run_takes_the_checkpoints_of_another_out_of_its_folder(tmp_path: Path):
-    (tmp_path / LAST).write_text("another's")
-    (tmp_path / PREVIOUS).write_text("another's")
-    small_run(small_config("trainer.max_epochs=1"), tmp_path)
-    assert read(tmp_path / LAST)["global_step"] == 5
-    assert not (tmp_path / PREVIOUS).exists()
-
-
 EXTENDED = {
     "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
     "adam": [],

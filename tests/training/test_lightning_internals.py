@@ -8,7 +8,6 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.plugins import MixedPrecision
 from torch.utils.data import DataLoader
 
 import showattendtell
@@ -69,16 +68,6 @@ def test_a_moment_between_two_steps_is_found(tmp_path: Path):
     observer = Observer()
     trainer_of(tmp_path, observer).fit(Line(), DataLoader(torch.ones(6, 1)))
     assert observer.between == [False, True, False, True, False, False]
-
-
-def test_lightning_takes_over_the_unscaling_of_gradients():
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-    precision = MixedPrecision("16-mixed", "cuda", torch.amp.GradScaler("cpu", enabled=False))
-    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        precision.clip_gradients(optimizer, clip_val=1.0)
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-    precision.clip_gradients(optimizer, clip_val=1.0)
 
 
 PUBLIC = {"_fields", "_asdict", "_replace", "_convert_", "_partial_", "_target_"}

@@ -127,16 +127,6 @@ def test_gradients_are_clipped_by_their_norm_without_the_scale(tmp_path: Path):
         torch.testing.assert_close(clipped, found * 0.5 / length(found))
 
 
-def test_lightning_takes_over_the_unscaling_of_gradients():
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-    precision = MixedPrecision("16-mixed", "cuda", torch.amp.GradScaler("cpu", enabled=False))
-    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        precision.clip_gradients(optimizer, clip_val=1.0)
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-    precision.clip_gradients(optimizer, clip_val=1.0)
-
-
 @pytest.mark.slow
 def test_a_run_continues_with_the_scale_that_it_had(tmp_path: Path):
     """It has been halved and doubled, and is about to be again."""

@@ -149,12 +149,10 @@ def new_folder(
 
 
 def _numbered(path: Path) -> Iterator[Path]:
-    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix; a name that was numbered here counts on."""
+    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix."""
     yield path
-    base, _, number = path.stem.rpartition("-")
-    counted = number.isdecimal() and path.with_stem(base).exists() if base else False
-    stem, first = (base, int(number) + 1) if counted else (path.stem, 2)
-    yield from (path.with_name(f"{stem}-{number}{path.suffix}") for number in count(first))
+    for number in count(2):
+        yield path.with_stem(f"{path.stem}-{number}")
 
 
 def exists_error(path: Path) -> UserError:

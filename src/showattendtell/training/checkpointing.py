@@ -14,7 +14,6 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
 from showattendtell.config.command_line import as_argument
 from showattendtell.errors import UserError
@@ -73,8 +72,7 @@ class LastCheckpoint(Callback):
     asks the run to stop. Lightning resumes exactly from within a validation, or from the end of a batch that ends a
     step, unless a validation or the end of the epoch follows, which it would skip. Before a validation the progress is
     therefore stored as if its first batch had begun. Lightning's checkpoints have no random states: they are restored
-    when the run draws its next random number, so draws during set-up do not count. Callbacks use the metrics of the
-    epoch's last validation until the next one.
+    when the run draws its next random number, so draws during set-up do not count.
 
     Args:
         minutes: interval between two checkpoints; 0 writes one after every step.
@@ -84,7 +82,6 @@ class LastCheckpoint(Callback):
         self._folder, self._seconds, self._signals = folder, 60 * minutes, SignalHandler()
         self._last_saved = time.monotonic()
         self._random_states: dict[str, dict[str, Any]] = {}
-        self._metrics: dict[str, Tensor] = {}
         self._finished = self._is_saved = False
         self.is_restoring = True
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
@@ -98,14 +95,8 @@ class LastCheckpoint(Callback):
                 group["lr"] = base * factor(scheduler.last_epoch)
         self._last_saved = time.monotonic()
         self._signals.install()
-        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
-        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
-            start = trainer.ckpt_path
-            if start is None or Path(start).name == PREVIOUS:
-                (self._folder / LAST).unlink(missing_ok=True)
-            if start is None:
-                (self._folder / PREVIOUS).unlink(missing_ok=True)
+        if rank() == 0 and trainer.ckpt_path and Path(trainer.ckpt_path).name == PREVIOUS:
+            (self._folder / LAST).unlink(missing_ok=True)  # it is damaged, and would soon become the previous one
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
@@ -144,7 +135,6 @@ class LastCheckpoint(Callback):
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        self._metrics = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
         self._last_saved = time.monotonic()
 
@@ -163,10 +153,10 @@ class LastCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         states = gather({str(rank()): random_states()})
-        return {"finished": self._finished, "random": states, "figures": self._metrics}
+        return {"finished": self._finished, "random": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._random_states, self._metrics = state["random"], state["figures"]
+        self._random_states = state["random"]
 
     def _restore_random_states(self) -> bool:
         """Restore the checkpoint's random states, if the run has just resumed from one."""

@@ -22,11 +22,14 @@ from rich.progress import BarColumn
 from torch import Tensor
 from torch.optim import Optimizer
 
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
 from showattendtell.settings import short_metric
 from showattendtell.training.checkpointing import is_accumulating
+from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
 NLL = "val/nll_per_word"
@@ -173,6 +176,19 @@ class EpochReport(Callback):
         self._seconds, self._elapsed = list(state["seconds"]), state["running"]
         self._log.rows = [dict(row) for row in state["rows"]]
         self._log.save()
+
+
+class AttentionEvaluation(Callback):
+    """After each validation, scores attention on the words of reference captions, if the data set has boxes."""
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(data, CaptionDataModule):
+            return
+        scores = measure_attention(pl_module, data.val_images.images, data.val_images.examples, silent=True)
+        if scores:
+            pl_module.log("val/pointing_game", 100 * scores.model.hit_rate)
+            pl_module.log("val/attention_correctness", 100 * scores.model.correctness)
 
 
 class StepMetrics(Callback):
