@@ -196,13 +196,13 @@ class StepMetrics(Callback):
 
     Dashboards get them every `trainer.log_every_n_steps` steps, as `train/loss_step`, `train/learning_rate`,
     `train/images_per_second` and `train/memory_gb` (the peak, of the first GPU or of the first process). Without a
-    terminal, a line is printed at least every `seconds` seconds, unless a single step takes longer.
+    terminal, a line is printed after the first batch that ends `seconds` seconds after the last line.
 
     Lightning's LearningRateMonitor, ThroughputMonitor and DeviceStatsMonitor write to all loggers, also to
     `metrics.csv`, which a resumed run has to reproduce; ThroughputMonitor also waits for the GPU after every step.
 
     Args:
-        seconds: longest time between two lines.
+        seconds: shortest time between two lines.
     """
 
     loss: Tensor | None = None
@@ -217,15 +217,14 @@ class StepMetrics(Callback):
         self._rates: list[float] = []  # learning rates at the last step
         self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
-        self._last_printed = self._last_batch = 0.0
-        self._first: tuple[int, float] | None = None
-        self._measured = False
+        self._last_printed = 0.0
+        self._batches, self._first_ended, self._is_estimated = 0, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
             with suppress(OSError, ValueError):
                 self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
-        self._last_printed = self._last_batch = self._last_rate = time.monotonic()
+        self._last_printed = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._images, self._last_rate = 0, time.monotonic()
@@ -248,15 +247,21 @@ class StepMetrics(Callback):
         if self._is_due(now):
             values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
             position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
-            self._print(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
+            print_line(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *loader: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         if self._is_due(time.monotonic()):
             sizes = trainer.num_val_batches
-            done = sum(sizes[: sum(loader)]) + batch_idx + 1
-            self._print(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
+            done = sum(sizes[:dataloader_idx]) + batch_idx + 1
+            print_line(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
 
     def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
@@ -270,17 +275,17 @@ class StepMetrics(Callback):
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
         """Print how long the training takes, once the first batches have shown their speed."""
-        if self._measured or rank() or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        self._batches += 1
+        if self._batches == 1:
+            self._first_ended = now  # the first batch takes longer than others
+        seconds = now - self._first_ended
+        if self._is_estimated or self._batches < 3 or seconds < MEASURED:
             return
-        if self._first is None or batch_idx <= self._first[0]:
-            self._first = batch_idx, now  # after the first batch, which takes longer
-        batches, seconds = batch_idx - self._first[0], now - self._first[1]
-        if batches >= 2 and seconds >= MEASURED:
-            self._measured = True
-            epochs = (trainer.max_epochs or 0) - trainer.current_epoch
-            rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / batches
-            if 60 < rest < math.inf:
-                self._print(f"training takes about {duration(rest)}, and the validations after each epoch")
+        self._is_estimated = True
+        epochs = (trainer.max_epochs or 0) - trainer.current_epoch
+        rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / (self._batches - 1)
+        if 60 < rest < math.inf and rank() == 0:
+            print_line(f"training takes about {duration(rest)}, and the validations after each epoch")
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
@@ -306,13 +311,11 @@ class StepMetrics(Callback):
                 (Path(trainer.default_root_dir) / SENT).write_text(str(step))
 
     def _is_due(self, now: float) -> bool:
-        """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
-        duration, self._last_batch = now - self._last_batch, now
-        return now + duration - self._last_printed > self._seconds and rank() == 0 and not get_console().is_terminal
-
-    def _print(self, line: str) -> None:
-        self._last_printed = time.monotonic()
-        print_line(line)
+        """Return whether to print a line now."""
+        is_due = now - self._last_printed >= self._seconds and rank() == 0 and not get_console().is_terminal
+        if is_due:
+            self._last_printed = now
+        return is_due
 
 
 class ProgressBar(RichProgressBar):
