@@ -255,11 +255,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         outputs = self(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
-        self._val_means.update({"nll_per_word": (nll, words)})
-        for name, value in attention_statistics(outputs, batch.tokens).items():
-            self._val_means.update({f"attention_{name}": value})
-        for name, value in self._word_classes.betas(outputs, batch.tokens).items():
-            self._val_means.update({f"beta_{name}": value})
+        means: dict[str, Any] = {"nll_per_word": (nll, words)}
+        maps, gates = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)
+        means |= {f"attention_{name}": value for name, value in maps.items()}
+        means |= {f"beta_{name}": value for name, value in gates.items()}
+        self._val_means.update(means)
 
     def _score_captions(self, batch: ImageBatch, dataloader_idx: int) -> None:
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
