@@ -84,7 +84,7 @@ def compare(network: Network, encoder: Encoder, pixels: Tensor) -> dict[str, Res
     features: dict[str, Tensor] = {}
 
     def compute(name: str) -> None:
-        features[name] = engines[name](pixels)
+        features[name] = engines[name](pixels).cpu()
 
     variants = {name: partial(compute, name) for name in engines}
     seconds = medians(interleave(variants, network.seconds, network.min_rounds))

@@ -22,7 +22,6 @@ from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytorch_lightning as lightning
 import torch
@@ -51,7 +50,6 @@ from showattendtell.features.extract import Extraction, write_features
 from showattendtell.inference.captioning import caption_all
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.inference.predictions import Predictor, generate_captions
-from showattendtell.models import encoder as encoders
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
@@ -63,7 +61,7 @@ NETWORK, SIDE = "tf_efficientnet_lite0", 288
 IMAGES, CAPTIONED, DRAWN, CAPTIONS_PER_IMAGE, BATCH_SIZE = 6000, 3000, 20, 5, 64
 VOCABULARY_SIZE, WIDTH, BEAM_SIZE, WORDS = 10_000, 512, 3, 12
 EPOCHS, TRAINING_SECONDS = 2, 60
-WARM_UP, UNFILLED_BATCHES, PORT_BATCHES, READ_BATCHES, ROUND_SECONDS = 3, 10, 40, 150, 3
+WARM_UP, PORT_BATCHES, READ_BATCHES, ROUND_SECONDS = 3, 40, 150, 3
 GOAL = 1500
 
 
@@ -159,27 +157,25 @@ class Rate:
 
 
 class Epochs(Callback):
-    """Measures the rate of each epoch, the first one after its `warm_up` batches."""
+    """Measures the rate of each epoch."""
 
-    def __init__(self, case: Case, warm_up: int):
-        self.rate, self.warm_up, self.rates = Rate(case), warm_up, list[float]()
+    def __init__(self, case: Case):
+        self.rate, self.rates = Rate(case), list[float]()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.rate.images += len(batch.content.images)
-        if not self.rates and batch_idx == self.warm_up - 1:
-            self.rate.restart()
 
     def on_train_epoch_end(self, *_: Any) -> None:
         self.rates.append(self.rate.value)
         self.rate.restart()
 
 
-def train(case: Case, warm_up: int = 0, **limits: Any) -> list[float]:
-    """Return the images per second of each epoch, the first one after its `warm_up` batches."""
+def train(case: Case, **limits: Any) -> list[float]:
+    """Return the images per second of each epoch."""
     torch.manual_seed(0)
     encoder = make_encoder(trainable=True)
     module = CaptioningModule(hidden_dim=WIDTH, embedding_dim=WIDTH, encoder=encoder, vocabulary=case.vocabulary)
-    epochs = Epochs(case, warm_up)
+    epochs = Epochs(case)
     trainer = lightning.Trainer(
         accelerator="gpu" if case.on_gpu else "cpu",
         devices=1,
@@ -203,9 +199,6 @@ def time_training(case: Case) -> Iterator[Figure]:
     rates = train(case, max_epochs=EPOCHS)
     for number, rate in enumerate(rates, 1):
         yield Figure(f"training, epoch {number}", rate, "images/s", goal=GOAL)
-    with patch.object(encoders, "FILLED", ()):
-        [rate] = train(case, WARM_UP, max_epochs=1, limit_train_batches=WARM_UP + UNFILLED_BATCHES)
-    yield Figure(f"training, {UNFILLED_BATCHES} batches that are not filled up", rate, "images/s")
 
 
 class PortDataset(TorchDataset):

@@ -95,11 +95,11 @@ def test_a_wrong_argument_is_reported_in_a_sentence(line: str, sentence: str):
 
 
 def test_faults_of_every_kind_are_reported_at_once():
-    alone = ["attention=sofd", "attention/score=cosin", "experiment=paper/coco_sof", "schedule=null"]
+    alone = ["attention=sofd", "attention/score=cosin", "experiment=paper/flickr8k_sof", "schedule=null"]
     others = ["nonsense", "decoder.dropot=0.3", "decoder.hidden_dim=-1", "encoder.size=0", "sed=1"]
     with pytest.raises(UserError) as error:
         compose("train", [*alone, *others])
-    for fault in ["sofd", "coco_sof", *others]:
+    for fault in ["sofd", "flickr8k_sof", *others]:
         assert fault.partition("=")[0] in str(error.value)
 
 

@@ -25,7 +25,6 @@ SMALL = {
     "siglip_vit_base": "test_vit3",
     "dinov2_vit_base": "vit_small_patch14_reg4_dinov2",
     "dinov3_vit_base": "vit_small_patch16_dinov3",
-    "eva02_base": "eva02_tiny_patch14_224",
 }
 """Small networks of the same kind, for tests of a second."""
 

@@ -287,7 +287,11 @@ class Preprocessing(NamedTuple):
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Normalize pixels (..., 3, height, width) in uint8; return float32 of the same shape."""
-        return transforms.normalize(transforms.to_dtype(pixels, torch.float32, scale=True), self.mean, self.std)
+        scaled = transforms.to_dtype(pixels, torch.float32, scale=True)
+        # torchvision's `normalize` copies its constants from pageable memory, which waits for the GPU
+        constants = [torch.tensor(values, pin_memory=pixels.is_cuda) for values in (self.mean, self.std)]
+        mean, std = (values.to(pixels.device, non_blocking=True).view(3, 1, 1) for values in constants)
+        return (scaled - mean) / std
 
     def crop_box(self, width: int, height: int) -> Box:
         """Return the part of a width x height image that the encoder sees, in pixels of this image."""

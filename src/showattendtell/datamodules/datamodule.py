@@ -221,6 +221,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             items,
             batch_size=None,  # the sampler yields whole batches, and Lightning calls its `set_epoch`
             sampler=sampler,
+            collate_fn=lambda batch: batch,  # its parts are tensors already
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
             persistent_workers=bool(workers),

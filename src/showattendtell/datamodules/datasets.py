@@ -253,8 +253,14 @@ class PackedTokens(PackedRows):
 
     def pad(self, captions: Sequence[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
-        rows = [torch.from_numpy(self[caption]) for caption in captions]
-        return pad_sequence(rows, batch_first=True, padding_value=PAD).long()
+        rows = np.asarray(captions)
+        starts = self.ends[rows]
+        lengths = self.ends[rows + 1] - starts
+        steps = np.arange(lengths.max())
+        is_word = steps < lengths[:, np.newaxis]  # (B, T)
+        tokens = np.full(is_word.shape, PAD)
+        tokens[is_word] = self.flat[(starts[:, np.newaxis] + steps)[is_word]]
+        return torch.from_numpy(tokens)
 
 
 class PackedBoxes:

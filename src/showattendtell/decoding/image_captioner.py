@@ -97,10 +97,15 @@ class ImageCaptioner(nn.Module):
         """The language of generated captions, for a model of several: that of the decoding, or the first one."""
         return self.decoding.language or next(iter(self.vocabulary.languages), None)
 
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode pixels (I, 3, H, W) as grids (I, L, D)."""
+        grids: Tensor = self.encoder(pixels)
+        return grids
+
     def grids(self, images: Tensor) -> Tensor:
         """Return grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only. They are float32, but
         in training on a GPU in the precision of the autocast."""
-        grids = self.encoder(images) if images.ndim == 4 else images
+        grids = self.encode(images) if images.ndim == 4 else images
         half = autocast_dtype(grids.device) if grids.is_cuda and self.training else None
         return grids.to(half or torch.float32)
 

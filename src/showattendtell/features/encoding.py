@@ -22,7 +22,7 @@ from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 
 Engine = Callable[[Tensor], Tensor]
-"""Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
+"""Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
 
 EngineName = Literal["torch", "onnxruntime"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -48,7 +48,7 @@ def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
             parts = list(torch.cat([inputs, inputs.new_zeros(missing, *inputs.shape[1:])]).split(BATCH_SIZES["torch"]))
         autocast = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
         with torch.inference_mode(), autocast:
-            return torch.cat([encoder(part).float() for part in parts])[: len(pixels)].cpu()
+            return torch.cat([encoder(part).float() for part in parts])[: len(pixels)]
 
     return run
 

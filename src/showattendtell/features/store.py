@@ -66,8 +66,8 @@ def pack(grids: Tensor, dtype: StoredDtype) -> NDArray:
         stored = grids.to(torch.float16)
         if not stored.isfinite().all():
             raise OverflowError
-        return stored.contiguous().numpy()
-    values = grids.float().numpy()
+        return stored.contiguous().cpu().numpy()
+    values = grids.float().cpu().numpy()
     settings = {"grid": values.shape[1:2], "dim": values.shape[2], "dtype": dtype}
     packed = np.empty(len(values), grid_type(settings))
     packed["step"] = np.abs(values).max(axis=2) / 127

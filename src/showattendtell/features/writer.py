@@ -88,7 +88,7 @@ class EncodedBatch(NamedTuple):
     """An encoded batch.
 
     images   names of the readable images
-    grids    (N, views, L, D) their grids, in float32
+    grids    (N, views, L, D) their grids, in float32; on a GPU they are packed there
     skipped  errors of the unreadable images, by name
     stamps   of the files of the readable images
     """
@@ -157,11 +157,14 @@ class ShardWriter:
                     f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
                     "choose another encoder.stride"
                 ) from None
-            record.lost += _squared_norm(unpack(packed) - grids)
+            record.lost += _squared_norm(unpack(packed).to(grids) - grids)
             record.whole += _squared_norm(grids)
-            rows = [images.index(image) for image in encoded.images]
-            stored[rows] = packed.reshape(-1, *stored.shape[1:])
-        self._append(stored.tobytes())
+            packed = packed.reshape(-1, *stored.shape[1:])
+            if encoded.skipped:
+                stored[[images.index(image) for image in encoded.images]] = packed
+            else:
+                stored = packed
+        self._append(stored)
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
         if not self._left:
@@ -170,7 +173,8 @@ class ShardWriter:
             write_json(record.model_dump(), record_file(self._path, self._number))
             self.close()
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, content: Any) -> None:
+        """Write bytes or an array."""
         self._file.write(content)
         self._record.checksum = zlib.crc32(content, self._record.checksum)
 

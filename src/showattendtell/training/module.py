@@ -31,7 +31,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
-from showattendtell.training.graphs import LossGraphs
+from showattendtell.training.graphs import StepGraphs
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
@@ -124,7 +124,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or cosine_of_recipe
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
-        self.graphs: LossGraphs | None = None  # in training on a GPU
+        self.graphs: StepGraphs | None = None  # in training on a GPU
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
@@ -190,7 +190,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.device.type == "cuda":
             # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-            self.graphs = LossGraphs(self.loss, self.captioner)
+            self.graphs = StepGraphs(self.loss, self.captioner, self.encoder)
 
     def on_fit_end(self) -> None:
         if self.graphs and rank() == 0:
@@ -222,6 +222,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             if norm.isfinite():  # mixed precision skips other steps
                 self._train_means.update({"gradient_norm": (norm, 1)})
 
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode pixels (I, 3, H, W) as grids (I, L, D); by CUDA graphs where the encoder is trained on a GPU."""
+        if self.graphs is None or not (self.training and self.encoder.trainable):
+            return super().encode(pixels)
+        return self.graphs.encode(pixels)
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        if self.graphs is not None and self.trainer.accumulate_grad_batches > 1:
+            for parameter in self.parameters():
+                # gradients of an earlier batch may lie in the memory of a graph, which now writes the next ones there
+                parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
         regions, critic = self.regions(batch.images), self.self_critical
@@ -230,7 +242,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
                 # the terms of extensions read the captioner's outputs, which graphs do not return
-                loss = self.loss if self.graphs is None or self.terms else self.graphs
+                loss = self.loss if self.graphs is None or self.terms else self.graphs.loss
                 output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
                 for term in self.terms:
                     output = term(output, batch)

@@ -246,7 +246,7 @@ def query_backward_kernel(  # type: ignore[no-untyped-def]
     write(grad_from_hidden + b * stride + query_at + a, total * read(weights + a, a < A), a < A)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "T"])
 def keys_backward_kernel(  # type: ignore[no-untyped-def]
     keys, images, from_hidden, weights, grad_scores, grad_keys, grad_weights, L, A, B, T, query_at, stride,
     FAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
