@@ -265,13 +265,11 @@ class StepMetrics(Callback):
 
     def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
-        loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
-        if self.nll_per_word is not None:
-            nll = float(self.nll_per_word)
-            loss = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
+        nll = math.nan if self.nll_per_word is None else float(self.nll_per_word)
         speed = self.images_per_second or 0.0
         images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
-        return {**loss, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
+        words = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
+        return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
         """Print how long the training takes, once the first batches have shown their speed."""
@@ -334,8 +332,7 @@ class ProgressBar(RichProgressBar):
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, StepMetrics):
                     figures = callback.describe()
-                    loss = figures.get("loss per word") or figures.get("loss", "")
-                    self._values = {"loss": loss, "images/s": figures["images/s"]}
+                    self._values = {"loss": figures["loss per word"], "images/s": figures["images/s"]}
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:

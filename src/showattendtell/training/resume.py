@@ -136,7 +136,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
     if not file.is_file():
         start = peek(folder)
         assert start.checkpoint
-        return start.checkpoint, stored_arguments(start.metadata["arguments"], start.checkpoint)
+        return start.checkpoint, stored_arguments(start.metadata.get("arguments"), start.checkpoint)
     try:
         with file.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(2 * LIMIT))
@@ -250,38 +250,31 @@ def _existing(folder: Path) -> list[Path]:
     return files
 
 
-def is_trained(folder: Path) -> bool:
-    """Return whether the run in a folder is finished."""
-    return (folder / LAST).is_file() and peek(folder).finished
-
-
 def peek(folder: Path) -> ResumePoint:
     """Read the newest checkpoint of a run that opens; a complete check would take long."""
-    *newer, oldest = _existing(folder)
-    for file in newer:
+    files = _existing(folder)
+    for file in files:
         with suppress(UserError):
             return _read(file)
-    return _read(oldest)
+    return _read(files[0])  # which raises its error
 
 
 def _read(file: Path) -> ResumePoint:
     """Return the start of training from a checkpoint.
 
     Raises:
-        UserError: the checkpoint was altered, or written before `resume` existed.
+        UserError: the checkpoint was altered, or has another origin.
     """
     content = load(file, mmap=True)
     metadata, callbacks = content[METADATA_KEY], content.get("callbacks", {})
     try:
-        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in metadata:
-            raise UserError(f"{file} was written by a version that could not resume; train again without resume")
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
-        metadata["config"]["trainer"].keys()
+        metadata["config"]["trainer"].keys()  # raises if it is no mapping
         best, epoch, step = None if best is None else float(best), int(content["epoch"]), int(content["global_step"])
         return ResumePoint(file.parent, file, metadata, finished, best, epoch, step)
     except READING_ERRORS as error:
         raise UserError(
-            f"{file} was altered since it was written ({sentence(error)}); train again without resume"
+            f"{file} cannot be resumed ({sentence(error)}): it was altered, or train did not write it; leave resume out"
         ) from None

@@ -13,7 +13,7 @@ from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.runtime.files import BEST, write_json
+from showattendtell.runtime.files import BEST, LAST, write_json
 from showattendtell.runtime.launched import Subcommands, is_launched
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import (
@@ -23,7 +23,6 @@ from showattendtell.training.resume import (
     discard,
     folders_with,
     is_resumed,
-    is_trained,
     peek,
 )
 
@@ -38,7 +37,9 @@ class Stage(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return is_trained(self.folder) if self.command == "train" else (self.folder / BEST).is_file()
+        if self.command == "train":
+            return (self.folder / LAST).is_file() and peek(self.folder).finished
+        return (self.folder / BEST).is_file()
 
 
 def run_stages(settings: DictConfig) -> float:
