@@ -165,9 +165,9 @@ class EpochReport(Callback):
         return self._seconds[-1]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        is_written = isinstance(self._log, MetricsFile) and self._log.rows  # not so in other processes and tried runs
-        if is_written and self._log.path.is_file():
-            draw_curves(read_metrics(self._log.path), self._log.path.with_name(CURVE))
+        file = Path(trainer.default_root_dir) / METRICS
+        if rank() == 0 and file.is_file():
+            draw_curves(read_metrics(file), file.with_name(CURVE))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self._log.rows, "seconds": self._seconds, "running": time.monotonic() - self._started}
