@@ -16,6 +16,7 @@ from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
+from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.models.captioner import Captioner
@@ -59,7 +60,10 @@ class Recipe:
     def __init__(self, attention: Any, decoder: Any, **settings: Any):
         given = {"attention": attention, "decoder": decoder}
         named = [f"{group}={option}" for group, option in given.items() if isinstance(option, str)]
-        config = compose("train", ["dataset=custom", *named], with_hydra=True)  # which changes no other group
+        try:
+            config = compose("train", ["dataset=custom", *named], with_hydra=True)  # it changes no other group
+        except UserError as error:  # also where a checkpoint has the name of a class
+            raise UserError(f"{error} (a class of your own is passed itself: attention=MyAttention)") from None
         self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
         is_named = attention is None or isinstance(attention, str)
         self.attention = to_plain(config.attention) if is_named else attention
