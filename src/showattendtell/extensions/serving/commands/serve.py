@@ -25,9 +25,9 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.serving.server import run as run_app
     from showattendtell.inference.captioning import checkpoint_groups, load_captioners
     from showattendtell.inference.loading import note_about
-    from showattendtell.runtime.memory import return_freed_images
+    from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 
-    return_freed_images()
+    keep_freed_memory(LARGE_BLOCK)
     listening, local = listen(config.host, config.port), is_loopback(config.host)
     limits, models = build(config.limits), ModelRegistry(load_captioners(config))
     if not local:
