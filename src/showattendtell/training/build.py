@@ -101,7 +101,7 @@ def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build_dataset(config), build(config.encoder)
     print_notes(dataset.notes)  # before features are computed
-    num_printed = len(dataset.notes)
+    dataset = dataset._replace(notes=())
     if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
         dataset = dataset.first(FEW)
     origin = find_initial_checkpoint(config)
@@ -113,7 +113,7 @@ def build_data(config: DictConfig) -> TrainingData:
     references, extras = dataset.split("train"), build_extras(config)
     for extra in extras.values():
         dataset = extra.change_data(dataset, vocabulary.tokenizer)
-    print_dataset(dataset._replace(notes=dataset.notes[num_printed:]), vocabulary)
+    print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
 
@@ -295,16 +295,13 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
         sys.exit(TERMINATED)
     except USER_ERRORS:
         raise
-    except MisconfigurationException as error:
-        raise UserError(f"trainer: {first_line(error)}") from None
     except Exception as error:
-        if not last.is_restoring:
-            raise
-        if checkpoint:
+        if checkpoint and last.is_restoring:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
             ) from error
-        if isinstance(error, ValueError):  # Lightning refuses settings before the first step
+        is_refused = isinstance(error, ValueError) and last.is_restoring  # Lightning refuses settings before a step
+        if is_refused or isinstance(error, MisconfigurationException):
             raise UserError(f"trainer: {first_line(error)}") from None
         raise
