@@ -57,7 +57,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             file.truncate(shard_bytes(settings, len(names)))
         record = ShardRecord(images=list(names), skipped={}, checksum=0, lost=0, whole=0, stamps={})
         write_json(record.model_dump(), record_file(path, number))
-    seal(path, plan.dataset, settings, len(plan.shards))
+    seal(path, plan)
 
 
 def read(path: Path, threads: int) -> Reading:

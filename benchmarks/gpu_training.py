@@ -29,7 +29,7 @@ from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import interleave, medians
 from benchmarks.implementations import Implementation, Trainer
 from benchmarks.workload import Workload
-from showattendtell.datamodules.samplers import BatchSize, LengthBuckets, WholeBatchSampler
+from showattendtell.datamodules.samplers import LengthBuckets, WholeBatchSampler
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
@@ -89,7 +89,7 @@ def make_grids(data: Workload, device: torch.device) -> Tensor:
 def make_batches(data: Workload, grids: Tensor) -> Batches:
     """Return the images (B,) and the tokens (B, T) of the first batches of a shuffled epoch."""
     lengths, images = np.array(data.lengths), np.arange(data.captions) // data.captions_per_image % len(grids)
-    sampler = WholeBatchSampler(LengthBuckets(lengths, images, BatchSize(BATCH_SIZE), False), 0)
+    sampler = WholeBatchSampler(LengthBuckets(lengths, images, BATCH_SIZE, False), 0)
     batches, tokens = islice((batch for batch in sampler if len(batch) == BATCH_SIZE), BATCHES), data.tokens()
     return [
         (torch.from_numpy(images[batch]).to(grids.device), tokens[batch, : lengths[batch[0]]].to(grids.device))

@@ -12,7 +12,6 @@ from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
-    BatchSize,
     Ints,
     LengthBuckets,
     LengthWindows,
@@ -69,7 +68,7 @@ def measure(options: Namespace) -> Results:
 
 
 def make_sampler(strategy: Strategy, lengths: Ints, image_index: Ints) -> WholeBatchSampler:
-    batching = strategy.kind(lengths, image_index, BatchSize(BATCH_SIZE), strategy.group_by_image)
+    batching = strategy.kind(lengths, image_index, BATCH_SIZE, strategy.group_by_image)
     return WholeBatchSampler(batching, 0)
 
 

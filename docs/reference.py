@@ -46,8 +46,7 @@ CLASSES = {
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
     "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
-    "Metrics": ("metrics.modular", tuple(name for name in metrics.__all__ if name != "Means")),
-    "Means over steps": ("metrics.means", ("Means",)),
+    "Metrics": ("metrics.modular", tuple(metrics.__all__)),
 }
 """The page of each part of the Python API: its module, and its documented names, or () for all its classes."""
 

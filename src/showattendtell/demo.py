@@ -1,12 +1,10 @@
 """Demo on the embedded data set: train, score, and draw the attention maps."""
 
-import json
 import shlex
 import subprocess
 import sys
 
 from showattendtell import __version__
-from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import report_errors, take_debug
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_folder
@@ -30,12 +28,8 @@ def main() -> None:
         with new_folder(None, RUN) as run:
             _follow("train", f"hydra.run.dir={run}")
             _follow("evaluate", f"checkpoint={run}/best.ckpt")
-            from showattendtell.config.instantiate import build
-
-            config = compose("train", ["dataset=shapes"])
-            scenes = [example.path for example in build(config.dataset).split("test")[:4]]
-            _follow("caption", f"checkpoint={run}/best.ckpt", f"images={json.dumps(scenes)}", f"output={run}/captions")
-    print(f"\nOpen {run}/captions/index.html in a browser to see the captions word by word with their attention maps.")
+            _follow("caption", f"checkpoint={run}/best.ckpt", "split=test", "number=4", f"output={run}/captions.html")
+    print(f"\nOpen {run}/captions.html in a browser to see the captions word by word with their attention maps.")
     print(f"The learning curve is {run}/learning_curve.png.")
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.folders import config_folder
 from showattendtell.config.signatures import SignatureError, read_signature
-from showattendtell.features.encoding import EngineName, Precision
+from showattendtell.features.extract import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -13,7 +13,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.data.vocabulary import EOS
 from showattendtell.datamodules.datamodule import BUCKETINGS
-from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
+from showattendtell.datamodules.samplers import WholeBatchSampler
 from showattendtell.errors import UserError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
@@ -168,7 +168,7 @@ def test_lengths_are_drawn_or_visited_in_turn():
 
     def visited(variant: str) -> list[int]:
         bucketing = BUCKETINGS[settings("data", variant).get("bucketing", "paper")]
-        batches = WholeBatchSampler(bucketing(lengths, np.arange(120), BatchSize(4), False), 1)
+        batches = WholeBatchSampler(bucketing(lengths, np.arange(120), 4, False), 1)
         return [int(lengths[batch[0]]) for batch in batches]
 
     turns = [visited("arctic")[start : start + 3] for start in range(0, 30, 3)]

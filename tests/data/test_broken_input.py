@@ -117,6 +117,7 @@ KINDS = {
     "a file that does not exist": Kind(both(), "said.csv does not exist", settings={"captions": "said.csv"}),
     "latin-1": Kind(text("captions.csv", ROWS.replace("cow", "café"), "latin-1"), r"is not UTF-8 text \(byte"),
     "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
+    "a pickle": Kind(text("said.pkl", "x"), "said.pkl is no text; save it as", settings={"captions": "said.pkl"}),
     "a page that says not found": Kind(
         text("captions.csv", "<html>\n404\n"), "line 1 has the columns <html>; name that"
     ),
@@ -203,10 +204,12 @@ KINDS = {
     ),
     "a list of an unknown image of Flickr30k": Kind(
         text("train.txt", "a\nz\n"),
-        r"images without a caption: 1 of \d \(z.jpg\); add captions, or skip them with dataset.skip_missing=true",
+        r"train.txt names images without captions: 1 \(z\); add captions, or skip them with dataset.skip_missing=true",
         read_flickr30k,
     ),
-    "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),
+    "a list that is missing": Kind(
+        gone("val.txt"), "has no split 'val'", lambda root: read_flickr30k(root).split("val")
+    ),
     "no lists at all": Kind(both(), "has no lists train.txt, val.txt and test.txt", settings={"splits": "images"}),
     "shares that leave nothing": Kind(
         both(gone(*LISTS), coco()), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
@@ -227,8 +230,10 @@ KINDS = {
         "the captions were not found in .*: Flickr8k.token.txt is neither there nor in Flickr8k_text",
         read_flickr8k,
     ),
-    "a folder without images": Kind(no_images, "holds no images; set dataset.images"),
-    "an image without its text": Kind(texts("a", "b"), "1 of 3 images in .* have no text next to them, first c.jpg"),
+    "a folder without images": Kind(no_images, "holds no images; unpack them, or set dataset.images"),
+    "an image without its text": Kind(
+        texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
+    ),
     "a text without its image": Kind(
         texts("a", "b", "c", "d"), "texts without an image next to them in .*: 1, first d; add"
     ),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from repository import SHARED
 
+from showattendtell.data.assembly import hash_fraction
 from showattendtell.data.coco import read_coco, read_coco2017
-from showattendtell.data.splits import hash_fraction
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Dataset, Phrase

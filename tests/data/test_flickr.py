@@ -5,12 +5,15 @@ import pytest
 from PIL import Image
 from repository import SHARED
 
-from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, image_number, read_flickr8k, read_flickr30k
+from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.data.names import image_number
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, fingerprint
 
 FOLDER = SHARED / "flickr8k"
-ABSENT = ["3050606344_af711c726c.jpg"]
+SPLIT_LISTS = {
+    split: f"Flickr_8k.{name}Images.txt" for split, name in {"train": "train", "val": "dev", "test": "test"}.items()
+}
 SPLITS = {"train": ["1_a.jpg", "2_b.jpg", "3_c.jpg"], "val": ["4_d.jpg"], "test": ["5_e.jpg"]}
 SENTENCES = {
     image: [f"Image {image} , sentence {number} ." for number in range(5)]
@@ -108,7 +111,7 @@ def test_an_empty_split_is_reported_when_it_is_required(root: Path):
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_distribution_lacks_one_image_and_has_five_captions_each():
-    dataset = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"])
+    dataset = read_flickr8k(str(FOLDER))
     lists = {split: set((FOLDER / file).read_text().split()) for split, file in SPLIT_LISTS.items()}
     assert {split: len(images) for split, images in lists.items()} == {"train": 6000, "val": 1000, "test": 1000}
     for split, images in lists.items():
@@ -124,7 +127,7 @@ def write_flickr30k(root: Path, images: str = "flickr30k-images", texts: str = "
     lines = [f"{number}.jpg#{n}\tSentence {n} of {number} .\n" for number in (11, 12, 13, 14) for n in range(5)]
     (root / texts / "results_20130124.token").write_text("".join(lines))
     for split, numbers in {"train": [13, 11], "val": [12], "test": [14]}.items():
-        (root / texts / SPLIT_LISTS_30K[split]).write_text("".join(f"{number}\n" for number in numbers))
+        (root / texts / f"{split}.txt").write_text("".join(f"{number}\n" for number in numbers))
         for number in numbers:
             (root / images / f"{number}.jpg").touch()
     return root
@@ -159,9 +162,7 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     [missing] = dataset.notes  # none of captions that Entities lacks
     assert missing.startswith("images captioned but not on disk, which are skipped: 23,693 ")
     assert {len(example.captions) for example in dataset.examples()} == {5}
-    flickr8k = {
-        image_number(example.image): example for example in read_flickr8k(str(FOLDER), absent=ABSENT).examples()
-    }
+    flickr8k = {image_number(example.image): example for example in read_flickr8k(str(FOLDER)).examples()}
     shared = [(e, flickr8k[image_number(e.image)]) for e in dataset.examples() if image_number(e.image) in flickr8k]
     alike = [{c.words for c in ours.captions} & {c.words for c in theirs.captions} for ours, theirs in shared]
     assert len(list(filter(None, alike))) > 0.95 * 7999

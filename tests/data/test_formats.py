@@ -24,14 +24,6 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-@pytest.mark.parametrize(
-    ("end", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n\n", "utf-8"), ("\n", "utf-8-sig")]
-)
-def test_windows_line_ends_blank_lines_and_a_byte_order_mark_change_nothing(tmp_path: Path, end: str, encoding: str):
-    plain = read_captions(write(tmp_path / "plain.txt", TOKENS))
-    assert read_captions(write(tmp_path / "other.txt", TOKENS.replace("\n", end), encoding)) == plain
-
-
 @pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0c", "\x1c"])
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
@@ -88,12 +80,6 @@ def test_a_table_may_have_its_columns_in_any_order_and_others_too(tmp_path: Path
 )
 def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path, text: str):
     assert read_captions(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ['A "stop"\nsign .']}
-
-
-def test_json_lines_have_a_caption_or_several(tmp_path: Path):
-    lines = ['{"image": "a.jpg", "caption": "A dog ."}', "", '{"image_id": 7, "captions": ["Two cats .", "Cats ."]}']
-    path = write(tmp_path / "captions.jsonl", "\n".join([*lines, '{"image": "a.jpg", "caption": "It barks !"}']))
-    assert read_captions(path).captions == {"a.jpg": ["A dog .", "It barks !"], "7": ["Two cats .", "Cats ."]}
 
 
 COCO = {

@@ -144,16 +144,6 @@ def test_jpegs_are_read_also_where_torchvision_has_no_decoders(tmp_path: Path, m
     torch.testing.assert_close(read_pixels(path), fast, rtol=0, atol=1)
 
 
-def test_images_are_found_in_folders_and_by_name(tmp_path: Path):
-    for name in ("b.JPG", "a.png", "c.webp"):
-        Image.new("RGB", (4, 4)).save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no image")
-    found = find_images([str(tmp_path), "other.jpg"])
-    assert found.sources == [*(str(tmp_path / name) for name in ("a.png", "b.JPG", "c.webp")), "other.jpg"]
-    assert found.names == ["a.png", "b.JPG", "c.webp", "other.jpg"]
-    assert found.others == 1
-
-
 def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_once(tmp_path: Path):
     photos = tmp_path / "photos"
     names = ["b.png", "rome/a.png", "rome/forum/c.png", "verona/d.png"]
@@ -190,13 +180,6 @@ def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.walk", refused)
     with pytest.raises(UserError, match="the folder photos/private cannot be read .Permission denied."):
         find_images([str(tmp_path)])
-
-
-@pytest.mark.parametrize("name", ["paper.pdf", "features.h5", "film.mpg", "._a.png", "thumbnails.png/"])
-def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_bytes(b"else")
-    assert find_images([str(tmp_path)]).sources == [str(tmp_path / "a.png")]
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])

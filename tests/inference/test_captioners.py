@@ -4,28 +4,28 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from PIL import Image
 
-from showattendtell.inference.captioning import caption_all, short_names
+from showattendtell.inference.captioning import caption_all, model_groups
 from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
 
 
 @pytest.mark.parametrize(
-    ("paths", "names"),
+    ("checkpoint", "compare", "names"),
     [
-        (["runs/first/best.ckpt"], ["first/best.ckpt"]),
-        (["best.ckpt"], ["best.ckpt"]),
-        (["runs/a/best.ckpt", "runs/b/best.ckpt"], ["a/best.ckpt", "b/best.ckpt"]),
-        (["/x/soft/1/best.ckpt", "/x/hard/1/best.ckpt"], ["soft/1/best.ckpt", "hard/1/best.ckpt"]),
-        (["a/best.ckpt", "x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
-        (["a/best.ckpt", "a/best.ckpt"], ["a/best.ckpt", "a/best.ckpt"]),
-        (["a/best.ckpt", "./b.ckpt"], ["a/best.ckpt", "b.ckpt"]),
+        ("runs/first/best.ckpt", [], ["first/best.ckpt"]),
+        (["runs/a/best.ckpt", "./b.ckpt"], "best.ckpt", ["a/best.ckpt + b.ckpt", "best.ckpt"]),
+        ("a/best.ckpt", ["x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
     ],
 )
-def test_checkpoints_are_named_by_the_shortest_distinct_part_of_their_paths(paths: list[str], names: list[str]):
-    assert short_names(paths) == names
+def test_models_are_named_by_the_ends_of_their_paths_if_these_are_different(
+    checkpoint: str | list[str], compare: str | list[str], names: list[str]
+):
+    config = OmegaConf.create({"checkpoint": checkpoint, "compare": compare, "names": None})
+    assert list(model_groups(config)) == names
 
 
 @pytest.mark.parametrize(
@@ -70,22 +70,6 @@ class Silent:
     def describe(self, pictures: list[tuple[str, Image.Image]], images: list[torch.Tensor]) -> list[int]:
         self.batches.append(len(pictures))
         return images[0][:, 0].tolist()
-
-
-@pytest.fixture
-def photographs(tmp_path: Path) -> list[str]:
-    files = [tmp_path / f"{number}.png" for number in range(3)]
-    for file in files:
-        Image.new("RGB", (8, 8)).save(file)
-    return [str(file) for file in files]
-
-
-def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs: list[str]):
-    Path(photographs[1]).write_text("no image")
-    faults: list[str] = []
-    assert [number for number, _ in caption_all([Silent()], list(map(str, photographs)), faults)] == [0, 2]
-    [fault] = faults
-    assert "1.png cannot be read (it is empty or of no known image format)" in fault
 
 
 @pytest.mark.parametrize(("device", "batches"), [("cpu", 9 * [8] + [6]), ("cuda", [64, 14])])

@@ -6,7 +6,7 @@ import pytest
 from showattendtell.data.formats import PLAIN
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.errors import UserError
-from showattendtell.inference.matching import MatchedCaptions, in_words, match, split_words, training_captions
+from showattendtell.inference.matching import MatchedCaptions, in_words, match
 from showattendtell.metrics.java import MetricError
 
 WRITTEN, OTHER, REFERENCES = Path("written.json"), Path("other.json"), Path("people.json")
@@ -210,15 +210,6 @@ def test_a_tokenizer_that_cannot_be_run_is_reported(monkeypatch: pytest.MonkeyPa
         raise MetricError("Java was not found")
 
     monkeypatch.setattr("showattendtell.inference.matching.split_sentences", fail)
+    corpus = MatchedCaptions(["a"], [["A dog ."]], {WRITTEN: ["a dog"]})
     with pytest.raises(UserError, match="tokenizer=ptb cannot be run: Java was not found; choose another"):
-        split_words(["A dog ."], "ptb")
-
-
-def test_training_captions_are_those_of_the_training_splits_if_a_file_has_splits():
-    splits = {"train": ["a.jpg"], "restval": ["c.jpg"], "test": ["b.jpg"]}
-    assert training_captions({REFERENCES: captions({**SAID, "c.jpg": "A tree ."}, splits=splits)}) == [
-        *("A dog .", "It barks !", "A tree .")
-    ]
-    assert training_captions({REFERENCES: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
-        *("A dog .", "It barks !", "Two cats .", "A tree .")
-    ]
+        in_words(corpus, "ptb")

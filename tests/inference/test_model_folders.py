@@ -77,8 +77,8 @@ def test_nobody_learns_where_things_were_on_the_machine(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda folder: (folder / WEIGHTS).unlink(), "not a model folder: it has no model.safetensors"),
-        (lambda folder: (folder / CONFIG).unlink(), "not a model folder: it has no config.json"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "damaged .FileNotFoundError"),
+        (lambda folder: (folder / CONFIG).unlink(), "damaged .FileNotFoundError"),
         (lambda folder: (folder / CONFIG).write_text("{"), "damaged .JSONDecodeError"),
         (lambda folder: (folder / CONFIG).write_text("{}"), "was not written by showattendtell"),
         (lambda folder: (folder / CONFIG).write_text("[]"), "was not written by showattendtell"),

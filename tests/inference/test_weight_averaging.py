@@ -49,13 +49,6 @@ def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(first: str, seco
     assert card["averaged"] == hashes
 
 
-def test_the_mean_is_a_model_like_any_other(first: str, tmp_path: Path):
-    torch.save(average([first, first])[0], tmp_path / "mean.ckpt")
-    mean, alone = (load_model(str(file), "cpu", BeamSearch()).module for file in (tmp_path / "mean.ckpt", first))
-    pixels = torch.randint(256, (2, 3, *[mean.encoder.preprocessing.crop] * 2), dtype=torch.uint8)
-    assert [said.tokens for [said] in mean.generate(pixels)] == [said.tokens for [said] in alone.generate(pixels)]
-
-
 def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(first: str, tmp_path: Path):
     made, _ = average([first, save(tmp_path / "b.ckpt", 1, tune=0.5)])
     name = next(name for name in made["state_dict"] if name.startswith("encoder.network"))
@@ -76,6 +69,12 @@ def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_train
     second = save(tmp_path / "b.ckpt", 1, setting, *(["encoder.resize=160"] if "size" in setting else []))
     with pytest.raises(UserError, match=rf"b.ckpt cannot be averaged with .*a.ckpt: it was trained with .*{setting}"):
         average([first, second])
+
+
+def test_models_with_equal_settings_and_other_weights_are_reported(first: str, tmp_path: Path):
+    """Adaptive attention has a sentinel besides what soft attention has."""
+    with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt"):
+        average([first, save(tmp_path / "b.ckpt", 1, "attention=adaptive")])
 
 
 def test_models_of_other_words_are_reported(first: str, tmp_path: Path):

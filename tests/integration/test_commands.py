@@ -20,9 +20,8 @@ from PIL import Image
 from runs import SIZES, TINY, Run, assert_done, assert_error, held_out
 from slow_cases import slow_after
 
-from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
-from showattendtell.evaluate import main_score
+from showattendtell.inference.evaluator import main_score
 from showattendtell.types import Example, fingerprint
 
 DOCUMENTED = {
@@ -194,8 +193,8 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     (tmp_path / "images").mkdir()
     Image.new("RGB", (200, 100), "red").save(tmp_path / "images/12_ab.png")
     (tmp_path / "Flickr8k.token.txt").write_text("12_ab.png#0\tA dog .\n12_ab.png#1\tThe dog !\n")
-    for split, listed in SPLIT_LISTS.items():
-        (tmp_path / listed).write_text("12_ab.png\n" if split == "test" else "")
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text("12_ab.png\n" if split == "test" else "")
     with zipfile.ZipFile(tmp_path / "boxes.zip", "w") as entities:
         box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>200</xmax><ymax>50</ymax></bndbox>"
         size = "<size><width>200</width><height>100</height></size>"
@@ -214,19 +213,19 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
 
 @pytest.mark.slow
 def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
-    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
+    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=2", "cache=other", "dataset.train=4"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
     output = assert_done(run("train", *settings)).err
-    assert "8 images x 3 views x 64 x 40 in int8" in output
+    assert "8 images x 2 views x 64 x 40 in int8" in output
     assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", output)
-    [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-3views/store.json")
+    [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-2views/store.json")
     checkpoint = "checkpoint=runs/other/best.ckpt"
     assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
     shutil.copy(next(folder.rglob("other/**/*.png")), folder / "photograph.png")
     assert_done(run("caption", checkpoint, "images=photograph.png", "output=pooled"))
     assert "photograph.png" in (folder / "pooled/captions.csv").read_text()
     shown = assert_done(run("features", "cache=other", "verify=true")).out
-    assert "8 x 8 x 40 int8, 3 views" in shown
+    assert "8 x 8 x 40 int8, 2 views" in shown
     assert f"{store.parent.relative_to(folder)}: checksums match" in shown
 
 
@@ -265,14 +264,10 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
     [
         (["bleu", "cider"], {"bleu1": 60.0, "bleu4": 20.0, "cider": 55.0}, 20.0),
         (["cider"], {"cider": 55.0, "distinct_captions": 7.0}, 55.0),
-        (["meteor", "rouge_l"], {"rouge_l": 40.0, "distinct_captions": 7.0}, 40.0),
+        (["meteor"], {"distinct_captions": 7.0}, math.nan),
     ],
 )
 def test_a_sweep_of_evaluations_shows_a_metric_that_was_asked_for(
     metrics: list[str], scores: dict[str, float], expected: float
 ):
-    assert main_score(metrics, scores) == expected
-
-
-def test_a_sweep_of_evaluations_without_such_a_metric_shows_no_number():
-    assert math.isnan(main_score(["meteor"], {"distinct_captions": 7.0}))
+    assert main_score(metrics, scores) == pytest.approx(expected, nan_ok=True)

@@ -85,13 +85,3 @@ def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do(de
         different += len(set(captions))
         assert count_endings(captions, [True] * 3)[:3] == (3, 0, 0)  # none is cut, and none lacks its last word
     assert different >= fewest  # of three photographs
-
-
-def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: Path, folder: Path):
-    photo = held_out(folder)[0].path
-    done = assert_done(run("caption", f"checkpoint={checkpoint}", photo, "decoding=diverse", "output=diverse"))
-    lines = done.out.splitlines()
-    rows = [json.loads(line) for line in (folder / "diverse/captions.jsonl").read_text().splitlines()]
-    assert lines == [row["caption"] for row in rows]
-    assert len(lines) == 3
-    assert len(set(lines)) > 1

@@ -21,13 +21,13 @@ TIME_LIMIT = 900
 """Seconds within which a run ends that takes a few, on a machine that has much else to do."""
 
 IN_BATCH = """
-from showattendtell.datamodules.datasets import ShardedCaptionDataset
-read, numbers = ShardedCaptionDataset.__getitem__, iter(range(10**9))
+from showattendtell.datamodules.datasets import CaptionDataset
+read, numbers = CaptionDataset.__getitem__, iter(range(10**9))
 def read_or_fail(self, item):
-    if next(numbers) == {number}:
+    if not isinstance(item, list) and next(numbers) == {number}:
         {fault}
     return read(self, item)
-ShardedCaptionDataset.__getitem__ = read_or_fail
+CaptionDataset.__getitem__ = read_or_fail
 """
 """What happens when a training batch is read, counted from 0; an epoch has six."""
 

@@ -69,8 +69,6 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "JSON of a huge number": folder_with(b'{"a": ' + b"9" * 5000 + b"}"),
     "JSON of another encoding": folder_with(b"\xff\xfe{"),
     "long text": altered(lambda metadata: metadata["config"].update(note="${" * 60_000)),
-    "preprocessing": altered(lambda metadata: metadata["encoder"]["preprocessing"].update(resize=1)),
-    "a target": altered(lambda metadata: metadata["config"].update(decoder={"_target_": "os.system"})),
 }
 
 

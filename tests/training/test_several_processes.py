@@ -33,7 +33,6 @@ CHOICES = {
     "accumulated": ["trainer.accumulate_grad_batches=2"],
     "padded": ["data.bucketing=padded", "loss.doubly_stochastic_weight=0.3"],
     "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
-    "by tokens": ["data.tokens_per_batch=12"],
     "penalty as released": ["loss.penalty_reduction=locations"],
     "hard, rloo": ["attention=hard", "attention.num_samples=2", "attention.estimator=rloo"],
 }
@@ -87,8 +86,7 @@ def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: 
         small_training.REGIONS[:, : data.regions],
     )
     several = [f"trainer.devices={processes}", "trainer.strategy=ddp_fork"] if processes > 1 else []
-    size = "data.tokens_per_batch" if any("tokens_per_batch" in setting for setting in settings) else "data.batch_size"
-    config = small_training.small_config(*SETTINGS, *settings, f"{size}={batch_size}", *several)
+    config = small_training.small_config(*SETTINGS, *settings, f"data.batch_size={batch_size}", *several)
     small_training.small_run(config, folder, callbacks=[Report(folder)])
 
 

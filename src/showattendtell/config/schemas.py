@@ -227,7 +227,6 @@ class ScoreConfig:
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
             The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
-        training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the new result file; scores.json, or scores-2.json, ... by default.
@@ -247,7 +246,6 @@ class ScoreConfig:
         Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
     ]
     partial: bool
-    training: Texts | None
     resamples: PositiveInt
     seed: Seed
     output: Text | None
@@ -264,15 +262,10 @@ class FeaturesConfig:
     Attributes:
         cache: the folder of the feature cache.
         verify: read every store and compare it with its checksums.
-        merge: folders of stores by the same encoder, to merge into one store.
-        output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name of a
-            store of its encoder.
     """
 
     cache: Text
     verify: bool
-    merge: Annotated[Sequence[Text], Field(min_length=2)] | None
-    output: Text | None
 
 
 Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]

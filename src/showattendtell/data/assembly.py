@@ -4,23 +4,27 @@ import hashlib
 import os
 import re
 import shlex
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from itertools import accumulate
+from pathlib import Path, PurePath
 
 from rich.console import Console
 from rich.progress import track
 
 from showattendtell.data.images import read_pixels
 from showattendtell.data.names import Names, is_photograph, photographs, spelling
-from showattendtell.data.parsing import CaptionFile
-from showattendtell.data.splits import SKIP
+from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
 from showattendtell.runtime.files import expand_home
 from showattendtell.types import Caption, Dataset, Example
+
+SKIP = "skip them with dataset.skip_missing=true"
+"""How errors about missing captions and images end if the data set has the setting."""
 
 OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
 """Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
@@ -28,6 +32,130 @@ OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re
 
 LONGEST = 1_000
 """Largest number of words of a caption; training keeps the activations of each."""
+
+
+def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
+    """Assign images to splits by a hash of their names.
+
+    Args:
+        shares: about the fraction of the images for each split except `train`, which gets the rest.
+
+    Raises:
+        UserError: no image is left for training, or there are fewer images than splits.
+    """
+    if sum(shares.values()) >= 1:
+        fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
+        raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
+    bounds, names = list(accumulate(shares.values())), [*shares, "train"]
+    splits: dict[str, list[str]] = {"train": [], **{split: [] for split, share in shares.items() if share}}
+    for image in images:
+        splits[names[bisect_right(bounds, hash_fraction(image))]].append(image)
+    for split, chosen in splits.items():
+        largest = max(splits.values(), key=len)
+        if not chosen and len(largest) > 1:  # of few images none may have such a hash
+            moved = min(largest, key=hash_fraction)
+            largest.remove(moved)
+            chosen.append(moved)
+        if not chosen:
+            raise UserError(
+                f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
+            )
+    return splits
+
+
+def hash_fraction(image: str) -> float:
+    """Return a number in [0, 1) for a name, uniformly distributed over names."""
+    # the first 53 bits of the SHA-256, which a float holds exactly
+    return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
+
+
+def join_restval(file: CaptionFile) -> CaptionFile:
+    """Return the file with the images of `restval` appended to those of `train`."""
+    splits = dict(file.splits)
+    left_over = splits.pop("restval", [])
+    if left_over:
+        splits["train"] = [*splits.get("train", []), *left_over]
+    return file._replace(splits=splits)
+
+
+def with_splits(
+    file: CaptionFile, folders: Iterable[Path], shares: Mapping[str, float], skip_missing: bool = False
+) -> CaptionFile:
+    """Return the file with its own splits, or else those of lists, of folders such as `train`, or of a hash.
+
+    `restval` joins `train`. If there are no validation images, a hash takes some of the training images. Notes say
+    what was chosen.
+
+    Args:
+        folders: that may hold lists.
+        shares: fractions of the images for `val` and `test`.
+        skip_missing: allow images without captions in lists.
+    """
+    lists = None if file.splits else next(filter(find_lists, folders), None)
+    if lists:
+        file = with_lists(file, lists, skip_missing)
+    elif not file.splits:
+        file = _by_folder(file) or _by_hash(file, shares)
+    file = join_restval(file)
+    train = file.splits.get("train", [])
+    if file.splits.get("val") or len(train) < 2 or not shares["val"]:
+        return file
+    parts = split_by_hash(train, {"val": shares["val"]})
+    note = f"there is no validation split, so a hash of the names takes {len(parts['val']):,} of {len(train):,} "
+    return file._replace(splits={**file.splits, **parts}, notes=(*file.notes, f"{note}training images"))
+
+
+def _by_folder(file: CaptionFile) -> CaptionFile | None:
+    """Return the file with the splits that the folders of its images name; None if they name fewer than two."""
+    splits = dict[str, list[str]]()
+    for image in file.captions:
+        named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
+        splits.setdefault(next(named, ""), []).append(image)
+    if len(splits.keys() - {""}) < 2:
+        return None
+    if "" in splits:
+        raise UserError(f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists")
+    return file._replace(
+        splits=splits, notes=(*file.notes, f"the folders of the images are the splits {', '.join(splits)}")
+    )
+
+
+def _by_hash(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
+    splits = split_by_hash(file.captions, shares)
+    counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
+    note = f"no splits are given, so a hash of the images' names chooses {counts}"
+    return file._replace(splits=splits, notes=(*file.notes, note))
+
+
+def find_lists(folder: Path) -> dict[str, Path]:
+    """Return the list of each split in a folder: `train.txt`, `Val.txt`, `dev.txt` and so on."""
+    lists: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.[tT][xX][tT]")):
+        if split := split_of_name(path.stem):
+            if split in lists:
+                raise UserError(f"{lists[split]} and {path.name} are both lists of {split}; remove one")
+            lists[split] = path
+    return {split: lists[split] for split in SPLIT_NAMES if split in lists}
+
+
+def with_lists(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFile:
+    """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
+    lists = find_lists(folder)
+    if not lists:
+        raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
+    known = Names(file.captions)
+    splits = {}
+    for split, path in lists.items():
+        images = [known.find_name(image) for image in read_list(path)]
+        unknown = [image for image in images if image not in file.captions]
+        if unknown and not skip_missing:
+            raise UserError(
+                f"{path} names images without captions: {len(unknown):,} ({listed(unknown)}); add captions, or {SKIP}"
+            )
+        splits[split] = images
+    left_out = len(file.captions.keys() - {image for images in splits.values() for image in images})
+    notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
+    return file._replace(splits=splits, notes=(*file.notes, *notes))
 
 
 def assemble(
@@ -45,38 +173,42 @@ def assemble(
     Raises:
         UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
     """
-    counts = Counter(image for images in file.splits.values() for image in images)
-    twice = next((image for image, count in counts.items() if count > 1), None)
-    if twice is not None:
-        splits_of_image = ", ".join(split for split, images in file.splits.items() if twice in images)
-        raise UserError(f"image {twice} is listed more than once ({splits_of_image}); keep one of its entries")
-    dropped, too_many = Counter[str](), f"beyond {captions_per_image} of an image"
+    split_of: dict[str, str] = {}
+    for split, images in file.splits.items():
+        for image in images:
+            if image in split_of:
+                places = f"{split_of[image]}, {split}"
+                raise UserError(f"image {image} is listed more than once ({places}); keep one of its entries")
+            split_of[image] = split
+    too_many = f"beyond {captions_per_image} of an image"
+    dropped = {"without a word": 0, too_many: 0}
 
     def example(image: str) -> Example:
         path = f"{file.folders[image]}/{image}" if image in file.folders else image
         if folder and OUTSIDE.match(path):
             raise UserError(f"image {path!r} is not within {folder}; name images by their path in that folder")
-        sentences = file.captions.get(image, ())
-        captions = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
-        dropped["without a word"] += len(sentences) - len(captions)
-        dropped[too_many] += max(len(captions) - captions_per_image, 0)
-        captions = captions[:captions_per_image]
-        longest = max((len(caption.words) for caption in captions), default=0)
-        if longest > LONGEST:
-            raise UserError(f"image {image} has a caption of {longest:,} words; shorten it to {LONGEST:,}")
+        captions = list[Caption]()
+        for sentence in file.captions.get(image, ()):
+            words = tokenize(sentence)
+            if len(words) > LONGEST:
+                raise UserError(f"image {image} has a caption of {len(words):,} words; shorten it to {LONGEST:,}")
+            if not words:
+                dropped["without a word"] += 1
+            elif len(captions) == captions_per_image:
+                dropped[too_many] += 1
+            else:
+                captions.append(Caption(words, (), sentence.strip()))
         return Example(image, f"{folder}/{path}" if folder else "", tuple(captions))
 
     dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
     notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
     uncaptioned = [example.image for example in dataset.examples() if not example.captions]
-    if uncaptioned and not skip_missing:
-        hint = "remove them from the splits" if skip_missing is None else SKIP
-        raise UserError(
-            f"images without a caption: {len(uncaptioned):,} of {len(counts):,} ({listed(uncaptioned)}); "
-            f"add captions, or {hint}"
-        )
     if uncaptioned:
-        notes.append(f"skipped images without a caption: {len(uncaptioned):,} ({listed(uncaptioned)})")
+        counted = f"images without a caption: {len(uncaptioned):,} of {len(split_of):,} ({listed(uncaptioned)})"
+        if not skip_missing:
+            hint = "remove them from the splits" if skip_missing is None else SKIP
+            raise UserError(f"{counted}; add captions, or {hint}")
+        notes.append(f"skipped {counted}")
     return dataset.without(uncaptioned)._replace(notes=tuple(notes))
 
 
@@ -91,36 +223,27 @@ def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]
 
 
 def find_data_problems(dataset: Dataset) -> list[str]:
-    """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
-    split_of = {example.image: split for split, examples in dataset.splits.items() for example in examples}
-    found = defaultdict[str, list[str]](list)  # names of images by problem
-    for names in _identical_images(dataset.examples()):
-        if len({split_of[name] for name in names}) > 1:
-            leak = " = ".join(f"{name} ({split_of[name]})" for name in names)
-            found["photographs in more than one split under different names, which make scores too high"].append(leak)
-        else:
-            found["photographs more than once in one split"].append(" = ".join(names))
-    for image, _, captions, _ in dataset.examples():
-        lengths = [len(caption.words) for caption in captions]
-        if len({caption.words for caption in captions}) < len(captions):
-            found["images with the same caption twice"].append(image)
-        if min(lengths, default=3) < 3:
-            found["images with a caption of fewer than 3 words"].append(image)
-        if max(lengths, default=0) > 30:
-            found["images with a caption of more than 30 words"].append(image)
-    return [f"{problem}: {len(images):,} ({listed(images)})" for problem, images in found.items()]
-
-
-def _identical_images(examples: Sequence[Example]) -> list[list[str]]:
-    """Return groups of images whose files have the same content; only files of the same size are read."""
+    """Return warnings about photographs with the same content, one sentence each."""
     by_size, by_content = defaultdict(list), defaultdict(list)
-    for example in examples:
-        if os.path.isfile(example.path):
-            by_size[os.path.getsize(example.path)].append(example)
+    for split, examples in dataset.splits.items():
+        for example in examples:
+            if os.path.isfile(example.path):
+                by_size[os.path.getsize(example.path)].append((split, example))
     for same_size in by_size.values():
-        for example in same_size if len(same_size) > 1 else ():
-            by_content[hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example.image)
-    return [names for names in by_content.values() if len(names) > 1]
+        for split, example in same_size if len(same_size) > 1 else ():
+            content = hashlib.sha256(Path(example.path).read_bytes()).digest()
+            by_content[content].append((split, example.image))
+    leaks, repeated = [], []
+    for copies in by_content.values():
+        if len({split for split, _ in copies}) > 1:
+            leaks.append(" = ".join(f"{image} ({split})" for split, image in copies))
+        elif len(copies) > 1:
+            repeated.append(" = ".join(image for _, image in copies))
+    problems = {
+        "photographs in more than one split under different names, which make scores too high": leaks,
+        "photographs more than once in one split": repeated,
+    }
+    return [f"{problem}: {len(images):,} ({listed(images)})" for problem, images in problems.items() if images]
 
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
@@ -193,14 +316,12 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         return dataset
     on_disk = {*filter(is_photograph, existing), *photographs(root)} - {example.path for example in examples}
     found = _find_elsewhere(examples, missing, on_disk)
-    notes = [*dataset.notes, *([_describe_moves(missing, found, root)] if found else [])]
     lost = [e for e in missing if e.image not in found]
     if len(lost) == len(examples):
-        others = sorted(os.path.relpath(path, root) for path in on_disk)
         hint = f"{root} has no photographs; add them, or set dataset.images to their folder"
-        if others:
-            named = f"{len(others):,} photographs of other names ({listed(others)})"
-            hint = f"{root} has {named}; give them the same names"
+        if on_disk:
+            others = listed(sorted(os.path.relpath(path, root) for path in on_disk))
+            hint = f"{root} has {len(on_disk):,} photographs of other names ({others}); give them the same names"
         raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {hint}")
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
@@ -208,11 +329,12 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
             f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
+    notes = [_describe_moves(found, root)] if found else []
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
     moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
-    return moved.without(names)._replace(notes=tuple(notes))
+    return moved.without(names)._replace(notes=(*dataset.notes, *notes))
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:
@@ -229,11 +351,8 @@ def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_
     return {image: path for image, path in found.items() if claims[path] == 1}
 
 
-def _describe_moves(missing: Sequence[Example], found: Mapping[str, str], root: Path) -> str:
+def _describe_moves(found: Mapping[str, str], root: Path) -> str:
     """Return a note on images that are not at their paths."""
     folder = os.path.relpath(os.path.commonpath(map(os.path.dirname, found.values())), root)
-    old = next(os.path.basename(example.path) for example in missing if example.image in found)
-    new = os.path.basename(next(iter(found.values())))
-    spelled = "" if old == new else f", {new} for {old} and so on"
     setting = "" if folder == "." else f" ({shlex.quote(f'dataset.images={folder}')})"
-    return f"photographs found in {root / folder}: {len(found):,}{spelled}{setting}"
+    return f"photographs found in {root / folder}: {len(found):,}{setting}"

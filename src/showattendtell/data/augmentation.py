@@ -1,9 +1,6 @@
 """Views of photographs: drawn for every batch of training, or stored with the features of the encoder."""
 
 import math
-from collections.abc import Sequence
-from random import Random
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.images import Frame, Preprocessing
+from showattendtell.data.images import Preprocessing
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Box, Example
 
@@ -104,57 +101,21 @@ def mentions_sides(example: Example) -> bool:
 
 
 MIRRORED = 1
-"""Number of the view that is the mirror image; 0 is the image itself."""
-
-SMALLEST = 0.7
-"""Minimum side of an enlarged part, as a fraction of the whole side."""
+"""Number of the stored view that is the mirror image; 0 is the image itself."""
 
 
-def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
-    """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
-    if view >= 2:
-        parts, size = [], pixels.shape[-1]
-        for image, image_pixels in zip(images, pixels, strict=True):
-            top, left, side = part_of(image, view, size)
-            parts.append(transforms.resized_crop(image_pixels, top, left, side, side, [size, size]))
-        pixels = torch.stack(parts)
-    return pixels.flip(-1) if is_mirrored(view) else pixels
-
-
-def part_of(image: str, view: int, size: int) -> tuple[int, int, int]:
-    """Return top, left and side of the square of `size` x `size` pixels that a view shows."""
-    if view < 2:
-        return 0, 0, size
-    random = Random(f"{view} {image}")
-    side = round(size * random.uniform(SMALLEST, 1))
-    return random.randint(0, size - side), random.randint(0, size - side), side
-
-
-def frame_of(example: Example, view: int, preprocessing: Preprocessing) -> Frame:
-    """Return the part of a photograph that a view shows. Raise `UserError` if the photograph cannot be read."""
-    size = preprocessing.crop
-    top, left, side = part_of(example.image, view, size)
-    part = Box(left, top, left + side, top + side).scaled(1 / size, 1 / size)
-    return preprocessing.frame(example.path).part(part, is_mirrored(view))
-
-
-def is_mirrored(view: Any) -> Any:
-    """Return whether a view, or each of an array of views, is mirrored."""
-    return view % 2 == 1
-
-
-def draw_views(num_views: int, sided: NDArray[np.bool_], seed: int, draw: Draw) -> Tensor:
-    """Draw one of `num_views` views for each of the N images of a split.
+def draw_views(sided: NDArray[np.bool_], seed: int, draw: Draw) -> Tensor:
+    """Draw the image or its mirror image, for each of the N images of a split.
 
     Views are drawn for all images and not only for those of the batch, so that processes with different parts of a
     batch draw the same.
 
     Args:
-        sided: (N,) whether the captions of an image distinguish left from right; no mirrored view is drawn then.
+        sided: (N,) whether the captions of an image distinguish left from right; its mirror image is not drawn then.
         seed, draw: random seed, with the epoch and the number of the batch in it.
 
     Returns:
         Numbers of views (N,).
     """
-    views = np.random.default_rng([seed, *draw]).integers(num_views, size=len(sided))
-    return torch.from_numpy(np.where(sided & is_mirrored(views), views - 1, views))
+    views = np.random.default_rng([seed, *draw]).integers(2, size=len(sided))
+    return torch.from_numpy(np.where(sided, 0, views))

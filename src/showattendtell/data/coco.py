@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
-from showattendtell.data.discovery import read_references
-from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
-from showattendtell.data.splits import join_restval, split_by_hash
+from showattendtell.data.assembly import (
+    assemble,
+    check_images,
+    join_restval,
+    look_in,
+    map_examples,
+    open_folder,
+    split_by_hash,
+)
+from showattendtell.data.custom import read_references
+from showattendtell.data.parsing import check_layout, parse_json, read_text
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
@@ -21,7 +28,7 @@ KARPATHY = "dataset_coco.json"
 
 @paused_collection()
 def read_coco(
-    root: str,
+    root: str = "data/coco",
     captions: str = KARPATHY,
     train_on_restval: bool = True,
     captions_per_image: PositiveInt = 5,
@@ -75,12 +82,8 @@ def read_coco2017(
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
     splits = {**split_by_hash(train.captions, {other: held_out}), val2017: list(val.captions)}
-    file = CaptionFile(
-        train.form,
-        {**train.captions, **val.captions},
-        splits=splits,
-        folders={**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")},
-    )
+    folders = {**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")}
+    file = train._replace(captions={**train.captions, **val.captions}, splits=splits, folders=folders)
     dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable, folder)
     return _with_instances(dataset, folder, instances)
 

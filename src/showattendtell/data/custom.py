@@ -1,10 +1,12 @@
-"""Data sets of your own photographs, with captions in any supported format, and of captions without photographs."""
+"""Data sets of your own photographs, as people have them: caption files of other names and places, one for each split,
+or a text next to each photograph; and captions without photographs."""
 
 import hashlib
 import io
 import json
 import os
-import unicodedata
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,21 +16,195 @@ from typing import Annotated, Any
 from PIL import Image
 from pydantic import Field
 
-from showattendtell.data.assembly import assemble, check_images, look_in, open_folder
-from showattendtell.data.discovery import read_found, read_references, read_sidecars
-from showattendtell.data.flickr import image_number
-from showattendtell.data.formats import PLAIN
-from showattendtell.data.json_formats import read_record
+from showattendtell.data.assembly import (
+    SKIP,
+    assemble,
+    check_images,
+    look_in,
+    open_folder,
+    with_lists,
+    with_splits,
+)
+from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.names import inside, photographs
-from showattendtell.data.parsing import is_split_field, read_list
-from showattendtell.data.splits import find_lists, join_restval, with_lists, with_splits, with_validation
+from showattendtell.data.names import Names, files_below, image_number, inside, is_photograph, photographs
+from showattendtell.data.parsing import (
+    COLUMNS,
+    SPLIT_OF_SPELLING,
+    CaptionFile,
+    Sentences,
+    is_split_field,
+    read_list,
+    read_record,
+    words_of,
+)
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
+
+TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".token", ".txt")
+SIDECARS = (".txt", ".caption")
+"""Suffixes of the text next to a photograph; the second is kohya's."""
+
+PREFERRED = (r"captions?", r"metadata", r".*caption.*", r"results.*", r".*annot.*", r"dataset.*", r".*")
+"""Stems of caption files, the likeliest first."""
+
+DEEPEST = 3
+"""Levels of folders that are searched for caption files."""
+
+START = 2**16
+"""Bytes at both ends of a file that are searched for captions."""
+
+_HAS_CAPTIONS = re.compile(rf'"({COLUMNS["caption"].replace(" ", "|")})(s|_?str)?_?\d*"\s*:', re.IGNORECASE)
+_BY_IMAGE = re.compile(r'\s*\{\s*"[^"]+\.(jpe?g|png|webp)"\s*:', re.IGNORECASE)
+
+
+def caption_files(root: Path) -> dict[str, Path]:
+    """Return the caption files of a data set: one under the key "", or one for each split; none if nothing is found.
+
+    A file is preferred by its name, then in the uppermost folder.
+
+    Raises:
+        UserError: several files are equally likely.
+    """
+    ranked = defaultdict[tuple[int, int], list[Path]](list)
+    files = list(files_below(root))
+    beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
+    for file in files:
+        base, suffix = os.path.splitext(file)
+        if suffix.lower() not in (*TEXTS, *BINARY) or base in beside:
+            continue
+        path = Path(file)
+        depth = len(path.relative_to(root).parts)
+        rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, path.stem.lower()))
+        if depth <= DEEPEST and ((rank, depth) == (0, 1) or _holds_captions(path)):
+            ranked[rank, depth].append(path)
+    if not ranked:
+        return {}
+    likeliest = sorted(ranked[min(ranked)])
+    if len(likeliest) == 1:
+        return {"": likeliest[0]}
+    by_split = {_split_of(path, root): path for path in likeliest}
+    if "" in by_split or len(by_split) < len(likeliest):
+        names = [str(path.relative_to(root)) for path in likeliest]
+        raise UserError(f"{root} has {' and '.join(names)}; choose one with dataset.captions=NAME")
+    return by_split
+
+
+def _split_of(path: Path, root: Path) -> str:
+    """Return the split that the name of a file or of its folder says: `annotations/train.json`, `val/metadata.csv`."""
+    words = words_of(path.relative_to(root).with_suffix("").as_posix())
+    splits = [SPLIT_OF_SPELLING[word] for word in words if word in SPLIT_OF_SPELLING]
+    return splits[-1] if splits else ""
+
+
+def _holds_captions(path: Path) -> bool:
+    """Return whether a file has captions with the names of images, by its first and last bytes."""
+    suffix = path.suffix.lower()
+    if suffix in BINARY:
+        return True
+    with path.open("rb") as file:
+        start = file.read(START)
+        file.seek(max(os.fstat(file.fileno()).st_size - START, 0))
+        texts = [part.decode("utf-8-sig", errors="replace") for part in (start, file.read())]
+    if "json" in suffix:
+        return bool(_BY_IMAGE.match(texts[0])) or any(map(_HAS_CAPTIONS.search, texts))
+    first = texts[0].lstrip().partition("\n")[0]
+    return bool(find_delimiter(first[:1000]) or TOKEN.match(first))
+
+
+def read_references(path: Path) -> CaptionFile:
+    """Read a caption file. Raise `UserError` if it holds generated captions."""
+    file = read_captions(path)
+    if file.references:
+        raise UserError(f"{path} holds a model's captions; give a file of reference captions")
+    return file
+
+
+def read_found(root: Path) -> CaptionFile | None:
+    """Read the caption files that `caption_files` finds, and join them: a file for each split, unless they have splits
+    of their own. Return None if there are none.
+
+    Image names are relative to the folder of their caption file, where there is such a photograph.
+    """
+    files = caption_files(root)
+    if not files:
+        return None
+    captions, splits, folders, notes = Sentences(), defaultdict[str, list[str]](list), dict[str, str](), list[str]()
+    names = [str(path.relative_to(root)) for path in files.values()]
+    if not names[0].startswith("captions."):
+        notes.append(f"captions: {', '.join(names)}")
+    for split, path in files.items():
+        file = _relative(read_references(path), path.parent, root)
+        for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
+            splits[name] += images
+        for image, sentences in file.captions.items():
+            captions.setdefault(image, []).extend(sentences)
+        folders |= file.folders
+        notes += file.notes
+    return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
+
+
+def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
+    first = next(iter(file.captions), "")
+    if folder == root or not (folder / first).is_file() or (root / first).is_file():
+        return file
+    return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
+
+
+def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
+    """Read a folder tree of photographs, each with a text of the same name, one caption per line: `.txt` or `.caption`
+    next to it, or in a folder of its own under `root`.
+
+    Args:
+        lists: a folder of other texts, which may be inside this one.
+        skip_missing: ignore texts without photographs.
+
+    Raises:
+        UserError: there are no photographs or texts, a text has no photograph, or two photographs have the same name.
+    """
+    names = [os.path.relpath(path, folder) for path in photographs(folder)]
+    if not names:
+        raise UserError(f"{folder} holds no images; unpack them, or set dataset.images to the folder of the images")
+    images = {os.path.splitext(name)[0]: name for name in names}
+    for name in names:
+        if re.search(r"[\ud800-\udfff]", name):
+            raise UserError(f"the name of the image {name!r} is not UTF-8; rename it")
+        other = images[os.path.splitext(name)[0]]
+        if other != name:
+            raise UserError(f"{name} and {other} in {folder} share the captions of one text; rename one of them")
+    folders = set(map(os.path.dirname, names))
+    texts = {base: text for base, text in _texts_in(folder, lists).items() if os.path.dirname(base) in folders}
+    if not texts.keys() & images.keys():
+        by_image = Names(images)
+        apart = {by_image.find(base): text for base, text in _texts_in(root, lists).items()}
+        texts = {found[0]: text for found, text in apart.items() if found}
+    if not texts:
+        raise UserError(
+            f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor a "
+            f"text next to {names[0]} and the other {len(names) - 1:,} images; give the file as dataset.captions=..."
+        )
+    without_image = sorted(texts.keys() - images.keys())
+    if without_image and not skip_missing:
+        raise UserError(
+            f"texts without an image next to them in {folder}: {len(without_image):,}, first {without_image[0]}; "
+            f"add the images, or {SKIP}"
+        )
+    return CaptionFile(
+        "texts", {image: read_list(texts[base]) if base in texts else [] for base, image in images.items()}
+    )
+
+
+def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
+    """Return the texts under a folder by their path in it, without suffix."""
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SIDECARS and path.parent != lists and path.stem.lower() not in ("readme", "license")
+    }
 
 
 @paused_collection()
@@ -48,7 +224,7 @@ def read_custom(
 
     Args:
         root: folder of the data set.
-        captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, Excel or Parquet, searched in `root`
+        captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, searched in `root`
             first; by default `captions.csv` there or the likeliest caption file in the folder, one for each split, or
             else a text file next to each image, one caption per line. Or the file of each language by its code, as
             {de: german.csv}.
@@ -82,10 +258,10 @@ def read_custom(
         if file.form == PLAIN:
             raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
         file = file.renamed(inside)
-        if lists is None and found and not file.splits:
-            lists = next(filter(find_lists, (folder, folder / "splits")), None)
-        file = with_lists(file, lists, skip_missing) if lists else with_splits(file, {"val": val, "test": test})
-        file = with_validation(join_restval(file), val)
+        if lists:
+            file = with_lists(file, lists, skip_missing)
+        around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
+        file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
         dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
         return _note_unused_images(image_folder, dataset)
@@ -124,19 +300,21 @@ def read_text(
         kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
         splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
         notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}",) if exclude else ()
-        file = with_splits(file._replace(captions=kept, splits=splits, notes=notes), {"val": val, "test": test})
-        return assemble(texts.stem, join_restval(file), None, captions_per_image)
+        file = file._replace(captions=kept, splits=splits, notes=notes)
+        file = with_splits(file, (), {"val": val, "test": test})
+        return assemble(texts.stem, file, None, captions_per_image)
 
     return read_languages(captions, read)
 
 
 def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
     """Return the data set with a note about the images in a folder that it does not name."""
-    used = {unicodedata.normalize("NFC", example.path) for example in dataset.examples()}
-    unused = [path for path in photographs(folder) if unicodedata.normalize("NFC", path) not in used]
-    names = listed([os.path.relpath(path, folder) for path in unused])
-    notes = [f"images without captions, which are not used: {len(unused):,} ({names})"] if unused else []
-    return dataset._replace(notes=(*dataset.notes, *notes))
+    used = {example.path for example in dataset.examples()}
+    unused = [os.path.relpath(path, folder) for path in photographs(folder) if path not in used]
+    if not unused:
+        return dataset
+    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+    return dataset._replace(notes=(*dataset.notes, note))
 
 
 def write_rows(dataset: Any, cache: Path) -> Path:

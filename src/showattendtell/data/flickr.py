@@ -5,25 +5,30 @@ import shlex
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble, check_images, look_in, map_examples, open_folder
-from showattendtell.data.discovery import hint_above, read_found, read_references
+from showattendtell.data.assembly import (
+    assemble,
+    check_images,
+    find_lists,
+    look_in,
+    map_examples,
+    open_folder,
+    with_splits,
+)
+from showattendtell.data.custom import read_found, read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.parsing import CaptionFile, read_list
-from showattendtell.data.splits import with_splits
+from showattendtell.data.names import image_number
+from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import check_regular
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
-
-SPLIT_LISTS = {split: f"Flickr_8k.{split.replace('val', 'dev')}Images.txt" for split in ("train", "val", "test")}
-SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
 class Layout(NamedTuple):
@@ -33,37 +38,27 @@ class Layout(NamedTuple):
     images   names under which the folder of the photographs was published
     texts    the folder that may hold the captions and lists
     tokens   the captions
-    lists    the list of each split
     """
 
     name: str
     images: Sequence[str]
     texts: str
     tokens: str
-    lists: Mapping[str, str]
 
 
 FLICKR8K = Layout(
-    "flickr8k",
-    ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),
-    "Flickr8k_text",
-    "Flickr8k.token.txt",
-    SPLIT_LISTS,
+    "flickr8k", ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"), "Flickr8k_text", "Flickr8k.token.txt"
 )
 FLICKR30K = Layout(
-    "flickr30k",
-    ("images", "flickr30k-images", "flickr30k_images", "Images"),
-    "flickr30k",
-    "results_20130124.token",
-    SPLIT_LISTS_30K,
+    "flickr30k", ("images", "flickr30k-images", "flickr30k_images", "Images"), "flickr30k", "results_20130124.token"
 )
 
 
 @paused_collection()
 def read_flickr8k(
-    root: str,
+    root: str = "data/flickr8k",
     captions: CaptionFiles | None = None,
-    absent: Sequence[str] = (),
+    absent: Sequence[str] = ("3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
@@ -92,7 +87,7 @@ def read_flickr8k(
 
 @paused_collection()
 def read_flickr30k(
-    root: str,
+    root: str = "data/flickr30k",
     captions: CaptionFiles | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
@@ -107,8 +102,7 @@ def read_flickr30k(
             `flickr30k`.
         captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities,
             Karpathy's `dataset_flickr30k.json`, or Kaggle's `results.csv`, by default the first of them that is there;
-            or the file of each language by its code, as for Flickr8k. Multi30k's `train.de`, or `train.1.de` of five,
-            has the splits of its own lists.
+            or the file of each language by its code, as for Flickr8k.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
@@ -135,7 +129,7 @@ def _read(
     image_folder = look_in([folder], images or published)
 
     def read(captions: str | None) -> Dataset:
-        file = _read_texts(layout, folder, captions)
+        file = _read_texts(layout, folder, captions, skip_missing)
         dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable, folder, absent)
 
@@ -143,39 +137,30 @@ def _read(
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-def _read_texts(layout: Layout, folder: Path, captions: str | None) -> CaptionFile:
+def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing: bool) -> CaptionFile:
     """Read a caption file and its splits: its own, those of the lists, or else those of a hash, with a note."""
     folders = [folder, folder / layout.texts]
-    published = (captions or layout.tokens, layout.lists["train"], f"dataset_{layout.name}.json")
-    path, train, karpathy = (look_in(folders, name) for name in published)
-    if not captions and karpathy.exists() and not (path.exists() and train.exists()):
+    path, karpathy = look_in(folders, captions or layout.tokens), look_in(folders, f"dataset_{layout.name}.json")
+    has_lists = any(map(find_lists, folders))
+    if not captions and karpathy.exists() and not (path.exists() and has_lists):
         path = karpathy
     file = read_references(path) if captions or path.exists() else read_found(folder)
     if file is None:
         raise UserError(
             f"the captions were not found in {folder}: {layout.tokens} is neither there nor in {layout.texts}; "
-            f"{hint_above(folder)}give a file as dataset.captions=..."
+            "give a file as dataset.captions=..."
         )
-    if file.splits:
-        return file
-    lists = {split: look_in([path.parent, *folders], name) for split, name in layout.lists.items()}
-    file = file.renamed(_with_suffix)
-    root = shlex.quote(f"dataset.root={folder}")
-    fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
-    if not any(list_file.exists() for list_file in lists.values()):
-        file = with_splits(file, {"val": 0.1, "test": 0.1})
+    shares = {"val": 0.0}
+    if not file.splits and not has_lists:
+        root = shlex.quote(f"dataset.root={folder}")
+        fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
-        return file._replace(notes=(*file.notes, note))
-    splits = {}
-    for split, list_file in lists.items():
-        if not list_file.exists():
-            raise UserError(f"{list_file} does not exist; add the lists, or fetch Karpathy's with {fetch}")
-        splits[split] = list(map(_with_suffix, read_list(list_file)))
-    return file._replace(splits=splits)
+        file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
+    return with_splits(file.renamed(_with_suffix), [path.parent, *folders], shares, skip_missing)
 
 
 def _with_suffix(image: str) -> str:
-    """Return the file name of an image; the lists of Flickr30k and the keys of Flickr8k-CN omit `.jpg`."""
+    """Return the file name of an image; the keys of Flickr8k-CN omit `.jpg`."""
     return image if "." in image else f"{image}.jpg"
 
 
@@ -238,22 +223,10 @@ class Entities:
             with (self.root / name).open("rb") as file:
                 content = file.read(LARGEST + 1)
             if len(content) > LARGEST:
-                raise UserError(f"{self.path}: {name} is larger than {LARGEST:,} bytes; get Flickr30k Entities again")
+                raise ValueError(f"it is larger than {LARGEST:,} bytes")
             return content.decode("utf-8-sig")
-        except (OSError, KeyError):
-            raise UserError(f"{self.path} has no file {name}; download Flickr30k Entities again") from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as error:
-            raise UserError(
-                f"{self.path}: {name} cannot be read ({error}); download Flickr30k Entities again"
-            ) from None
-
-
-def image_number(image: str) -> str:
-    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k). Of names
-    that do not begin with a number, return the stem."""
-    name = Path(image).stem
-    number = name.partition("_")[0]
-    return number if number.isdecimal() else name
+        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{self.path}: {name} cannot be read ({error}); get Flickr30k Entities again") from None
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:

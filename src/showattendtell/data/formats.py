@@ -1,50 +1,39 @@
-"""Caption files: the detection of their formats, and the readers of text and tables."""
+"""Caption files: the detection of their formats, and a reader of each, most of which give records for `collect`."""
 
-import json
 import re
-from ast import literal_eval
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePath
 from typing import Any
 
 from showattendtell.data.image_limits import SUFFIXES
-from showattendtell.data.json_formats import read_json, read_json_lines
 from showattendtell.data.parsing import (
-    CaptionEntry,
     CaptionFile,
-    Sentences,
+    Entry,
+    ImageName,
+    check_layout,
     collect,
     find_columns,
-    read_list,
+    holds_split,
+    parse_json,
+    read_record,
     read_text,
     refuse_columns,
 )
-from showattendtell.errors import UserError, first_line
+from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 from showattendtell.runtime.memory import paused_collection
 
 PLAIN = "plain lines"
 
-FRAMES = {
-    ".xlsx": ("read_excel", "openpyxl"),
-    ".xlsm": ("read_excel", "openpyxl"),
-    ".parquet": ("read_parquet", "pyarrow"),
-    ".pq": ("read_parquet", "pyarrow"),
-    ".feather": ("read_feather", "pyarrow"),
-}
-"""By suffix of a table that pandas reads: its function, and the package that it needs for it."""
+BINARY = (".xlsx", ".xls", ".parquet", ".pq", ".feather", ".pkl", ".pickle")
+"""Suffixes of tables that are no text."""
 
-PICKLES = (".pkl", ".pickle")
-
-LINE_ALIGNED = re.compile(r"train(\.\d)?(\.[a-z]{2})")
-"""Names of Multi30k's training captions: `train.de`, or `train.1.de` of several."""
-
-ALIGNED_SPLITS = {"train": ["train"], "val": ["val"], "test": ["test_2016_flickr", "test_2016", "test"]}
-"""Names of the files of each split in Multi30k, the first that exists."""
-
-_FLICKR8K_CN = re.compile(r"(\S+)#zh\w*#(\d+)[ \t]")
+TOKEN = re.compile(r"([^\t]+?)(?:#\d+\t|#zh\w*#\d+[ \t])")
+"""What is before a caption in Flickr's token files, `name.jpg#0<TAB>`, and in Flickr8k-CN, `name#zhc#0 `."""
 
 
 def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
@@ -85,91 +74,41 @@ def read_captions(path: Path) -> CaptionFile:
         UserError: the file is empty, damaged or of an unknown format.
     """
     suffix = path.suffix.lower()
-    if suffix in FRAMES and path.is_file():
-        return _read_frame(path)
-    if suffix in PICKLES:
-        raise UserError(f"{path} is a pickle, which may run a program; save it with pandas as captions.csv")
+    if suffix in BINARY:
+        advice = "in Excel: CSV UTF-8; in Python: to_csv(index=False) of the pandas table"
+        raise UserError(f"{path} is no text; save it as captions.csv with the columns image and caption ({advice})")
     text = read_text(path)
     first_text_line = re.search(r"\S.*", text)
     if not first_text_line:
         raise UserError(f"{path} is empty")
-    first, follows = first_text_line[0], re.compile(r"\S").search(text, first_text_line.end())
-    if suffix in (".jsonl", ".ndjson") or (follows and re.fullmatch(r"\{\s*\".*\}\s*", first)):
-        return read_json_lines(path, text)
+    first, has_more = first_text_line[0], bool(text[first_text_line.end() :].strip())
+    if suffix in (".jsonl", ".ndjson") or (has_more and re.fullmatch(r"\{\s*\".*\}\s*", first)):
+        lines = ((f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip())
+        return collect("JSON lines", (read_record(parse_json(line, origin), origin) for origin, line in lines), path)
     if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):
-        return read_json(path, text)
-    if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first) or _FLICKR8K_CN.match(first):
-        return _read_tokens(path, text)
+        return _read_json(path, text)
+    if suffix == ".token" or TOKEN.match(first):
+        return collect("Flickr's token file", _token_entries(path, text), path)
     if suffix in (".csv", ".tsv") or find_delimiter(first[:1000]):
         return _read_table(path, text)
-    if LINE_ALIGNED.fullmatch(path.name):
-        return _read_line_aligned(path)
-    return _read_plain_lines(path, text)
-
-
-def _read_plain_lines(path: Path, text: str) -> CaptionFile:
-    """Read one caption per line. Line i belongs to image i, even if it is empty."""
-    lines = text.removesuffix("\n").split("\n")
-    if "\t" in lines[0]:
+    if "\t" in first:
         raise UserError(
             f"{path} is in no known format: its first line has tabs, but it is not a header with the columns image "
             "and caption and does not begin with 'name.jpg#0'"
         )
-    return CaptionFile(PLAIN, {f"line {i}": [line] for i, line in enumerate(lines, start=1)})
+    # line i belongs to image i, even if it is empty
+    plain = enumerate(text.removesuffix("\n").split("\n"), start=1)
+    return CaptionFile(PLAIN, {f"line {i}": [line] for i, line in plain})
 
 
-def _read_tokens(path: Path, text: str) -> CaptionFile:
-    """Read Flickr's token file, with lines `name.jpg#0<TAB>caption`, or Flickr8k-CN's, `name#zhc#0 caption`."""
-    sentences: Sentences = {}
+def _token_entries(path: Path, text: str) -> Iterator[Entry]:
     for i, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        match = re.fullmatch(r"([^\t]+)#\d+\t([^\t]+)", _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1))
-        if not match or not match[2].strip():
+        match = TOKEN.match(line)
+        caption = line[match.end() :] if match else ""
+        if match and caption.strip() and "\t" not in caption:
+            yield Entry(f"{path}, line {i}", match[1], [caption], {})
+        elif line.strip():
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
-        sentences.setdefault(match[1], []).append(match[2])
-    return CaptionFile("Flickr's token file", sentences)
-
-
-def _read_line_aligned(path: Path) -> CaptionFile:
-    """Read Multi30k (Elliott et al. 2016): line i of `train.de` describes image i of a list of image names. With
-    several captions the files are `train.1.de`, `train.2.de` and so on; `val` and `test_2016_flickr` likewise.
-
-    Args:
-        path: the training captions of a language, or the first of several such files.
-
-    Raises:
-        UserError: a list is missing, or has another number of lines than the captions.
-    """
-    match = LINE_ALIGNED.fullmatch(path.name)
-    assert match
-    pattern = f".[0-9]{match[2]}" if match[1] else match[2]
-    sentences: Sentences = {}
-    splits: dict[str, list[str]] = {}
-    for split, prefixes in ALIGNED_SPLITS.items():
-        prefix = next((prefix for prefix in prefixes if any(path.parent.glob(f"{prefix}{pattern}"))), None)
-        if prefix is None:
-            continue
-        images = splits[split] = _aligned_images(path.parent, prefix)
-        for file in sorted(path.parent.glob(f"{prefix}{pattern}")):
-            lines = read_text(file).removesuffix("\n").split("\n")
-            if len(lines) != len(images):
-                raise UserError(
-                    f"{file} has {len(lines):,} lines, and its list {len(images):,} images; line i describes image i"
-                )
-            for image, line in zip(images, lines, strict=True):
-                sentences.setdefault(image, []).extend([line] if line.strip() else [])
-    return CaptionFile("Multi30k's lines", sentences, splits=splits)
-
-
-def _aligned_images(folder: Path, prefix: str) -> list[str]:
-    """Return the image names of a split of Multi30k, from a list next to the captions or in `image_splits`."""
-    names = (f"{prefix}_images.txt", f"{prefix}.txt")
-    for place in (folder, folder.parent / "image_splits"):
-        for name in names:
-            if (place / name).is_file():
-                return [image.partition("#")[0] for image in read_list(place / name)]
-    raise UserError(f"{folder} has no list {' or '.join(names)} of the images of each line; copy Multi30k's there")
 
 
 def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -229,94 +168,152 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     except ValueError as error:
         raise UserError(f"{path}, {error}") from None
     names = _named(rows[0][1]) or []
-    return _read_rows(path, names, rows[names == rows[0][1] :], delimiter)
+    if len({name.lower() for name in names}) < len(names):
+        raise UserError(f"{path}, line 1: two columns have one name; rename one")
+    return collect("CSV", _table_entries(path, names, rows[names == rows[0][1] :], delimiter), path)
 
 
-def _read_rows(path: Path, names: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> CaptionFile:
-    """Read the rows of a table.
+def _table_entries(
+    path: Path, names: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str
+) -> Iterator[Entry]:
+    """Yield the entry of each row.
 
     Args:
         names: of the columns.
         rows: line and cells of each.
     """
     columns = find_columns(tuple(names))
-    if columns is None:
-        raise refuse_columns(names, str(path))
-    if len({name.lower() for name in names}) < len(names):
-        raise UserError(f"{path}, line 1: two columns have one name; rename one")
-
-    def entries() -> Iterator[CaptionEntry]:
-        for number, cells in rows:
-            origin, excess = f"{path}, line {number}", len(cells) - len(names)
-            if excess > 0 and columns[1] == names[-1:] and delimiter != "\t":  # commas in the caption
-                cells[len(names) - 1 :] = [f"{delimiter} ".join(cells[len(names) - 1 :])]
-            elif excess == -1 and delimiter == "|":  # as in a line of Kaggle's Flickr30k: `a.jpg| 4   A dog`
-                cells[-1:] = re.split(r"\s{2,}", cells[-1], maxsplit=1)
-            if len(cells) != len(names):
-                raise UserError(
-                    f"{origin}: {len(cells)} cells in {len(names)} columns; put a caption that has a comma or a quote "
-                    "into double quotes"
-                )
-            row = dict(zip(names, cells, strict=True))
-            image, written = row.pop(columns[0]), [row.pop(name) for name in columns[1]]
-            if not image:
-                raise UserError(f"{origin}: the column {columns[0]} is empty")
-            captions = list[str]()
-            for caption in written:
-                _refuse_swallowed_rows(caption, PurePath(image).suffix, delimiter, path, number)
-                captions += _list_in_cell(caption)
-            yield origin, re.sub(r"#\d+$", "", image), captions[:1] + list(filter(None, captions[1:])), row
-
-    return collect("CSV", entries(), path)
+    ends_with_caption = columns is not None and columns[1] == names[-1:]
+    for line, cells in rows:
+        excess = len(cells) - len(names)
+        if excess > 0 and ends_with_caption and delimiter != "\t":  # commas in the caption
+            cells[len(names) - 1 :] = [f"{delimiter} ".join(cells[len(names) - 1 :])]
+        elif excess == -1 and delimiter == "|":  # as in a line of Kaggle's Flickr30k: `a.jpg| 4   A dog`
+            cells[-1:] = re.split(r"\s{2,}", cells[-1], maxsplit=1)
+        if len(cells) != len(names):
+            raise UserError(
+                f"{path}, line {line}: {len(cells)} cells in {len(names)} columns; put a caption that has a comma or "
+                "a quote into double quotes"
+            )
+        entry = read_record(dict(zip(names, cells, strict=True)), f"{path}, line {line}")
+        for caption in entry.captions:
+            _refuse_swallowed_rows(caption, entry.image, delimiter, path, line)
+        yield entry
 
 
-def _refuse_swallowed_rows(caption: str, suffix: str, delimiter: str, path: Path, number: int) -> None:
+def _refuse_swallowed_rows(caption: str, image: str, delimiter: str, path: Path, first: int) -> None:
     """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
     rows by accident."""
     if "\n" not in caption:
         return
+    suffix = PurePath(image).suffix
     name = rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*"  # without a suffix it is a number
     for line in caption.split("\n"):
         cells = line.split(delimiter)
         if len(cells) > 1 and any(re.fullmatch(name, cell) for cell in cells):
-            last = number + caption.count("\n")
+            last = first + caption.count("\n")
             raise UserError(
-                f"{path}, line {number}: a caption begins with a quote and ends in line {last}, and the lines between "
+                f"{path}, line {first}: a caption begins with a quote and ends in line {last}, and the lines between "
                 "are rows; double the quote and put the caption into quotes, or remove it"
             )
 
 
-def _list_in_cell(cell: str) -> list[str]:
-    """Return the captions of a cell, which may be a list of Python or JSON: `["A dog", "It barks"]`."""
-    if re.match(r"\[\s*[\"']", cell) and cell.endswith("]"):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return [text for text in literal_eval(cell) if isinstance(text, str)]
-    return [cell]
+def _read_records(records: Any, path: Path) -> list[Entry]:
+    records = check_layout(records, list[Any], str(path))
+    return [read_record(record, f"{path}, {number}") for number, record in enumerate(records)]
 
 
-def _read_frame(path: Path) -> CaptionFile:
-    """Read a table that pandas reads: the first sheet of an Excel file, Parquet or Feather.
+@dataclass(slots=True)
+class Results:
+    """Fields read from the results of `evaluate`."""
+
+    captions: dict[str, str]
+    references: dict[str, list[str]]
+
+
+def _read_json(path: Path, text: str) -> CaptionFile:
+    """Read JSON of one of these layouts.
+
+    - a list of objects, such as COCO's results, `[{"image_id": 1, "caption": "a dog"}, ...]`;
+    - COCO's captions, Karpathy's, and the results of `evaluate`;
+    - captions by image, such as pycocoevalcap's `gts` and `res`: `{"1": ["a dog"], "2": [{"caption": "a cat"}]}`;
+    - objects in one field, as in `{"annotations": [...]}`.
 
     Raises:
-        UserError: pandas is not installed or cannot read the file.
+        UserError: the file has another layout.
     """
-    reader, package = FRAMES[path.suffix.lower()]
-    try:
-        import pandas
+    content = parse_json(text, str(path))
+    if content in ([], {}):
+        raise UserError(f"{path} has no captions")
+    if isinstance(content, list):
+        return collect("COCO results", _read_records(content, path), path)
+    content = check_layout(content, dict[str, Any], str(path))
+    if {"captions", "references"} <= content.keys():
+        results = check_layout(content, Results, f"{path} is not in evaluate's layout")
+        generated = {image: [caption] for image, caption in results.captions.items()}
+        return CaptionFile("evaluate's results", generated, references=results.references)
+    if {"images", "annotations"} <= content.keys():
+        return _read_coco(path, content)
+    if isinstance(content.get("images"), list):
+        return _read_karpathy(path, content["images"])
+    return collect("JSON", _read_records(_find_records(content, path), path), path)
 
-        frame = getattr(pandas, reader)(path)
-    except ImportError:
-        raise UserError(f"{path} needs pip install pandas {package}; or save it as captions.csv") from None
-    except Exception as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); save it as captions.csv") from None
-    rows = frame.astype(object).where(frame.notna(), "").to_numpy().tolist()
-    if rows and any(isinstance(cell, dict) for cell in rows[0]):
-        raise UserError(f"{path} holds photographs; give what datasets.load_dataset reads from it to CustomDataModule")
-    numbered = ((number, [_as_text(cell) for cell in row]) for number, row in enumerate(rows, start=2))
-    return _read_rows(path, [str(name) for name in frame.columns], numbered, "\t")
+
+def _find_records(content: dict[str, Any], path: Path) -> list[Any]:
+    """Return the records in a field, or those of captions by image."""
+    lists = [value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    if len(lists) == 1 and find_columns(tuple(lists[0][0])):
+        return lists[0]
+    if not all(isinstance(said, str | list | dict) for said in content.values()):
+        known = "COCO's captions and results, Karpathy's, evaluate's, and captions by image"
+        raise UserError(f"{path} is JSON of no known layout; known are {known}")
+    by_image = content.items()
+    return [{"image": image, **(said if isinstance(said, dict) else {"captions": said})} for image, said in by_image]
 
 
-def _as_text(cell: Any) -> str:
-    """Return a cell as it would be in CSV; a list of captions as JSON."""
-    is_list = hasattr(cell, "__len__") and not isinstance(cell, str | bytes)
-    return json.dumps(list(cell)) if is_list else str(cell).strip()
+@dataclass(slots=True)
+class CocoImage:
+    id: ImageName
+    file_name: str | None = None
+
+
+def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
+    """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
+    images, annotations = content.pop("images"), content.pop("annotations")
+    if holds_split(content):
+        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
+    checked = check_layout(images, list[CocoImage], f"{path} is not in COCO's layout")
+    names = {image.id: image.file_name or image.id for image in checked}
+    _refuse_duplicates([image.id for image in checked], path)
+    _refuse_duplicates(names.values(), path)
+    named = zip(names.items(), images, strict=True)
+    entries = [Entry(f"{path}, image {number}", name, [], fields) for (number, name), fields in named]
+    for entry in _read_records(annotations, path):
+        if entry.image not in names:
+            raise UserError(f"{path} has a caption for image {entry.image}, which it does not list; add it to images")
+        if not entry.fields.get("is_rejected"):  # by VizWiz, as the photograph shows too little
+            entries.append(entry._replace(image=names[entry.image]))
+    left_out = len(images) + len(annotations) - len(entries)
+    notes = (f"captions that {path.name} marks as rejected are left out: {left_out:,}",) if left_out else ()
+    return collect("COCO captions", entries, path)._replace(aliases=_aliases(names), notes=notes)
+
+
+def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
+    """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
+    entries = _read_records(images, path)
+    _refuse_duplicates([entry.image for entry in entries], path)
+    numbers = {str(fields.get("cocoid", fields.get("imgid"))): image for _, image, _, fields in entries}
+    numbers.pop("None", None)
+    folders = {image: str(fields["filepath"]) for _, image, _, fields in entries if fields.get("filepath")}
+    return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
+
+
+def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
+    [(name, count)] = Counter(names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{path}: image {name} is listed more than once; keep one of its entries")
+
+
+def _aliases(names: dict[str, str]) -> dict[str, str]:
+    """Return the aliases that are not also names of images."""
+    return {alias: names[alias] for alias in names.keys() - set(names.values())}

@@ -114,20 +114,27 @@ class CountingReader(io.BufferedReader):
 
 
 @contextmanager
-def bounded_open(raw: Any, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS) -> Iterator[Image.Image]:
+def bounded_open(
+    raw: Any, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS, decoded: bool = True
+) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
-    The scans of a JPEG are not checked: call `check_jpeg` before the image is decoded. A JPEG of more than `max_pixels`
-    has the size at which it will be decoded, of at most as many and at most `MEGAPIXELS`.
+    A JPEG of more than `max_pixels` has the size at which it will be decoded, of at most as many and at most
+    `MEGAPIXELS`.
 
     Args:
         raw: the file, unbuffered or in memory.
         formats: Pillow's format names; those that the installed Pillow lacks are ignored.
         max_pixels: maximum number of pixels.
+        decoded: whether the image will be decoded; false to read the header only.
 
     Raises:
         CostlyImageError: the image exceeds a limit.
     """
+    if decoded and raw.read(3) == b"\xff\xd8\xff":
+        raw.seek(0)
+        check_jpeg(raw.read())
+    raw.seek(0)
     reader = CountingReader(raw)
     for kind, values in _tags(reader):
         if kind not in BYTE_TYPES and values > TAG_VALUES:
@@ -219,12 +226,10 @@ def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
 
 
 def check_jpeg(content: bytes | bytearray) -> None:
-    """Raise `CostlyImageError` for a JPEG that takes too long to decode; accept other formats.
+    """Raise `CostlyImageError` for a JPEG that takes too long to decode.
 
     A scan of a few bytes is a pass over all pixels.
     """
-    if not content.startswith(b"\xff\xd8\xff"):
-        return
     scans = pixels = exif = components = 0
     streamed = True
     for i, (marker, start, end) in enumerate(_segments(content)):

@@ -1,8 +1,9 @@
-"""Read images and preprocess them for the encoder, and map its input back to pixels of the photograph."""
+"""Read images of files and URLs, preprocess them for the encoder, and map its input back to the photograph."""
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
@@ -19,7 +20,8 @@ from torchvision import io
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from showattendtell.data.image_limits import FORMATS, MAX_PIXELS, CostlyImageError, bounded_open, check_jpeg
+from showattendtell import __version__
+from showattendtell.data.image_limits import FILE_MEGABYTES, MAX_PIXELS, MEGAPIXELS, CostlyImageError, bounded_open
 from showattendtell.data.names import files_below, is_photograph
 from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import check_regular
@@ -31,6 +33,16 @@ PIXELS = 2
 
 MAX_ASPECT_RATIO = 16
 """Maximum aspect ratio. The ends of a longer image are cropped before it is resized."""
+
+SECONDS = 30.0
+"""Maximum time to fetch a photograph."""
+
+STALLED = 10.0
+"""Seconds without data after which a connection counts as broken."""
+
+HEADERS = {"User-Agent": f"showattendtell/{__version__}", "Accept": "image/*", "Accept-Encoding": "identity"}
+"""Several sites reject the default name of the library."""
+
 
 BAND_PIXELS = 2**20
 """Number of pixels that are converted at a time from 16 or 32 bits, or from transparency."""
@@ -44,7 +56,7 @@ def open_image(path: str | Path) -> Image.Image:
     Raises:
         UserError: the file is missing, truncated, in none of `FORMATS`, or too large or costly to decode.
     """
-    with _opened(path, decoded=True) as image:
+    with _opened(path) as image:
         return upright_rgb(image)
 
 
@@ -58,22 +70,8 @@ def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> I
     Raises:
         UserError: as `open_image`.
     """
-    with _reported(name), open_content(content, max_pixels=max_pixels) as image:
+    with _reported(name), bounded_open(BytesIO(content), max_pixels=max_pixels) as image:
         return upright_rgb(image)
-
-
-@contextmanager
-def open_content(
-    content: bytes, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS
-) -> Iterator[Image.Image]:
-    """Open the content of a file with Pillow, after a check that it can be decoded in seconds.
-
-    Raises:
-        CostlyImageError: decoding would take too long.
-    """
-    check_jpeg(content)
-    with bounded_open(BytesIO(content), formats, max_pixels) as image:
-        yield image
 
 
 def read_pixels(path: str | Path) -> Tensor:
@@ -83,7 +81,7 @@ def read_pixels(path: str | Path) -> Tensor:
         UserError: as `open_image`.
     """
     # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some color spaces
-    with _opened(path, decoded=True) as image:
+    with _opened(path) as image:
         is_whole = not getattr(image, "decoderconfig", ())  # see `bounded_open`
         if image.format == "JPEG" and is_whole and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
@@ -100,24 +98,54 @@ def image_size(path: str) -> tuple[int, int]:
     Raises:
         UserError: as `open_image`.
     """
-    with _opened(path) as image:
+    with _opened(path, decoded=False) as image:
         is_upright = image.format == "TIFF"  # Pillow's TIFF reader has rotated the size
         # orientations 5 to 8 are rotations by 90 degrees, which exchange the sides
         return (image.height, image.width) if _orientation(image) >= 5 and not is_upright else image.size
 
 
+def fetch_image(url: str) -> Image.Image:
+    """Fetch a photograph over http or https, and return it as upright RGB.
+
+    Redirects are followed to http and https only.
+
+    Raises:
+        UserError: it cannot be fetched within `SECONDS`, is larger than `FILE_MEGABYTES` or `MEGAPIXELS`, or is not an
+            image.
+    """
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    content, deadline = bytearray(), time.monotonic() + SECONDS
+    try:
+        with (
+            requests.Session() as session,
+            session.get(url, headers=HEADERS, stream=True, timeout=STALLED) as response,
+        ):
+            response.raise_for_status()
+            # `read1` returns what has come, so that a slow server does not delay the check of the time
+            while chunk := response.raw.read1(2**16):
+                content += chunk
+                if len(content) > 1e6 * FILE_MEGABYTES:
+                    raise UserError(f"image {url} has more than {FILE_MEGABYTES:g} MB; fetch it, and reduce it")
+                if time.monotonic() > deadline:
+                    raise UserError(f"image {url} took longer than {SECONDS:g} seconds; fetch it with another program")
+    except (requests.RequestException, HTTPError) as error:
+        cause: BaseException = error
+        while cause.__context__ is not None:  # such as `Connection refused`
+            cause = cause.__context__
+        reason = getattr(cause, "strerror", None) or first_line(cause).partition(" for url")[0]
+        raise UserError(f"image {url} cannot be fetched ({reason}); check the URL and the network") from None
+    return decode_image(bytes(content), url, max_pixels=1e6 * MEGAPIXELS)
+
+
 @contextmanager
-def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
+def _opened(path: str | Path, decoded: bool = True) -> Iterator[Image.Image]:
     """Open a file with Pillow, as a header only unless it will be `decoded`. Any failure becomes a `UserError`."""
     with _reported(path):
         check_regular(path)
-        with open(path, "rb", buffering=0) as file:
-            if decoded and file.read(2) == b"\xff\xd8":
-                file.seek(0)
-                check_jpeg(file.readall())
-            file.seek(0)
-            with bounded_open(file) as image:
-                yield image
+        with open(path, "rb", buffering=0) as file, bounded_open(file, decoded=decoded) as image:
+            yield image
 
 
 @contextmanager
@@ -240,13 +268,6 @@ class Frame(NamedTuple):
 
     seen: Box
     mirrored: bool = False
-
-    def part(self, part: Box, mirrored: bool) -> "Frame":
-        """Return the frame of a part of this one, which is not mirrored; `part` is in fractions of its sides."""
-        width, height = self.seen.right - self.seen.left, self.seen.bottom - self.seen.top
-        inner = part.scaled(width, height)
-        left, top = self.seen.left, self.seen.top
-        return Frame(Box(left + inner.left, top + inner.top, left + inner.right, top + inner.bottom), mirrored)
 
 
 Mean = Annotated[float, Field(ge=-1000, le=1000)]

@@ -35,30 +35,28 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     """
     if isinstance(captions, str):
         return read(captions)
-    name, notes = "", list[str]()
-    splits: dict[str, dict[str, Example]] = {}  # by split and image
-    first_place: dict[str, tuple[str, str]] = {}
+    notes = list[str]()
+    merged: dict[str, Example] = {}  # by image
+    split_of: dict[str, str] = {}
     counts: dict[str, int] = {}
     for language, file in captions.items():
-        dataset = map_captions(read(file), lambda _, caption: caption._replace(language=language))  # noqa: B023
-        name, counts[language] = name or dataset.name, len(dataset.examples())
+        dataset = read(file)
+        counts[language] = len(dataset.examples())
         notes += [f"{language}: {note}" for note in dataset.notes]
         for split, examples in dataset.splits.items():
-            images = splits.setdefault(split, {})
             for example in examples:
-                first_split, first_language = first_place.setdefault(example.image, (split, language))
-                if first_split != split:
-                    raise UserError(
-                        f"image {example.image} is in {first_split} (captions in {first_language}) and in "
-                        f"{split} ({language}); give it one split"
-                    )
-                known = images.setdefault(example.image, example._replace(captions=()))
-                images[example.image] = known._replace(captions=known.captions + example.captions)
+                image, spoken = example.image, [caption._replace(language=language) for caption in example.captions]
+                known = merged.setdefault(image, example._replace(captions=()))
+                merged[image] = known._replace(captions=(*known.captions, *spoken))
+                if split_of.setdefault(image, split) != split:
+                    raise UserError(f"image {image} is in {split_of[image]}, and in {language} in {split}; give it one")
+    splits: dict[str, list[Example]] = {}
+    for image, example in merged.items():
+        splits.setdefault(split_of[image], []).append(example)
     for language, count in counts.items():
-        if count < len(first_place):
-            missing = len(first_place) - count
-            notes.append(f"{language}: images with captions in other languages only: {missing:,}")
-    return Dataset(name, {split: tuple(images.values()) for split, images in splits.items()}, tuple(notes))
+        if count < len(merged):
+            notes.append(f"{language}: images with captions in other languages only: {len(merged) - count:,}")
+    return Dataset(dataset.name, {split: tuple(examples) for split, examples in splits.items()}, tuple(notes))
 
 
 def languages_of(dataset: Dataset) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from showattendtell.data.image_limits import SUFFIXES
@@ -61,18 +62,31 @@ def inside(name: str) -> str:
     return _LEADS_OUT.sub("", name, count=1).replace("\\", "/")
 
 
+def image_number(image: str) -> str:
+    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k). Of names
+    that do not begin with a number, return the stem."""
+    name = Path(image).stem
+    number = name.partition("_")[0]
+    return number if number.isdecimal() else name
+
+
 class Names:
     """Known names of images, which are found by other spellings: another folder, case, Unicode form or suffix, or by
     their number."""
 
     def __init__(self, known: Iterable[str]):
-        self.names, self._known = set(known), defaultdict[str, list[str]](list)
+        self.names = set(known)
+
+    @cached_property
+    def _by_stem(self) -> dict[str, list[str]]:
+        by_stem = defaultdict[str, list[str]](list)
         for name in self.names:
             stem = spelling(name)[-1]
-            self._known[stem].append(name)
+            by_stem[stem].append(name)
             match = _NUMBER.fullmatch(stem)
             if match and match[1] != stem:
-                self._known[f"number {match[1]}"].append(name)
+                by_stem[f"number {match[1]}"].append(name)
+        return by_stem
 
     def find(self, name: str) -> tuple[str, int] | None:
         """Return the one known name that fits best, and how many of its last parts agree, folders included; None if
@@ -80,7 +94,7 @@ class Names:
         parts = spelling(name)
         number = parts[-1].lstrip("0") if parts[-1].isdecimal() else ""
         spellings = (parts[-1], f"number {number}", _UPLOADED.sub("", parts[-1]))
-        candidates = next((self._known[stem] for stem in spellings if stem in self._known), ())
+        candidates = next((self._by_stem[stem] for stem in spellings if stem in self._by_stem), ())
         agreeing = sorted((*_agreement(parts, spelling(known)), known) for known in candidates)
         if not agreeing or (len(agreeing) > 1 and agreeing[-1][:2] == agreeing[-2][:2]):
             return None

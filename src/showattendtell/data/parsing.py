@@ -1,15 +1,18 @@
-"""Read text and JSON files, and collect the captions and splits of a caption file."""
+"""Read text and JSON files, and collect the captions and splits of the records of a caption file."""
 
 import re
+from ast import literal_eval
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import check_regular
@@ -42,7 +45,7 @@ def read_text(path: Path) -> str:
 
 
 def read_list(path: Path) -> list[str]:
-    """Read a split list: one image name per line."""
+    """Read a list of image names or captions: one per line, blank ones left out."""
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]
 
 
@@ -104,10 +107,6 @@ class CaptionFile(NamedTuple):
         return self._replace(captions=captions, splits=splits)
 
 
-CaptionEntry = tuple[str, str, list[str], Mapping[str, Any]]
-"""An entry of a file: its place, such as a line; name of the image, its captions, and its other fields."""
-
-
 COLUMNS = {
     "image": "image file filename imagename imagefile imagefilename filepath imagepath path photo picture img imgname "
     "imgpath imageid imgid name id",
@@ -142,6 +141,62 @@ def refuse_columns(fields: Iterable[str], origin: str) -> UserError:
     )
 
 
+def _whole(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _as_list(said: Any) -> Any:
+    """Return captions as a list: one or several, each a text, a list in a text (`["A dog", "It barks"]`), or an object
+    such as `{"caption": ...}`."""
+    if isinstance(said, str) and said[:1] == "[" and said[-1:] == "]":
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            said = literal_eval(said)
+    if isinstance(said, list):
+        return [caption for one in said for caption in _as_list(one)]
+    if isinstance(said, dict) and not any(map(is_split_field, said)) and (columns := find_columns(("image", *said))):
+        return _as_list(said[columns[1][0]])
+    return [] if said is None else [said]
+
+
+ImageName = Annotated[
+    str, StringConstraints(strip_whitespace=True), Field(coerce_numbers_to_str=True), BeforeValidator(_whole)
+]
+"""A name, or a number as in COCO, which pandas may write as 42.0."""
+
+
+class _Said(TypedDict):
+    image: ImageName
+    captions: Annotated[list[str], BeforeValidator(_as_list)]
+
+
+class Entry(NamedTuple):
+    """An image and captions in one place of a file, such as a line, with its other fields, such as a split."""
+
+    origin: str
+    image: str
+    captions: list[str]
+    fields: Mapping[str, Any]
+
+
+def read_record(record: Any, origin: str) -> Entry:
+    """Read an object with an image, one or several captions, and other fields."""
+    if not isinstance(record, dict):
+        raise UserError(f"{origin}: input should be an object with an image and captions")
+    fields = dict(record)
+    columns = find_columns(tuple(fields))
+    if columns is None:
+        raise refuse_columns(fields, origin)
+    captions = [fields.pop(name) for name in columns[1]]
+    said = check_layout({"image": fields.pop(columns[0]), "captions": captions}, _Said, origin)
+    image, captions = said["image"], said["captions"]
+    if "#" in image:
+        image = re.sub(r"(\.\w+)#\d+$", r"\1", image)  # without the number of a caption
+    if not image:
+        raise UserError(f"{origin}: the column {columns[0]} is empty")
+    # an empty caption stays where it is the only one: a model may have written it
+    return Entry(origin, image, list(filter(None, captions)) or captions[:1], fields)
+
+
 SPLIT_NAMES = {
     "train": "train training trn",
     "restval": "restval",
@@ -153,8 +208,8 @@ added to training."""
 
 SPLIT_OF_SPELLING = {spelling: split for split, spellings in SPLIT_NAMES.items() for spelling in spellings.split()}
 
-FILLERS = {"image", "images", "set", "split", "list", "names", "ids", "data"}
-"""Words beside a split in the name of a folder or list, as in `train_images`."""
+FILLERS = {"image", "images", "set", "split", "list", "names", "ids", "data", "flickr", "k"}
+"""Words beside a split in the name of a folder or list, as in `train_images` and `Flickr_8k.trainImages`."""
 
 
 def words_of(name: str) -> list[str]:
@@ -191,43 +246,53 @@ def _to_split(value: Any) -> str | None:
     return SPLIT_OF_SPELLING.get(spelling) if spelling else ""
 
 
-def _split_fields(entries: Sequence[CaptionEntry]) -> list[str]:
+def _split_fields(entries: Sequence[Entry]) -> list[str]:
     """Return the fields that have splits: by their name, or because their values name several."""
     splits = defaultdict[str, set[str | None]](set)
-    for *_, fields in entries:
-        for name, value in fields.items():
+    for entry in entries:
+        for name, value in entry.fields.items():
             # a field with a split by its name counts as one with all values
             splits[name] |= SPLIT_NAMES.keys() if holds_split({name: value}) else {_to_split(value)}
     return [name for name, found in splits.items() if len(found & SPLIT_NAMES.keys()) > 1]
 
 
-def collect(form: str, rows: Iterable[CaptionEntry], path: Path) -> CaptionFile:
+def _split_of(entry: Entry, split_fields: Sequence[str]) -> str | None:
+    """Return the split of an entry, empty if its fields have no value; None without such fields.
+
+    Raises:
+        UserError: a value is no split, or two fields differ.
+    """
+    named = {name: _to_split(entry.fields[name]) for name in split_fields if name in entry.fields}
+    for name, split in named.items():
+        if split is None:
+            value = entry.fields[name]
+            hint = did_you_mean(str(value), SPLIT_NAMES)
+            raise UserError(f"{entry.origin}: {name}={value} is not a split{hint}; rename the field if it is none")
+    if len({*named.values()}) > 1:
+        raise UserError(f"{entry.origin}: {' and '.join(named)} name different splits; keep one of the fields")
+    return next(iter(named.values()), None)
+
+
+def collect(form: str, found: Iterable[Entry], path: Path) -> CaptionFile:
     """Collect the captions and the split of each image from all its entries.
 
     Raises:
         UserError: a split is unknown; or an image is in two splits, or in none while others are in one.
     """
-    entries = list(rows)
+    entries = list(found)
     split_fields = _split_fields(entries)
-    sentences: Sentences = {}
+    captions: Sentences = {}
     split_of: dict[str, str] = {}
-    for origin, image, captions, fields in entries:
-        sentences.setdefault(image, []).extend(captions)
-        named = {name: _to_split(fields[name]) for name in split_fields if name in fields}
-        for name, split in named.items():
-            if split is None:
-                hint = did_you_mean(str(fields[name]), SPLIT_NAMES)
-                raise UserError(f"{origin}: {name}={fields[name]} is not a split{hint}; rename the field if it is none")
-            if split != next(iter(named.values())):
-                raise UserError(f"{origin}: {' and '.join(named)} name different splits; keep one of the fields")
-            previous = split_of.setdefault(image, split)
-            if previous != split:
-                current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
-                raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
+    for entry in entries:
+        captions.setdefault(entry.image, []).extend(entry.captions)
+        split = _split_of(entry, split_fields)
+        if split is not None and split != split_of.setdefault(entry.image, split):
+            places = [f"in the split '{name}'" if name else "in no split" for name in (split, split_of[entry.image])]
+            raise UserError(f"{entry.origin}: image {entry.image} is {places[0]}, and {places[1]} before")
     splits = defaultdict[str, list[str]](list)
-    for image in sentences:
+    for image in captions:
         splits[split_of.get(image, "")].append(image)
     without = splits.pop("", [])
     if without and splits:
         raise UserError(f"{path}: image {without[0]} is in no split, others are; give it one")
-    return CaptionFile(form, sentences, splits=dict(splits))
+    return CaptionFile(form, captions, splits=dict(splits))

@@ -101,17 +101,14 @@ def read_shapes(
             fcntl.flock(parent, fcntl.LOCK_EX)
             if not folder.exists():
                 _draw_all(folder, sizes, seed)
-    splits: dict[str, tuple[Example, ...]] = {}
-    for split, size in sizes.items():
-        examples = []
-        for number in range(size):
-            rng, file = _rng(seed, split, number), _file_name(split, number)
-            scene = compose_scene(rng)
-            [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
-            captions = describe_scene(scene, np.random.default_rng(of_captions))
-            examples.append(Example(file, f"{folder}/{file}", captions))
-        splits[split] = tuple(examples)
-    return Dataset(name, splits)
+
+    def example(split: str, number: int) -> Example:
+        rng, file = _rng(seed, split, number), _file_name(split, number)
+        scene = compose_scene(rng)
+        [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
+        return Example(file, f"{folder}/{file}", describe_scene(scene, np.random.default_rng(of_captions)))
+
+    return Dataset(name, {split: tuple(example(split, i) for i in range(size)) for split, size in sizes.items()})
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:

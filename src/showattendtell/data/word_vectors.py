@@ -8,7 +8,6 @@ from pathlib import Path
 
 import rich.progress
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -61,26 +60,18 @@ def _wordllama_files() -> tuple[Path, Path]:
 
 
 def _token_means(matrix: Path, tokenizer: Path, words: Collection[str]) -> dict[str, Tensor]:
-    for file in (matrix, tokenizer):
-        if not file.is_file():
-            raise UserError(f"{file} does not exist; a matrix of vectors needs the tokenizer of its rows next to it")
     try:
-        tensors = [tensor for tensor in load_file(matrix).values() if tensor.ndim == 2]
-        tokenizer_model = Tokenizer.from_file(str(tokenizer))
-        tokens = {word: tokenizer_model.encode(word, add_special_tokens=False).ids for word in words}
-    except SafetensorError as error:
-        raise UserError(f"{matrix} is damaged ({first_line(error)}); get it again") from None
+        matrices = [tensor for tensor in load_file(matrix).values() if tensor.ndim == 2]
+        if len(matrices) != 1:
+            raise ValueError(f"it has {len(matrices)} matrices")
+        tokenize = Tokenizer.from_file(str(tokenizer)).encode
+        tokens = {word: tokenize(word, add_special_tokens=False).ids for word in words}
+        vectors = {word: matrices[0][ids].float().mean(dim=0) for word, ids in tokens.items() if ids}
+        if not all(vector.isfinite().all() for vector in vectors.values()):
+            raise ValueError("it has values that are not finite")
     except Exception as error:  # the class that tokenizers raises
-        raise UserError(f"{tokenizer} cannot be used ({first_line(error)}); give that of the matrix") from None
-    if len(tensors) != 1:
-        raise UserError(f"{matrix} has {len(tensors)} matrices; one is needed, with a row for each token")
-    try:
-        vectors = {word: tensors[0][ids].float().mean(dim=0) for word, ids in tokens.items() if ids}
-    except IndexError:
-        count = f"{len(tensors[0]):,} rows"
-        raise UserError(f"{matrix} has {count}, fewer than {tokenizer} has tokens; give files of one model") from None
-    if not all(vector.isfinite().all() for vector in vectors.values()):
-        raise UserError(f"{matrix} has values that are not finite; give another file")
+        files = f"{matrix} cannot be used with {tokenizer.name} ({first_line(error)})"
+        raise UserError(f"{files}; give one matrix, next to the tokenizer of its rows") from None
     return vectors
 
 

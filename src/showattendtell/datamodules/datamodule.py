@@ -1,6 +1,6 @@
 """Lightning data modules: the training, validation and test data of a run, in batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property, partial
 from inspect import signature
@@ -26,7 +26,6 @@ from showattendtell.datamodules.datasets import (
     ImageDataset,
     ImageSourceFactory,
     PackedBoxes,
-    ShardedCaptionDataset,
     TargetMaker,
     check_workers,
     default_workers,
@@ -34,7 +33,6 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
-    BatchSize,
     EpochBatchSampler,
     LengthBuckets,
     LengthWindows,
@@ -81,7 +79,6 @@ class CaptionDataModule(lightning.LightningDataModule):
             lengths in turn; padded, captions of nearly one length.
         group_by_image: keep an image's captions in one batch, so that its grid is read and projected once: captions of
             one length, or all with bucketing=padded.
-        tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         repeated: train on the batches of the first epoch again and again, to see whether the model can learn them.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
@@ -110,7 +107,6 @@ class CaptionDataModule(lightning.LightningDataModule):
         num_workers: NonNegativeInt | None = None,
         bucketing: BucketingName = "paper",
         group_by_image: bool = False,
-        tokens_per_batch: PositiveInt | None = None,
         min_batches: PositiveInt = 1,
         repeated: bool = False,
         cache_on_device: bool | None = None,
@@ -120,7 +116,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
-        self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
+        self._kind, self._batch_size = BUCKETINGS[bucketing], batch_size
         self._min_batches, self._repeated = min_batches, repeated
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
@@ -155,9 +151,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     def train_batches(self) -> ShardedBatchSampler:
         """The batch sampler of training. Its first use must be in the process that trains, which knows how many there
         are."""
-        processes = world_size()
-        size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
-        captions = self.train_captions
+        captions, size = self.train_captions, world_size() * self._batch_size
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         return ShardedBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
 
@@ -169,7 +163,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             if wanted or (wanted is None and is_gpu and not self.num_workers):
                 is_bfloat16 = is_gpu and self.trainer.precision == "bf16-mixed"
                 captions.cache_on(device, torch.bfloat16 if is_bfloat16 else None, required=bool(wanted))
-        return self._loader(ShardedCaptionDataset(captions), self.train_batches)
+        return self._loader(captions, self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
@@ -195,16 +189,13 @@ class CaptionDataModule(lightning.LightningDataModule):
         assert self.dataset is not None
         examples = self.dataset.split(split)
         captions = CaptionDataset(examples, self.vocabulary, self._source(examples))
-        size = BatchSize(self._size.captions)
-        buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
+        buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, self._batch_size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
         # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images,
         # which the module does not score.
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
-    def _loader(
-        self, items: ShardedCaptionDataset | CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range
-    ) -> DataLoader:
+    def _loader(self, items: CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range) -> DataLoader:
         # Lightning's Trainer has no attribute that says whether it would replace the sampler
         connector = getattr(self.trainer, "_accelerator_connector", None)
         if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
@@ -371,19 +362,14 @@ class FolderDataModule(ReaderDataModule):
     """
 
     reader: ClassVar[Callable[..., Dataset]]
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    """Arguments of the reader that are not given."""
 
     def __init__(
         self, root: str | None = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any
     ):
-        parameters = signature(self.reader)
-        arguments = dict(self.defaults)
+        parameters = signature(self.reader).parameters
+        arguments = {name: options.pop(name) for name in parameters.keys() & options.keys()}
         if root is not None:
             arguments["root"] = root
-        for name in parameters.parameters.keys() & options.keys():
-            arguments[name] = options.pop(name)
-        parameters.bind(**arguments)  # a folder without a default must be given
         skip_unreadable = arguments.get("skip_unreadable", False)
         super().__init__(partial(self.reader, **arguments), encoder, batch_size, skip_unreadable, **options)
 
@@ -395,10 +381,6 @@ class Flickr8kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr8k)
-    defaults: ClassVar = {
-        "root": "data/flickr8k",
-        "absent": ["3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"],
-    }
 
 
 class Flickr30kDataModule(FolderDataModule):
@@ -408,7 +390,6 @@ class Flickr30kDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_flickr30k)
-    defaults: ClassVar = {"root": "data/flickr30k"}
 
 
 class CocoDataModule(FolderDataModule):
@@ -418,7 +399,6 @@ class CocoDataModule(FolderDataModule):
     """
 
     reader = staticmethod(read_coco)
-    defaults: ClassVar = {"root": "data/coco"}
 
 
 class CustomDataModule(FolderDataModule):
@@ -429,10 +409,10 @@ class CustomDataModule(FolderDataModule):
 
     reader = staticmethod(read_custom)
 
-    def __init__(self, root: Any = None, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
-        if not isinstance(root, str | Path | None):
+    def __init__(self, root: Any, encoder: str | Encoder | None = None, batch_size: int = 64, **options: Any):
+        if not isinstance(root, str | Path):
             root = write_rows(root, cache_folder(options.get("cache")))
-        super().__init__(None if root is None else str(root), encoder, batch_size, **options)
+        super().__init__(str(root), encoder, batch_size, **options)
 
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"

@@ -22,7 +22,6 @@ from showattendtell.data.augmentation import (
     Augmentation,
     Draw,
     draw_views,
-    frame_of,
     mentions_sides,
 )
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
@@ -91,13 +90,12 @@ class GridSource:
     def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
         views = self._views(positions, draw).tolist()
-        return [
-            frame_of(self._examples[i], view, self._preprocessing) for i, view in zip(positions, views, strict=True)
-        ]
+        frames = [self._preprocessing.frame(self._examples[position].path) for position in positions]
+        return [frame._replace(mirrored=view == MIRRORED) for frame, view in zip(frames, views, strict=True)]
 
     def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
         if self.draws_views:
-            return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
+            return draw_views(self._mentions_sides, self._seed, draw)[list(positions)]
         return torch.full((len(positions),), self._fixed_view)
 
 
@@ -133,18 +131,13 @@ class PixelSource:
         augmentation: Augmentation | None = None,
     ):
         self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
-        self._augmentation = augmentation if view == "drawn" else None
-        self._mentions_sides = [mentions_sides(example) for example in examples] if self._augmentation else []
+        self._augmentation = augmentation if augmentation and view == "drawn" else Augmentation(seed=0)
 
     def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
         images = []
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
-            if self._augmentation:
-                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                images.append(self._augmentation.view(pixels, self._preprocessing, random, is_sided))
-            else:
-                images.append(self._preprocessing(pixels))
+            images.append(self._augmentation.view(pixels, self._preprocessing, *self._random(position, draw)))
         stacked = torch.stack(images)
         return stacked.flip(-1) if self._mirrored else stacked
 
@@ -152,15 +145,15 @@ class PixelSource:
         """Return the part of each photograph that its pixels show."""
         frames = []
         for position in positions:
-            path = self._examples[position].path
-            width, height = image_size(path)
-            part, mirrored = None, self._mirrored
-            if self._augmentation:
-                random, is_sided = self._augmentation.generator(position, draw), self._mentions_sides[position]
-                part, mirrored = self._augmentation.draw_part(height, width, random, is_sided)
+            width, height = image_size(self._examples[position].path)
+            part, mirrored = self._augmentation.draw_part(height, width, *self._random(position, draw))
             box = part or self._preprocessing.crop_box(width, height)
-            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored))
+            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored or self._mirrored))
         return frames
+
+    def _random(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
+        """Return the random numbers of an image, and whether its captions distinguish left from right."""
+        return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
@@ -334,8 +327,9 @@ def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None
         )
 
 
-class CaptionDataset(TorchDataset[Batch]):
-    """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
+class CaptionDataset(TorchDataset[Any]):
+    """All captions of a split as tokens; an item is the `Batch` of the requested captions, or its `ShardedBatch` if a
+    `BatchRequest` of training asks for them."""
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         captions = chain.from_iterable(example.captions for example in examples)
@@ -387,8 +381,10 @@ class CaptionDataset(TorchDataset[Batch]):
         image = self.image_index[caption]
         return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
 
-    def __getitem__(self, captions: list[int]) -> Batch:
-        return self.batch(captions)
+    def __getitem__(self, request: list[int] | BatchRequest) -> Any:
+        if isinstance(request, BatchRequest):
+            return ShardedBatch(self.batch(request.content, request.draw), request.shard)
+        return self.batch(request)
 
     def batch(self, captions: list[int], draw: Draw = FIRST_DRAW) -> Batch:
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
@@ -400,16 +396,6 @@ class CaptionDataset(TorchDataset[Batch]):
             return batch
         targets = self.targets(captions, image_index, positions.tolist(), draw, tokens.shape[1])
         return batch._replace(targets=targets)
-
-
-class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
-    """This process's shards of caption batches."""
-
-    def __init__(self, captions: CaptionDataset):
-        self._captions, self.images = captions, captions.images
-
-    def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
-        return ShardedBatch(self._captions.batch(request.content, request.draw), request.shard)
 
 
 class ImageBatch(NamedTuple):

@@ -8,7 +8,7 @@ epoch, because Lightning counts the batches once; the captions of a batch are dr
 import signal
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,17 +28,6 @@ WINDOW = 50
 """Batches that `LengthWindows` cuts from one window."""
 
 
-class BatchSize(NamedTuple):
-    """Maximum batch size: a number of captions, or of words if `tokens` (`<eos>` and padding included)."""
-
-    captions: int
-    tokens: int | None = None
-
-    def fit(self, longest: int) -> int:
-        """Return how many captions fit if all are padded to `longest` words; at least one."""
-        return self.captions if self.tokens is None else max(1, self.tokens // longest)
-
-
 class BatchingStrategy(ABC):
     """Random arrangement of the captions in every epoch, and the bounds (M, 2) that cut it into batches.
 
@@ -47,7 +36,7 @@ class BatchingStrategy(ABC):
     Args:
         lengths: (N,) T of each caption, `<eos>` included.
         image_index: (N,) the image of each caption.
-        size: maximum batch size.
+        size: captions in a batch, or fewer.
         group_by_image: keep the captions of an image adjacent if their lengths allow; a full batch still ends, and the
             next one contains the image again.
     """
@@ -55,7 +44,7 @@ class BatchingStrategy(ABC):
     bounds: Ints
 
     @abstractmethod
-    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool): ...
+    def __init__(self, lengths: Ints, image_index: Ints, size: int, group_by_image: bool): ...
 
     @abstractmethod
     def arrange(self, rng: np.random.Generator) -> Ints:
@@ -73,19 +62,10 @@ class LengthBuckets(BatchingStrategy):
     (with full batches: to its remaining captions).
     """
 
-    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
+    def __init__(self, lengths: Ints, image_index: Ints, size: int, group_by_image: bool):
         self._image_index = image_index if group_by_image else None
         self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
-        # (M,) the group of each batch, and its number among the batches of the group
-        bounds, groups, rounds = [], [], []
-        first = 0  # the groups follow each other in the arrangement
-        for number, group in enumerate(self._groups):
-            for position, (start, stop) in enumerate(_cut(lengths[group], size)):
-                bounds.append((first + start, first + stop))
-                groups.append(number)
-                rounds.append(position)
-            first += len(group)
-        self.bounds, self._group, self._round = np.array(bounds), np.array(groups), np.array(rounds)
+        self.bounds = _cut(map(len, self._groups), size)
 
     def arrange(self, rng: np.random.Generator) -> Ints:
         if self._image_index is None:
@@ -104,8 +84,11 @@ class RoundRobinBuckets(LengthBuckets):
     (as in the paper's released code)."""
 
     def order(self, rng: np.random.Generator) -> Ints:
-        position = np.argsort(rng.permutation(len(self._groups)))  # of each group within a round
-        return np.lexsort((position[self._group], self._round))
+        ends = np.cumsum([len(group) for group in self._groups])
+        group = np.searchsorted(ends, self.bounds[:, 0], side="right")  # (M,) of each batch
+        rounds = np.arange(len(group)) - np.searchsorted(group, group)  # (M,) its number in the group
+        position = np.argsort(rng.permutation(len(ends)))  # of each group within a round
+        return np.lexsort((position[group], rounds))
 
 
 class LengthWindows(BatchingStrategy):
@@ -116,7 +99,7 @@ class LengthWindows(BatchingStrategy):
     sample with the length distribution of the data set, and its batches are cut from the longest to the shortest.
     """
 
-    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
+    def __init__(self, lengths: Ints, image_index: Ints, size: int, group_by_image: bool):
         unit_of = image_index if group_by_image else np.arange(len(lengths))
         _, units, self._sizes = np.unique(unit_of, return_inverse=True, return_counts=True)
         # unit u has the captions captions[firsts[u] : firsts[u] + sizes[u]]
@@ -126,21 +109,13 @@ class LengthWindows(BatchingStrategy):
         # one number to sort by: first the longest caption, then the number of captions, both decreasing
         self._rank = -longest * (self._sizes.max() + 1) - self._sizes
 
-        # Lengths and sizes at each rank are the same in every epoch, so the bounds are computed once, from any order.
+        # sizes at each rank are the same in every epoch, so the bounds are computed once, from any order
         descending = np.argsort(self._rank, kind="stable")
-        num_batches = len(list(_cut(self._padded(longest, descending), size)))
+        num_batches = -(-len(lengths) // size)
         num_windows = min(len(descending), -(-num_batches // WINDOW))
-        bounds, first = [], 0
         windows = [np.arange(window, len(descending), num_windows) for window in range(num_windows)]
-        for window in windows:
-            padded = self._padded(longest, descending[window])
-            bounds += [(first + start, first + stop) for start, stop in _cut(padded, size)]
-            first += len(padded)
-        self.bounds, self._dealt = np.array(bounds), np.concatenate(windows)
-
-    def _padded(self, longest: Ints, units: Ints) -> Ints:
-        """Return for each caption of the units the longest caption of its unit, which sets the padding of a batch."""
-        return np.repeat(longest[units], self._sizes[units])
+        self.bounds = _cut([int(self._sizes[descending[window]].sum()) for window in windows], size)
+        self._dealt = np.concatenate(windows)
 
     def arrange(self, rng: np.random.Generator) -> Ints:
         shuffled = rng.permutation(len(self._rank))
@@ -152,13 +127,15 @@ class LengthWindows(BatchingStrategy):
         return self._captions[skipped + np.arange(len(skipped))]
 
 
-def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the largest possible batches of captions sorted by decreasing length."""
-    start = 0
-    while start < len(lengths):
-        stop = min(start + size.fit(int(lengths[start])), len(lengths))
-        yield start, stop
-        start = stop
+def _cut(sections: Iterable[int], size: int) -> Ints:
+    """Return the bounds (M, 2) of the batches of sections with so many captions, one section after the other. Only the
+    last batch of a section may be smaller."""
+    bounds, first = [], 0
+    for number in sections:
+        end = first + number
+        bounds += [(start, min(start + size, end)) for start in range(first, end, size)]
+        first = end
+    return np.array(bounds)
 
 
 class EpochBatchSampler(Sampler[Any], ABC):

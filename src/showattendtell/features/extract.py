@@ -1,35 +1,194 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
+import itertools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.multiprocessing as multiprocessing
+from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
+from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import EngineName, ImageEncoding, Precision
-from showattendtell.features.store import MANIFEST, FeatureStore, Settings, is_finished, verify_changed
-from showattendtell.features.writer import StorePlan, count_written, shard_size, write_shards, write_store
+from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, is_finished
+from showattendtell.features.writer import (
+    BATCH_SIZE,
+    EncodedBatch,
+    StorePlan,
+    count_written,
+    shard_size,
+    write_shards,
+    write_store,
+)
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.distributed import num_readers, rank
+from showattendtell.runtime.distributed import local_device, num_readers, rank
 from showattendtell.runtime.launched import end_with_parent
+from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
+Engine = Callable[[Tensor], Tensor]
+"""Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
+
+EngineName = Literal["torch", "onnxruntime"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+BATCH_SIZES: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
+"""Images per forward pass on a CPU. With one thread, torch leaves the 1 x 1 convolutions of fewer than 16 images to a
+library that is slower on some processors. onnxruntime is fastest if the output of a layer fits into the cache."""
+
 READERS = 2
 """Number of processes that read images, if a single process encodes on a CPU."""
+
+LINE_SECONDS = 9
+"""Seconds between two lines of progress without a terminal."""
+
+
+def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
+    """Return an engine that runs torch on the encoder's device, CPU or GPU.
+
+    On a CPU every forward pass has the same number of images; the last one is padded with black images. Otherwise the
+    last digits of a grid would depend on the number of threads and of images.
+    """
+    device, dtype = next(encoder.parameters()).device, getattr(torch, precision)
+
+    def run(pixels: Tensor) -> Tensor:
+        inputs, size = pixels.to(device, non_blocking=True), len(pixels)
+        if device.type == "cpu":
+            size = BATCH_SIZES["torch"]
+            inputs = pad(inputs, (0, 0, 0, 0, 0, 0, 0, -len(inputs) % size))
+        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=precision != "float32"):
+            return torch.cat([encoder(part).float() for part in inputs.split(size)])[: len(pixels)]
+
+    return run
+
+
+def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> Engine:
+    """Return an inference engine.
+
+    Raises:
+        UserError: the engine is not installed, or cannot run the encoder with this precision.
+    """
+    if name == "torch":
+        return _run_by_torch(encoder, precision)
+    if precision != "float32":
+        raise UserError(f"features.engine={name} computes in float32; leave features.precision={precision} out")
+    if missing := lacks_onnx():
+        raise UserError(f"features.engine=onnxruntime needs {missing}")
+    side = encoder.preprocessing.crop
+    example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    try:
+        graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
+        session = open_session(graph.model_proto.SerializeToString())
+
+        def run(pixels: Tensor) -> Tensor:
+            parts = [session.run(None, {"pixels": part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
+            return torch.cat([torch.from_numpy(part) for part in parts])
+
+        expected = _run_by_torch(encoder, "float32")(example)
+        difference = ((run(example) - expected).norm() / expected.norm()).item()
+        if difference <= 1e-3:
+            return run
+        reason = f"its grids differ from torch's by {100 * difference:.1f} %"
+    except Exception as error:
+        reason = reason_of(error)
+    raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
+
+
+class ImageFiles(TorchDataset[tuple[Tensor, list[str]]]):
+    """Batches by the paths of their images: the pixels of the readable ones, and the error of each, which may be
+    empty."""
+
+    def __init__(self, preprocessing: Preprocessing):
+        self.preprocessing = preprocessing
+
+    def __getitem__(self, paths: Sequence[str]) -> tuple[Tensor, list[str]]:
+        pixels, errors = list[Tensor](), list[str]()
+        for path in paths:
+            try:
+                pixels.append(self.preprocessing(read_pixels(path)))
+                errors.append("")
+            except UserError as error:
+                errors.append(str(error))
+        return torch.stack(pixels) if pixels else torch.zeros(0), errors
+
+
+@dataclass(frozen=True)
+class ImageEncoding:
+    """An `Encode` that reads and encodes images, and can be sent to another process.
+
+    Args:
+        paths: image files by name.
+        readers: number of processes that read files; 0 reads them in this process.
+    """
+
+    encoder: Encoder
+    paths: Mapping[str, str]
+    skip_unreadable: bool
+    extraction: "Extraction"
+    readers: int = 0
+
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        """Yield the encoded batches of images, given by their names.
+
+        Raises:
+            UserError: an image is unreadable, unless such images are skipped.
+        """
+        named, requested = itertools.tee(batches)
+        loader = DataLoader(
+            ImageFiles(self.encoder.preprocessing),
+            batch_size=None,  # an item is a batch
+            sampler=([self.paths[image] for image in images] for images in requested),
+            num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
+        )
+        with self._on_device():
+            for images, (pixels, errors) in zip(named, loader, strict=True):
+                skipped = {image: error for image, error in zip(images, errors, strict=True) if error}
+                if skipped and not self.skip_unreadable:
+                    reason = next(iter(skipped.values()))
+                    raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
+                readable = [image for image in images if image not in skipped]
+                views = [pixels, pixels.flip(-1)] if self.extraction.views == 2 else [pixels]
+                grids = torch.stack(list(map(self._run, views)), dim=1) if readable else torch.zeros(0)
+                stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
+                yield EncodedBatch(readable, grids, skipped, stamps)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Keep the encoder on the GPU, if there is one."""
+        keep_freed_memory()
+        if not self.extraction.on_gpu:
+            yield
+            return
+        self.encoder.to(local_device()).to(memory_format=torch.channels_last)
+        try:
+            yield
+        finally:
+            self.encoder.to("cpu")
+
+    @cached_property
+    def _run(self) -> Engine:
+        return start_engine(self.encoder, self.extraction.engine, self.extraction.precision)
 
 
 @dataclass(frozen=True)
@@ -45,16 +204,15 @@ class Extraction:
             of bfloat16 is 1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, that of float16 an
             eighth of it.
         engine: torch, or onnxruntime from the extra onnx, which is faster on CPUs and gives the same grids.
-        views: grids per image. 1 is the image alone, 2 adds its mirror image, more add enlarged parts of it,
-            every other one mirrored. Training draws one per image and batch; validation and test use the
-            first, with `decoding=mirrored` also the second.
+        views: grids per image. 1 is the image alone, 2 adds its mirror image. Training draws one per image and
+            batch; validation and test use the first, with `decoding=mirrored` also the second.
     """
 
     workers: PositiveInt = 1
     dtype: Literal["float16", "int8"] = "float16"
     precision: Precision = "float32"
     engine: EngineName = "torch"
-    views: PositiveInt = 1
+    views: Annotated[int, Field(ge=1, le=2)] = 1
 
     @property
     def on_gpu(self) -> bool:
@@ -100,7 +258,7 @@ def open_features(
     if not is_finished(path):
         write_features(dataset, encoder, path, skip_unreadable, extraction)
     store = FeatureStore(path, store_settings(encoder, extraction))
-    verify_changed(path)
+    store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
     changed += [Path(example.path) for example in dataset.examples() if _has_changed(example, store)]
     if changed:
@@ -139,9 +297,7 @@ def write_features(
     if read is not None:
         work = partial(write_shards, path, plan, read)
     else:
-        precision = extraction.precision
-        encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, extraction.engine, precision)
-        work = partial(extraction.write, path, plan, encode)
+        work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
     store = FeatureStore(path)
@@ -151,10 +307,6 @@ def write_features(
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
-LINE_SECONDS = 9
-"""Seconds between two lines of progress without a terminal."""
-
-
 @contextmanager
 def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     """Print what the store will contain, and how many images it has from all processes that write it: as a bar, or
@@ -162,26 +314,24 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     rows, columns = plan.settings["grid"]
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
-    size = f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
+    total = len(plan.images)
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     free = decimal(shutil.disk_usage(existing).free)
-    console.print(f"features: {size}\n  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
-    speed = TextColumn("{task.fields[speed]}")
-    shown = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), speed, TimeRemainingColumn())
-    ended = Event()
+    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path} ({free} free)"
+    console.print(size, soft_wrap=True, highlight=False, markup=False)
+    ended, started, before = Event(), time.monotonic(), count_written(path, plan)
 
     def follow() -> None:
         while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
-            progress.update(task, completed=count_written(path, plan))
-            done, speed = progress.tasks[task].completed, progress.tasks[task].speed
-            rate = f"{speed:.1f} images/s" if speed else ""
-            progress.update(task, speed=rate)
+            done = count_written(path, plan)
+            rate = f"{(done - before) / (time.monotonic() - started):.1f} images/s"
+            progress.update(task, completed=done, description=f"features, {rate}")
             if not console.is_terminal:
-                line = f"features: {done:.0f} of {len(plan.images)} images{', ' if rate else ''}{rate}"
-                console.print(line, highlight=False)
+                console.print(f"features: {done} of {total} images, {rate}", highlight=False)
 
+    shown = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("features", total=len(plan.images), speed="")
+        task = progress.add_task("features", total=total)
         thread = Thread(target=follow)
         thread.start()
         try:
@@ -189,7 +339,7 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
         finally:
             ended.set()
             thread.join()
-        console.print(f"features: {len(plan.images)} images are stored", highlight=False)
+        console.print(f"features: {total} images are stored", highlight=False)
 
 
 def run_in_processes(number: int, function: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ processes and machines can write one store and an interrupted one loses one shar
     store.json      `Manifest`: settings and number of shards, written last
     00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
     00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
+    plan.json       of an unfinished store: its images and settings, see `StorePlan`
     verified.json   size and time of each shard when its checksum was last compared
 """
 
@@ -25,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import track
 from torch import Tensor
 
@@ -33,7 +35,7 @@ from showattendtell.runtime.files import fadvise, open_folder, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
-MANIFEST, VERIFIED = "store.json", "verified.json"
+MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
@@ -261,7 +263,7 @@ class FeatureStore:
         self._files: dict[int, int] = {}
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
         # header of _headers[k] bytes, the views of an image follow each other.
-        names, firsts, headers = list[str](), list[int](), list[int]()
+        names, firsts, headers, self._checksums = list[str](), list[int](), list[int](), list[int]()
         for number, record in enumerate(read_records(path, manifest.shards)):
             file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
@@ -269,6 +271,7 @@ class FeatureStore:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
             firsts.append(len(names))
             headers.append(len(shard_header(self.settings, len(record.images))))
+            self._checksums.append(record.checksum)
             names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
@@ -317,6 +320,45 @@ class FeatureStore:
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
 
+    def verify(self) -> None:
+        """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
+        title = f"verifying {self.path.name}"
+        for number, expected in enumerate(track(self._checksums, title, console=Console(stderr=True), transient=True)):
+            checksum, file = 0, shard_file(self.path, number)
+            with file.open("rb") as content:
+                while chunk := content.read(2**22):
+                    checksum = zlib.crc32(chunk, checksum)
+            if checksum != expected:
+                raise damaged(self.path, f"{file.name} does not match its checksum")
+
+    def verify_changed(self) -> None:
+        """Verify a store at its first use, and again if size or time of a shard has changed since then.
+
+        Of several processes one verifies and the others wait. A cache that may not be written has no mark,
+        and every process verifies.
+
+        Raises:
+            UserError: for the first shard that is damaged.
+        """
+        files = [shard_file(self.path, number) for number in range(len(self._checksums))]
+        stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+        mark = self.path / VERIFIED
+
+        def is_verified() -> bool:
+            with suppress(OSError, ValueError, RecursionError):
+                return bool(json.loads(mark.read_bytes()) == stamps)
+            return False
+
+        if is_verified():
+            return
+        with open_folder(self.path) as folder:
+            if os.access(self.path, os.W_OK):
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            if not is_verified():
+                self.verify()
+                with suppress(OSError):
+                    write_json(stamps, mark)
+
     def _open(self, number: int) -> int:
         if number not in self._files:
             self._files[number] = os.open(shard_file(self.path, number), os.O_RDONLY)
@@ -332,47 +374,47 @@ class FeatureStore:
             os.close(file)
 
 
-def verify(path: Path) -> None:
-    """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
-    records = read_records(path, read_manifest(path).shards)
-    shown = track(records, f"verifying {path.name}", console=Console(stderr=True), transient=True)
-    for number, record in enumerate(shown):
-        checksum = 0
-        with shard_file(path, number).open("rb") as file:
-            fadvise(file.fileno(), "SEQUENTIAL")
-            while chunk := file.read(2**22):
-                checksum = zlib.crc32(chunk, checksum)
-        if checksum != record.checksum:
-            raise damaged(path, f"{shard_file(path, number).name} does not match its checksum")
+def find_stores(folder: Path) -> list[Path]:
+    """Return the folders of the stores below a folder, complete or not."""
+    return sorted({mark.parent for name in (MANIFEST, PLAN) for mark in folder.rglob(name)})
 
 
-def verify_changed(path: Path) -> None:
-    """Verify a store at its first use, and again if size or time of a shard has changed since then.
+def print_stores(folder: Path, compare: bool) -> None:
+    """Print what the stores below a folder contain.
 
-    Of several processes one verifies and the others wait. A cache that may not be written has no mark,
-    and every process verifies.
+    Args:
+        compare: also verify all complete stores.
 
     Raises:
-        UserError: for the first shard that is damaged.
+        UserError: shards are damaged; it lists the first one of each store.
     """
-    if _is_verified(path):
+    stores, errors = find_stores(folder), list[str]()
+    if not stores:
+        print(f"there are no stores of grids in {folder}")
         return
-    with open_folder(path) as folder:
-        if os.access(path, os.W_OK):
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        if not _is_verified(path):
-            verify(path)
-            with suppress(OSError):
-                write_json(_shard_stamps(path), path / VERIFIED)
+    print(f"in {folder}")
+    for path in stores:
+        print(f"{path.relative_to(folder)}: {_describe(path)}")
+    for path in filter(is_finished, stores) if compare else []:
+        try:
+            FeatureStore(path).verify()
+            print(f"{path}: checksums match")
+        except UserError as error:
+            errors.append(str(error))
+    if errors:
+        raise UserError("; ".join(errors))
 
 
-def _shard_stamps(path: Path) -> dict[str, list[int]]:
-    """Return size and time of each shard by its file name."""
-    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
-    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-
-
-def _is_verified(path: Path) -> bool:
-    with suppress(OSError, ValueError, RecursionError):
-        return bool(json.loads((path / VERIFIED).read_bytes()) == _shard_stamps(path))
-    return False
+def _describe(path: Path) -> str:
+    """Return number of images, grid and size of a store, or what is wrong with it."""
+    size = decimal(sum(file.stat().st_size for file in path.iterdir()))
+    if not is_finished(path):
+        return f"unfinished, {len(list(path.glob('*.npy')))} shards, {size}"
+    try:
+        store = FeatureStore(path)
+    except UserError as error:
+        return str(error)
+    rows, columns = store.settings["grid"]
+    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}, {store.views} views"
+    skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
+    return f"{len(store):,} images{skipped}, {grid}, computed in {store.settings['precision']}, {size}"

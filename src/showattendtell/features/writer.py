@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.store import (
     FORMAT,
     MANIFEST,
+    PLAN,
     FileStamp,
     Settings,
     ShardRecord,
@@ -41,9 +43,7 @@ from showattendtell.features.store import (
     shard_header,
     unpack,
 )
-from showattendtell.runtime.files import write_errors, write_json
-
-PLAN = "plan.json"
+from showattendtell.runtime.files import atomic_write, write_errors, write_json
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -77,11 +77,11 @@ class StorePlan(NamedTuple):
         """Size of all shards in bytes."""
         return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> bytes:
         """Return the content of `plan.json`. An unfinished store is completed if it is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
         sizes = {"format": FORMAT, "shard_size": self.shard_size, "images_sha256": names}
-        return json.loads(json.dumps({"settings": self.settings, **sizes}))
+        return f"{json.dumps({'settings': self.settings, **sizes}, indent=1)}\n".encode()
 
 
 class EncodedBatch(NamedTuple):
@@ -131,12 +131,13 @@ class ShardWriter:
     @classmethod
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
         """Lock a shard; return None if it is complete or another process writes it."""
-        lock = (path / f"{number:05}.lock").open("a")
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_finished(path) and not record_file(path, number).exists():
-                return cls(path, plan, number, lock)
-        lock.close()
+        with report_write_errors(path, plan):
+            lock = (path / f"{number:05}.lock").open("a")
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not is_finished(path) and not record_file(path, number).exists():
+                    return cls(path, plan, number, lock)
+            lock.close()
         return None
 
     def write(self, encoded: EncodedBatch) -> None:
@@ -145,33 +146,36 @@ class ShardWriter:
         Raises:
             UserError: values are too large for the data type, or the disk is full.
         """
-        settings, record = self._plan.settings, self._record
-        images = self._left.popleft()
-        stored = np.zeros((len(images), settings["views"]), grid_type(settings))
+        images, record = self._left.popleft(), self._record
+        stored = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
         if encoded.images:
-            grids = encoded.grids.flatten(0, 1)
-            try:
-                packed = pack(grids, settings["dtype"])
-            except OverflowError:
-                raise UserError(
-                    f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
-                    "choose another encoder.stride"
-                ) from None
-            record.lost += _squared_norm(unpack(packed).to(grids) - grids)
-            record.whole += _squared_norm(grids)
-            packed = packed.reshape(-1, *stored.shape[1:])
+            packed = self._pack(encoded).reshape(-1, *stored.shape[1:])
             if encoded.skipped:
                 stored[[images.index(image) for image in encoded.images]] = packed
             else:
                 stored = packed
-        self._append(stored)
         record.skipped |= encoded.skipped
         record.stamps |= encoded.stamps
-        if not self._left:
-            self._file.close()
-            self._partial.rename(shard_file(self._path, self._number))
-            write_json(record.model_dump(), record_file(self._path, self._number))
-            self.close()
+        with report_write_errors(self._path, self._plan):
+            self._append(stored)
+            if not self._left:
+                self._file.close()
+                self._partial.rename(shard_file(self._path, self._number))
+                write_json(record.model_dump(), record_file(self._path, self._number))
+                self.close()
+
+    def _pack(self, encoded: EncodedBatch) -> NDArray:
+        """Return the stored grids of all views, and count their error."""
+        grids, dtype = encoded.grids.flatten(0, 1), self._plan.settings["dtype"]
+        try:
+            packed = pack(grids, dtype)
+        except OverflowError:
+            raise UserError(
+                f"the grids of {encoded.images[0]} and others do not fit into {dtype}; choose another encoder.stride"
+            ) from None
+        self._record.lost += _squared_norm(unpack(packed).to(grids) - grids)
+        self._record.whole += _squared_norm(grids)
+        return packed
 
     def _append(self, content: Any) -> None:
         """Write bytes or an array."""
@@ -193,32 +197,22 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
 
     A batch is written while the next one is encoded.
     """
-    writers: deque[ShardWriter] = deque()  # of the batches that were requested and not yet encoded
-
-    def write(writer: ShardWriter, encoded: EncodedBatch) -> None:
-        with report_write_errors(path, plan):
-            writer.write(encoded)
-
+    writers = deque[ShardWriter]()  # of the batches that were requested and not yet encoded
     with ExitStack() as opened, ThreadPoolExecutor(1) as thread:
 
         def batches() -> Iterator[Sequence[str]]:
             for number in range(len(plan.shards)) if numbers is None else numbers:
-                with report_write_errors(path, plan):
-                    writer = ShardWriter.claim(path, plan, number)
-                if writer is None:
-                    continue
-                opened.callback(writer.close)
-                for images in writer.batches:
-                    writers.append(writer)
-                    yield images
+                if writer := ShardWriter.claim(path, plan, number):
+                    opened.callback(writer.close)
+                    for images in writer.batches:
+                        writers.append(writer)
+                        yield images
 
-        last: Future[None] | None = None
+        written: Future[Any] = thread.submit(bool)  # of the last batch; at first there is none
         for encoded in encode(batches()):
-            if last:
-                last.result()
-            last = thread.submit(write, writers.popleft(), encoded)
-        if last:
-            last.result()
+            written.result()
+            written = thread.submit(writers.popleft().write, encoded)
+        written.result()
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
@@ -233,13 +227,10 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     with report_write_errors(path, plan):
         path.mkdir(exist_ok=True)
         if not is_finished(path) and not file.exists():
-            write_json(described, file)
+            with atomic_write(file) as stream:
+                stream.write(described)
     with suppress(FileNotFoundError):  # another process has finished the store
-        try:
-            is_same = json.loads(file.read_bytes()) == described
-        except ValueError:
-            is_same = False
-        if not is_same:
+        if file.read_bytes() != described:
             raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
     if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
         raise UserError(
@@ -249,7 +240,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
         work()
         if all(record_file(path, number).exists() for number in range(len(plan.shards))):
             with report_write_errors(path, plan):
-                seal(path, plan.dataset, plan.settings, len(plan.shards))
+                seal(path, plan)
         else:
             time.sleep(0.2)  # other processes write the remaining shards
 
@@ -259,13 +250,13 @@ def count_written(path: Path, plan: StorePlan) -> int:
     return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
 
 
-def seal(path: Path, dataset: str, settings: Settings, shards: int) -> None:
+def seal(path: Path, plan: StorePlan) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
-    records = read_records(path, shards)
+    records = read_records(path, len(plan.shards))
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     error = (lost / whole) ** 0.5 if whole else 0.0
-    content = {"format": FORMAT, "dataset": dataset, "settings": settings, "shards": shards, "relative_error": error}
-    write_json(content, path / MANIFEST)
+    sizes = {"shards": len(records), "relative_error": error}
+    write_json({"format": FORMAT, "dataset": plan.dataset, "settings": plan.settings, **sizes}, path / MANIFEST)
     for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
         for file in path.glob(pattern):
             file.unlink(missing_ok=True)

@@ -3,111 +3,92 @@
 import hashlib
 import json
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from statistics import mean
 
+from omegaconf import DictConfig
 from PIL import Image
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
-from rich.text import Text
-from torch import Tensor
+from rich.progress import MofNCompleteColumn, Progress
 
 from showattendtell.config.compose import to_plain
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.data.images import open_image
+from showattendtell.config.folders import read_option
+from showattendtell.config.instantiate import build
+from showattendtell.data.images import fetch_image, find_images, open_image
 from showattendtell.datamodules.datasets import View
-from showattendtell.errors import UserError
-from showattendtell.inference.loading import (
-    find_model,
-    load_models,
-    reading_settings,
-)
-from showattendtell.inference.pipeline import (
-    BATCH_SIZE,
-    CaptioningPipeline,
-    open_photograph,
-    photograph_batches,
-    stacked,
-)
+from showattendtell.errors import UserError, printable
+from showattendtell.inference.loading import find_model, load_models, next_to, note_about
+from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
+from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.runtime.distributed import num_readers
-from showattendtell.runtime.files import sha256
+from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
+from showattendtell.visualization.caption_rows import ROWS, CaptionRow, can_resume, resume_rows, row_file, row_writer
+from showattendtell.visualization.pages import (
+    KILOBYTES_EACH,
+    PICTURES,
+    ImageCaptions,
+    Page,
+    PageEntry,
+    make_entry,
+    picture_names,
+    write_page,
+)
+from showattendtell.visualization.tables import print_notes
 
 GPU_BATCH_SIZE = 64
 """Default batch size in photographs on a GPU."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-
-def checkpoint_groups(config: Config) -> list[list[str]]:
+def model_groups(config: DictConfig) -> dict[str, list[str]]:
     """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone."""
-    checkpoint, compare = config.checkpoint, config.compare
-    first = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
-    return [first, *([path] for path in ([compare] if isinstance(compare, str) else compare))]
+    ensemble if there are several, and each of `compare` alone.
 
-
-def model_names(config: Config) -> list[str]:
-    """Return the names of `checkpoint_groups`: `names` of the command, or the shortest ends of their paths.
+    Returns:
+        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
+        or the whole paths, if these are not different.
 
     Raises:
-        UserError: `names` does not have a different name for each.
+        UserError: the names are not different, or not as many as models.
     """
-    groups = checkpoint_groups(config)
-    if not config.names:
-        short = iter(short_names([path for group in groups for path in group]))
-        return [" + ".join(islice(short, len(group))) for group in groups]
-    names = list(config.names)
-    if len(names) != len(groups) or len(set(names)) != len(names):
+    checkpoint, compare = config.checkpoint, config.compare
+    groups = [[checkpoint] if isinstance(checkpoint, str) else list(checkpoint)]
+    groups += [[path] for path in ([compare] if isinstance(compare, str) else compare)]
+    names = list(config.names or map(_ends, groups))
+    if not config.names and len(set(names)) < len(groups):
+        names = [" + ".join(group) for group in groups]
+    if len(set(names)) != len(names) or len(names) != len(groups):
         raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
-    return names
+    return dict(zip(names, groups, strict=True))
 
 
-def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return the pipelines of `checkpoint_groups`, see `model_names`."""
+def _ends(paths: Sequence[str]) -> str:
+    return " + ".join(str(Path(*Path(path).parts[-2:])) for path in paths)
+
+
+def model_note(config: DictConfig) -> str:
+    """Return what users should know about the models that the configuration of a command names."""
+    return note_about(chain.from_iterable(model_groups(config).values()))
+
+
+def load_captioners(config: DictConfig) -> list[CaptioningPipeline]:
+    """Return the pipelines of `model_groups`."""
     decoding = build(config.decoding)
     captioners = []
-    for name, group in zip(model_names(config), checkpoint_groups(config), strict=True):
+    for name, group in model_groups(config).items():
         models = load_models(group, config.device, decoding, config.attention)
         captioners.append(CaptioningPipeline(name, models, config.seed))
     return captioners
 
 
-def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths, of two parts or more, that are different for different paths."""
-    parts = [Path(path).parts for path in paths]
-    for length in range(2, max(map(len, parts))):
-        ends = [str(Path(*path[-length:])) for path in parts]
-        if len(set(ends)) == len(set(paths)):
-            return ends
-    return [str(Path(path)) for path in paths]
-
-
-StoredRegions = Callable[[Sequence[int]], list[Tensor]]
-"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
-then those of their mirror images."""
-
-
-class RateColumn(ProgressColumn):
-    """Photographs per second, over the last half minute."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
-
-
-def settings_checksum(config: Config) -> str:
+def settings_checksum(config: DictConfig) -> str:
     """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
     captions depend on."""
-    groups = checkpoint_groups(config)
-    paths = [path for group in groups for path in group]
+    groups = list(model_groups(config).values())
+    paths = list(chain.from_iterable(groups))
     if config.decoding.get("language_model"):
         paths.append(config.decoding.language_model)
     hashes, sizes = [sha256(find_model(path)) for path in paths], [len(group) for group in groups]
@@ -127,38 +108,31 @@ def caption_all(
     not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
 
     Args:
-        stored: for each pipeline the regions of these photographs, if it does not read photographs.
+        stored: see `caption_in_batches`.
     """
     console = Console(stderr=True)
     is_hidden = not console.is_terminal or len(sources) < 2
-    columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    pairs = list(zip(captioners, stored or [None] * len(captioners), strict=True))
-    readers = [captioner for captioner, regions in pairs if regions is None]
-    for captioner in readers:
-        captioner.check_reads_pixels()
     on_gpu = any(captioner.device.type == "cuda" for captioner in captioners)
     batch_size = GPU_BATCH_SIZE if on_gpu else BATCH_SIZE
     if not all(captioner.is_deterministic for captioner in captioners):
         batch_size = 1
-    opened = _in_threads(partial(open_photograph, _read_source, readers), sources, num_readers() if on_gpu else 0)
+    threads = num_readers() if on_gpu else 0
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for batch in photograph_batches(opened, batch_size, errors):
-            pictures = [(name, photograph) for name, photograph, _ in batch.values()]
-            pixels = zip(*(pixels for *_, pixels in batch.values()), strict=True)  # of each reader
-            written = []
-            for captioner, regions in pairs:
-                images = stacked(next(pixels)) if regions is None else regions(list(batch))
-                written.append(captioner.describe(pictures, images))
-            for number, *outputs in zip(batch, *written, strict=True):
-                progress.update(task, completed=number + 1)
-                yield number, outputs
+        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, stored, threads):
+            progress.update(task, completed=i + 1)
+            yield i, outputs
+
+
+def _read_source(source: str) -> Image.Image:
+    return fetch_image(source) if is_url(source) else open_image(source)
 
 
 def stored_regions(
-    captioner: CaptioningPipeline, dataset: Dataset, config: Config, examples: Sequence[Example]
+    captioner: CaptioningPipeline, dataset: Dataset, config: DictConfig, examples: Sequence[Example]
 ) -> StoredRegions | None:
     """Return the regions of examples of a data set; None for a pipeline that reads photographs.
 
@@ -170,42 +144,186 @@ def stored_regions(
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
-    sources = []
-    for model in captioner.models:
-        settings = reading_settings(model.config, dataset=config.dataset)
-        source, _ = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
+    from showattendtell.inference.evaluator import open_images  # pycocoevalcap takes a while to import
+
+    sources, _ = open_images(captioner.models, dataset, config)
     views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
     readers = [source(examples, view) for view in views for source in sources]
     return lambda positions: [reader(positions) for reader in readers]
 
 
-def _read_source(source: str) -> Image.Image:
-    if not is_url(source):
-        return open_image(source)
-    from showattendtell.data.urls import fetch_image  # imports requests
-
-    return fetch_image(source)
-
-
-def _in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Map a function, a few items ahead; without threads, when an item is requested."""
-    if not threads:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        ahead = deque[Future[Result]]()
-        for item in items:
-            ahead.append(pool.submit(function, item))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-
-def warn_of_size(photographs: int, how: str) -> None:
-    """Print a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
+def size_note(photographs: int, how: str) -> list[str]:
+    """Return a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
     megabytes = photographs * KILOBYTES_EACH / 1000
-    if megabytes > 20:
-        note = f"note: a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
-        Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
+    note = f"a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
+    return [note] if megabytes > 20 else []
+
+
+class CaptionFiles:
+    """The files of `caption`: rows, pictures and a page.
+
+    Args:
+        photographs: their names.
+        draw: see `pages.drawing`.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        formats: Sequence[str],
+        folder: Path,
+        photographs: Sequence[str],
+        draw: Callable[..., None],
+    ):
+        self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
+        self._groups, self._checksum, self.num_written = model_groups(config), settings_checksum(config), 0
+        self.models = list(self._groups)
+        self._picture_names = picture_names(photographs, self.models)
+        self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
+        self._rows = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
+        self._write_rows = row_writer(folder, formats)
+        self._has_page, self._entries = "html" in formats, list[PageEntry]()
+
+    def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> list[Path]:
+        """Write the captions of a photograph by each model, and return the paths of its pictures."""
+        rows = []
+        for group, output in zip(self._groups.values(), outputs, strict=True):
+            rows += [CaptionRow.of(source, caption, group, self._checksum) for caption in output.captions]
+        self._write_rows(rows)
+        pictures = []
+        for name, output in zip(self._picture_names[i], outputs, strict=True):
+            for suffix in self._suffixes:
+                pictures.append(self._folder / f"{name}.{suffix}")
+                self._draw(output.as_drawn(), pictures[-1], self._config.width, self._config.dpi)
+        if self._has_page:
+            self._entries.append(make_entry(self._photographs[i], outputs))
+        self.num_written += 1
+        return pictures
+
+    def close(self, note: str) -> list[Path]:
+        """Write the page, with a note about the models. Return the files that exist, and patterns of the pictures."""
+        written = [path for path in self._rows if path.is_file()]
+        if self._entries:
+            count = "1 photograph" if len(self._entries) == 1 else f"{len(self._entries):,} photographs"
+            written.append(write_page(Page(count, self.models, self._entries, note), self._folder / "index.html"))
+        if self.num_written:
+            folder = self._folder / "*" if len(self.models) > 1 else self._folder
+            written += [folder / f"*.{suffix}" for suffix in self._suffixes]
+        return written
+
+
+def caption_photographs(
+    config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
+) -> None:
+    """Caption each photograph that can be read, and write its captions into a folder.
+
+    Args:
+        draw: see `pages.drawing`.
+
+    Raises:
+        UserError: at the end, about photographs that cannot be read.
+    """
+    found, errors, note = find_images(images), list[str](), model_note(config)
+    is_single = len(found.sources) == 1
+    notes = [note, f"skipped files that are not images: {found.others:,}" if found.others else ""]
+    describe = None
+    if "xmp" in formats:
+        describe = build(read_option("format", "xmp"))(found.sources, config.overwrite, errors)
+        if list(formats) == ["xmp"]:
+            found = found.select(describe.pending(found.sources))
+    if "html" in formats:
+        notes += size_note(len(found.sources), "formats=[jsonl,csv] writes none")
+    captioners = load_captioners(config) if found.sources else []
+    for captioner in captioners:
+        captioner.check_reads_pixels()
+    total = len(found.sources)
+    if config.resume:
+        finished = resume_rows(folder, formats, settings_checksum(config))
+        found = found.select({*found.sources} - finished)
+        notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
+    _print_all(f"note: {line}" for line in notes if line)
+    files = CaptionFiles(config, formats, folder, found.names, draw)
+    try:
+        for i, outputs in caption_all(captioners, found.sources, errors):
+            source = found.sources[i]
+            if describe:
+                describe(source, outputs[0].best.marked)
+            pictures = files.write(i, source, outputs)
+            print_captions(source, list(zip(files.models, outputs, strict=True)), pictures, is_single)
+    except BaseException:  # also Ctrl-C and SIGTERM
+        num_written = total - len(found.sources) + files.num_written
+        advice = f"; to continue, add output={folder} resume=true to the command"
+        is_resumable = config.formats is None or can_resume(formats)
+        _print_all([f"stopped: {num_written:,} of {total:,} photographs are written{advice if is_resumable else ''}"])
+        raise
+    finally:
+        written = ", ".join(map(str, files.close(note)))
+        _print_all([f"written: {written}"] if written else [])
+        _print_all(describe.summary() if describe else [])
+    if errors:
+        raise UserError("; ".join(errors))
+
+
+def _print_all(lines: Iterable[str]) -> None:
+    sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
+
+
+def print_captions(
+    source: str, outputs: Sequence[tuple[str, ImageCaptions]], pictures: Sequence[Path], is_single: bool
+) -> None:
+    """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
+    photograph unless it is the only one (`is_single`), and by the model if there are several, and followed by the mark
+    of doubt; separated by tabs."""
+    if sys.stdout.isatty():
+        (_, first), *others = outputs
+        lines = [f"{source}: {first.best.marked}"]
+        lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
+        lines += [f"  {model}: {output.best.marked}" for model, output in others]
+        lines += [f"  {path}" for path in pictures]
+        print(*map(printable, lines), sep="\n")
+        return
+    for model, output in outputs:
+        labels = [] if is_single else [source]
+        labels += [model] if len(outputs) > 1 else []
+        for caption in output.captions:
+            cells = [*labels, caption.caption, *(["not sure"] if caption.unsure else [])]
+            print("\t".join(map(printable, cells)), flush=True)
+
+
+def caption_split(config: DictConfig) -> None:
+    """Write one page of images of the checkpoint's data set, with their reference captions.
+
+    Raises:
+        UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
+    """
+    from showattendtell.inference.evaluator import open_dataset  # pycocoevalcap takes a while to import
+    from showattendtell.metrics.ngrams import make_scorer
+    from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
+
+    checkpoint, *_ = chain.from_iterable(model_groups(config).values())
+    path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
+    captioners = load_captioners(config)
+    first = captioners[0].models[0].module
+    settings, dataset = open_dataset(captioners[0].config, config, first.language)
+    split = dataset.split(config.split)
+    examples = evenly_spaced(split, config.number)
+    if not any(example.path for example in examples):
+        raise UserError(
+            f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
+        )
+    _print_all(f"note: {note}" for note in size_note(len(examples), "a smaller number= gives a smaller one"))
+    references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
+    words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
+    cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
+    stored = [stored_regions(captioner, dataset, config, examples) for captioner in captioners]
+    for i, outputs in caption_all(captioners, [example.path for example in examples], errors, stored):
+        image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
+        score = mean(cider(caption, words[image]) for caption in captions)
+        entries.append(make_entry(image, outputs, references[image], score))
+    about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
+    models = [captioner.name for captioner in captioners]
+    print(f"written to {write_page(Page(about, models, entries, model_note(config)), path)}")
+    if settings.dataset.get("skip_unreadable"):
+        print_notes(errors)
+    elif errors:
+        raise UserError("; ".join(errors))

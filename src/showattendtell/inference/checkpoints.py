@@ -276,9 +276,6 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises:
         UserError: it is damaged or not from this project.
     """
-    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
-    if missing:
-        raise UserError(f"{folder} is not a model folder: it has no {missing[0]}; give another")
     try:
         metadata = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         state = load_file(folder / WEIGHTS)

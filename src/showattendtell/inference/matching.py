@@ -14,9 +14,6 @@ from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
 from showattendtell.runtime.files import sha256
 
-TRAINED_ON = ("train", "restval")
-"""The splits of Karpathy's files that models are trained on."""
-
 Files = Mapping[Path, CaptionFile]
 CaptionT = TypeVar("CaptionT", str, list[str])
 
@@ -71,10 +68,11 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
     aliases = aliases_of(files.values())
     captioned = _of_split(references, split) if references else _of_results(hypotheses, split)
     reference_captions = _named(captioned, aliases)
-    generated: dict[Path, Sentences] = {}
-    errors: list[str] = []
+    known, generated, errors = Names(reference_captions), dict[Path, Sentences](), list[str]()
     for path, file in hypotheses.items():
-        generated[path] = _named(_spelled_alike(file, reference_captions), aliases)
+        # a path, a name without suffix or a number stands for the image it fits
+        names = [image if image in file.aliases else known.find_name(image) for image in file.captions]
+        generated[path] = _named(zip(names, file.captions.values(), strict=True), aliases)
         errors += _find_errors(path, generated[path], reference_captions, partial)
     if errors:
         raise UserError("; ".join(errors))
@@ -135,13 +133,6 @@ def _named(captions_by_image: Iterable[tuple[str, list[str]]], aliases: Mapping[
     return sentences
 
 
-def _spelled_alike(file: CaptionFile, references: Sentences) -> Iterator[tuple[str, list[str]]]:
-    """Yield each image with its captions. A path, a name without suffix or a number stands for the image it fits."""
-    known = Names(references)
-    for image, captions in file.captions.items():
-        yield image if image in file.aliases else known.find_name(image), captions
-
-
 def _find_errors(path: Path, captions: Sentences, references: Sentences, partial: bool) -> Iterator[str]:
     duplicates = [image for image, image_captions in captions.items() if len(image_captions) > 1]
     unknown = [image for image in captions if image not in references]
@@ -167,47 +158,23 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
         UserError: an image has no reference with words, or the tokenizer cannot be run.
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
-    words = iter(split_words(sentences, tokenizer))
-    references, without_words, skipped = [], [], []
-    for image, captions in zip(corpus.images, corpus.references, strict=True):
-        split = list(islice(words, len(captions)))
-        references.append([caption for caption in split if caption])
-        if not references[-1]:
-            without_words.append(image)
-        elif [] in split:
-            skipped.append(image)
-    if without_words:
-        raise UserError(f"{some(without_words)} without a reference that has words; add one or leave the images out")
-    hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
-    notes = list(corpus.notes)
-    if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
-        notes.append(f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words")
-    if skipped:
-        notes.append(f"references without words are skipped, of {some(skipped)}")
-    for path, generated in hypotheses.items():
-        empty = [image for image, caption in zip(corpus.images, generated, strict=True) if not caption]
-        if empty:
-            notes.append(f"{path}: captions without words score 0, of {some(empty)}")
-    return MatchedCaptions(corpus.images, references, hypotheses, tuple(notes))
-
-
-def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Tokenize sentences. Raise `UserError` if the tokenizer cannot be run."""
     try:
-        return split_sentences(sentences, tokenizer)
+        words, notes = iter(split_sentences(sentences, tokenizer)), list(corpus.notes)
     except MetricError as error:
         raise UserError(f"tokenizer={tokenizer} cannot be run: {error}; choose another") from None
-
-
-def training_captions(files: Files) -> list[str]:
-    """Return the captions of the training splits, and all captions of files without splits."""
-    sentences: list[str] = []
-    for file in files.values():
-        images: Iterable[str] = file.captions
-        if file.splits:
-            images = chain.from_iterable(file.splits.get(name, []) for name in TRAINED_ON)
-        sentences += chain.from_iterable(file.captions[image] for image in images)
-    return sentences
+    all_references = [list(islice(words, len(captions))) for captions in corpus.references]
+    hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
+    references = [[caption for caption in captions if caption] for captions in all_references]
+    if without_words := [image for image, captions in zip(corpus.images, references, strict=True) if not captions]:
+        raise UserError(f"{some(without_words)} without a reference that has words; add one or leave the images out")
+    if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
+        notes.append(f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words")
+    if skipped := [image for image, captions in zip(corpus.images, all_references, strict=True) if [] in captions]:
+        notes.append(f"references without words are skipped, of {some(skipped)}")
+    for path, generated in hypotheses.items():
+        if empty := [image for image, caption in zip(corpus.images, generated, strict=True) if not caption]:
+            notes.append(f"{path}: captions without words score 0, of {some(empty)}")
+    return MatchedCaptions(corpus.images, references, hypotheses, tuple(notes))
 
 
 def describe(files: Files) -> dict[str, dict[str, str]]:

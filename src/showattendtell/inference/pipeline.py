@@ -1,6 +1,8 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -103,7 +105,7 @@ class CaptioningPipeline(ModelHubMixin):
         if isinstance(photographs, list | tuple):
             return list(self.stream(photographs))
         outputs = list(self.stream([photographs]))  # type: ignore[list-item]
-        return outputs if _folder(photographs) else outputs[0]
+        return outputs if _is_folder(photographs) else outputs[0]
 
     @checked
     def stream(
@@ -117,12 +119,10 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `errors` are given.
         """
-        self.check_reads_pixels()
-        images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
-        opened = map(partial(open_photograph, as_image, [self]), images)
-        for batch in photograph_batches(opened, batch_size, errors):
-            pictures = [(name, photograph) for name, photograph, _ in batch.values()]
-            yield from self.describe(pictures, stacked(pixels for _, _, [pixels] in batch.values()))
+        sources = (find_images(str(one)).sources if _is_folder(one) else [one] for one in photographs)
+        images = chain.from_iterable(sources)
+        for _, [output] in caption_in_batches([self], images, as_image, batch_size, errors):
+            yield output
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if a model cannot caption new photographs."""
@@ -251,10 +251,8 @@ def load(
     return CaptioningPipeline(" + ".join(paths), models, seed)
 
 
-def _folder(photograph: Any) -> list[Photograph] | None:
-    """Return the image files of a folder; None if it is not a folder."""
-    is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
-    return [*find_images([str(photograph)]).sources] if is_folder else None
+def _is_folder(photograph: Any) -> bool:
+    return isinstance(photograph, str | Path) and Path(photograph).is_dir()
 
 
 def _decode(
@@ -281,36 +279,81 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
+StoredRegions = Callable[[Sequence[int]], list[Tensor]]
+"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
+then those of their mirror images."""
+
 Opened = tuple[str, Image.Image, list[list[Tensor]]]
 """The name of a photograph, the photograph, and its pixels for each model of each pipeline that reads photographs."""
 
 
-def open_photograph(
-    read: Callable[[Any], Image.Image], readers: Sequence[CaptioningPipeline], source: Any
-) -> Opened | UserError:
-    try:
-        photograph = read(source)
-        return name_of(source), photograph, [reader.pixels(photograph) for reader in readers]
-    except UserError as error:
-        return error
+def caption_in_batches(
+    captioners: Sequence[CaptioningPipeline],
+    photographs: Iterable[Any],
+    read: Callable[[Any], Image.Image],
+    batch_size: int,
+    errors: list[str] | None,
+    stored: Sequence[StoredRegions | None] | None = None,
+    threads: int = 0,
+) -> Iterator[tuple[int, list[ImageCaptions]]]:
+    """Yield the position of each photograph, and its captions by every pipeline.
+
+    Args:
+        read: opens a photograph.
+        errors: gets the errors of photographs that cannot be read; without it, the first is raised.
+        stored: for each pipeline the regions of these photographs, if it does not read photographs.
+        threads: number of threads that open photographs ahead; without any, a photograph is opened when it is needed.
+    """
+    sources = stored or [None] * len(captioners)
+    readers = [captioner for captioner, regions in zip(captioners, sources, strict=True) if regions is None]
+    for captioner in readers:
+        captioner.check_reads_pixels()
+
+    def open_photograph(photograph: Any) -> Opened:
+        image = read(photograph)
+        return name_of(photograph), image, [reader.pixels(image) for reader in readers]
+
+    for batch in _batches(_ahead(open_photograph, photographs, threads), batch_size, errors):
+        pictures = [(name, image) for name, image, _ in batch.values()]
+        pixels = zip(*(pixels for _, _, pixels in batch.values()), strict=True)  # of each reader
+        outputs = []
+        for captioner, regions in zip(captioners, sources, strict=True):
+            images = regions(list(batch)) if regions else stacked(next(pixels))
+            outputs.append(captioner.describe(pictures, images))
+        for number, *described in zip(batch, *outputs, strict=True):
+            yield number, described
 
 
-def photograph_batches(
-    opened: Iterable[Opened | UserError], batch_size: int, errors: list[str] | None
+def _ahead(function: Callable[[Any], Opened], items: Iterable[Any], threads: int) -> Iterator[Callable[[], Opened]]:
+    """Yield for each item a function that returns its result, which threads compute a few items ahead."""
+    if not threads:
+        yield from (partial(function, item) for item in items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        results = deque[Callable[[], Opened]]()
+        for item in items:
+            results.append(pool.submit(function, item).result)
+            if len(results) > 2 * threads:
+                yield results.popleft()
+        yield from results
+
+
+def _batches(
+    results: Iterable[Callable[[], Opened]], batch_size: int, errors: list[str] | None
 ) -> Iterator[dict[int, Opened]]:
-    """Yield photographs by their position, at most `batch_size` together. Errors of others are added to `errors`;
-    without it, the first is raised."""
-    batch, pixels = dict[int, Opened](), 0
-    for i, photograph in enumerate(opened):
-        if isinstance(photograph, UserError):
+    """Yield photographs by their position, at most `batch_size` together. See `caption_in_batches`."""
+    batch, num_pixels = dict[int, Opened](), 0
+    for i, result in enumerate(results):
+        try:
+            batch[i] = result()
+        except UserError as error:
             if errors is None:
-                raise photograph
-            errors.append(str(photograph))
+                raise
+            errors.append(str(error))
             continue
-        batch[i] = photograph
-        pixels += photograph[1].width * photograph[1].height
-        if len(batch) == batch_size or pixels > MAX_BATCH_PIXELS:
+        num_pixels += batch[i][1].width * batch[i][1].height
+        if len(batch) == batch_size or num_pixels > MAX_BATCH_PIXELS:
             yield batch
-            batch, pixels = {}, 0
+            batch, num_pixels = {}, 0
     if batch:
         yield batch

@@ -10,7 +10,12 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
+from showattendtell.datamodules.datasets import (
+    CaptionDataset,
+    ImageDataset,
+    ImageSource,
+    default_workers,
+)
 from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
@@ -26,7 +31,6 @@ from showattendtell.types import CaptionerOutput, Example
 
 IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
-
 
 Item = TypeVar("Item")
 
@@ -153,7 +157,7 @@ def maps_by_caption(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
 ) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Yield the index of each caption, the attention weights (T, L) at its words, and the input that they look at."""
-    for together, outputs, inputs in _outputs_by_batch(module, captions, numbers, doing, silent):
+    for together, outputs, inputs in outputs_by_batch(module, captions, numbers, doing, silent):
         yield from zip(together, outputs.weights.cpu().numpy(), inputs, strict=True)
 
 
@@ -163,7 +167,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
     numbers = shard(list(range(len(captions))))
-    for together, outputs, _ in _outputs_by_batch(module, captions, numbers, "attention statistics"):
+    for together, outputs, _ in outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
     return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
 
@@ -178,7 +182,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
     pairs = []  # pairs of a relation word in a reference caption and the predicted one
-    for together, outputs, _ in _outputs_by_batch(module, captions, selected, "relation words"):
+    for together, outputs, _ in outputs_by_batch(module, captions, selected, "relation words"):
         for number, logits in zip(together, outputs.at_steps(outputs.logits), strict=True):  # (T, V)
             choices = logits[:, known].argmax(dim=1).tolist()
             for token, choice in zip(captions.tokens[number], choices, strict=False):
@@ -188,7 +192,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 
 
 @torch.no_grad()
-def _outputs_by_batch(
+def outputs_by_batch(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
 ) -> Iterator[tuple[list[int], CaptionerOutput, list[Tensor]]]:
     """Yield batches: the indices of captions, the output of the model for them with teacher forcing, and the input

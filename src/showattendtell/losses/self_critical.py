@@ -14,8 +14,8 @@ from showattendtell.decoding.decoding import Constraints, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
-from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4
 from showattendtell.metrics.diversity import EndingRates, count_endings, ending_rates
+from showattendtell.metrics.ngrams import DocumentFrequencies, SentenceCIDErD, bleu4
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt

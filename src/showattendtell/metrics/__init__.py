@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showattendtell.metrics.means import Means
     from showattendtell.metrics.modular import (
         METEOR,
         ROUGEL,
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
         CorpusBLEU,
         Diversity,
         Endings,
+        Means,
         PointingGame,
-        RelationAccuracy,
     )
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Endings",
     "Means",
     "PointingGame",
-    "RelationAccuracy",
 ]
 
 
@@ -41,5 +39,4 @@ def __getattr__(name: str) -> Any:
     """Import a metric class by name at first use; torchmetrics takes seconds to import."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    module = "means" if name == "Means" else "modular"
-    return getattr(import_module(f"showattendtell.metrics.{module}"), name)
+    return getattr(import_module("showattendtell.metrics.modular"), name)

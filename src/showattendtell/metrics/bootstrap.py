@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,17 +87,8 @@ def image_scores(images: Sequence[str], measured: Iterable[SufficientStatistics]
     return scores
 
 
-class Resampled(NamedTuple):
-    """Scores of a set of captions by name.
-
-    corpus: on the original images.
-    resamples: (R,) on each resample.
-    missing: the metrics that failed on the resamples, with the reason.
-    """
-
-    corpus: dict[str, float]
-    resamples: dict[str, Array]
-    missing: dict[str, str]
+Resampled = dict[str, Array]
+"""Scores of a set of captions by name, (1 + R,): on the original images, then on each resample."""
 
 
 class Difference(NamedTuple):
@@ -114,16 +105,7 @@ class Difference(NamedTuple):
     higher: float
 
 
-class Comparison(NamedTuple):
-    """Differences of b and a by score, and the reason for missing metrics."""
-
-    differences: dict[str, Difference]
-    missing: dict[str, str]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the content for results files."""
-        differences = {name: difference._asdict() for name, difference in self.differences.items()}
-        return {"differences": differences, "missing": self.missing}
+Comparison = dict[str, Difference]
 
 
 def draw_copies(num_images: int, num_resamples: int, seed: int) -> Array:
@@ -139,13 +121,10 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
 
     Pass the same counts for every system that is compared: the test is paired.
     """
-    resampled = Resampled({}, {}, {})
-    for metric, statistics in measured.items():
-        try:
-            resampled.resamples.update(statistics.scores(copies))
-            resampled.corpus.update(corpus_scores([statistics]))
-        except MetricError as error:
-            resampled.missing[metric] = str(error)
+    resampled: Resampled = {}
+    for statistics in measured.values():
+        corpus, resamples = statistics.scores(np.ones((1, copies.shape[1]))), statistics.scores(copies)
+        resampled |= {name: np.concatenate([corpus[name], resamples[name]]) for name in corpus}
     return resampled
 
 
@@ -161,7 +140,7 @@ def intervals(
     They say how much a score depends on which images were drawn, not on the training.
     """
     resampled = resample(measured, draw_copies(num_images, num_resamples, seed))
-    return {name: _limits(values) for name, values in resampled.resamples.items()}
+    return {name: _limits(values[1:]) for name, values in resampled.items()}
 
 
 def _limits(values: Array) -> tuple[float, float]:
@@ -187,9 +166,15 @@ def compare_with_first(
 
 def compare(a: Resampled, b: Resampled) -> Comparison:
     """Return the differences, b minus a, of all scores that both have."""
-    differences = {}
-    for name in [name for name in a.corpus if name in b.corpus]:
-        resamples = b.resamples[name] - a.resamples[name]
+    comparison = {}
+    for name in [name for name in a if name in b]:
+        differences = b[name] - a[name]
+        resamples = differences[1:]
         higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2
-        differences[name] = Difference(b.corpus[name] - a.corpus[name], *_limits(resamples), float(higher))
-    return Comparison(differences, {**a.missing, **b.missing})
+        comparison[name] = Difference(float(differences[0]), *_limits(resamples), float(higher))
+    return comparison
+
+
+def as_dicts(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Return the content for result files."""
+    return {name: difference._asdict() for name, difference in comparison.items()}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pycocoevalcap.rouge.rouge import my_lcs
 
-from showattendtell.metrics.cider import make_scorer
+from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.metrics.tokenizers import Caption, split_captions
 
 

@@ -42,6 +42,6 @@ def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str =
 
 def find_error_line(printed: bytes) -> str:
     """Return the most informative line of an error output: the first exception, else the last line."""
-    lines = printed.decode(errors="replace").split("\n")
-    lines = ["it did not say why", *(line.strip() for line in lines if line.strip())]
-    return next((line for line in lines if re.search(r"\.\w*(Exception|Error)\b", line)), lines[-1])
+    text = printed.decode(errors="replace").strip()
+    exception = re.search(r".*\.\w*(Exception|Error)\b.*", text)
+    return exception[0].strip() if exception else text.rpartition("\n")[2].strip() or "it did not say why"

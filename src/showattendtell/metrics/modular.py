@@ -1,4 +1,5 @@
-"""Caption and attention metrics as `torchmetrics.Metric` classes, and the table of those that commands name.
+"""Caption and attention metrics, and means over steps, as `torchmetrics.Metric` classes; and the table of the metrics
+that commands name.
 
 A caption is a list of words, `["a", "dog"]`, or a string that is split at white space. Rates are in percent. In
 distributed training `compute` returns the score of the captions of all processes.
@@ -7,6 +8,7 @@ distributed training `compute` returns the score of the captions of all processe
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -21,20 +23,18 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
     AttentionScores,
     GroundedWord,
-    Relations,
     WordHits,
     compare_maps,
     score_attention,
-    score_relations,
 )
-from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
-from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.java_scores import measure_meteor, measure_spice
+from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
+from showattendtell.runtime.distributed import gather, rank
 
 ENGLISH = "en"
 ENGLISH_ONLY = {
@@ -290,29 +290,23 @@ class Diversity(GatheredMetric):
         return scalars(diversity(self.items(), self._training))
 
 
-class Endings(Metric):
+class Endings(GatheredMetric):
     """Endings of captions.
 
     `compute` returns in percent `unended`, captions without `<eos>`, and `dangling`, captions whose last word requires
     another one ("a dog on the"); and `words`, their mean length.
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
-    sums: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("sums", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, hypotheses: Sequence[Caption], ended: Sequence[bool]) -> None:
         """Add the captions of a batch without `<eos>`, and whether each had one."""
-        self.sums = self.sums + torch.tensor(count_endings(hypotheses, ended), device=self.sums.device)
+        self.append([count_endings(hypotheses, ended)])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return scalars(ending_rates(*self.sums.tolist())._asdict())
+        counts = [sum(column) for column in zip((0, 0, 0, 0), *self.items(), strict=True)]
+        return scalars(ending_rates(*counts)._asdict())
 
 
 class _AttentionScore(GatheredMetric):
@@ -331,16 +325,13 @@ class _AttentionScore(GatheredMetric):
     def scores(self) -> AttentionScores:
         """Return the means over all words so far, also by kind of object, as fractions."""
         with self.sync_context():
-            return self._score()
+            return score_attention([WordHits(*word) for word in self.items()])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
-        scores = self._score()
-        baselines = ("model", "uniform", "center")
-        return scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
-
-    def _score(self) -> AttentionScores:
-        return score_attention([WordHits(*word) for word in self.items()])
+        scores = score_attention([WordHits(*word) for word in self.items()])
+        baselines = {"model": scores.model, "uniform": scores.uniform, "center": scores.center}
+        return scalars({name: 100 * getattr(score, self._rate) for name, score in baselines.items()})
 
 
 class PointingGame(_AttentionScore):
@@ -358,25 +349,84 @@ class AttentionCorrectness(_AttentionScore):
     _rate = "correctness"
 
 
-class RelationAccuracy(GatheredMetric):
-    """Rate of spatial relation words (left, above, ...) of the reference captions that the model predicts.
+NamedMeans = Mapping[str, Tensor | tuple[Tensor, Tensor | int]]
+"""By name, pairs of the mean of some items, and their number."""
 
-    `compute` returns the `accuracy`, and that of always predicting the `majority` word, in percent.
+
+class Means(Metric):
+    """Means of named values over steps, weighted by numbers of items, in double precision.
+
+    The sums stay on the device of the values; `update` does not synchronize with it. Names need not be declared, and
+    processes may have different names.
     """
 
-    def update(self, choices: Iterable[tuple[str, str]]) -> None:
-        """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
-        self.append(choices)
+    full_state_update = False
 
-    def scores(self) -> Relations:
-        """Return the scores so far as fractions, and the number of words."""
-        with self.sync_context():
-            return score_relations(self.items())
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # of values times items, and of items
+
+    def forward(self, values: NamedMeans) -> dict[str, Tensor]:
+        """Add values, and return their means."""
+        self.update(values)
+        return {name: mean for name, (mean, _) in values.items()}
+
+    def update(self, values: NamedMeans) -> None:
+        """Add values by name; also what `merged_means` returned."""
+        for name, (mean, items) in values.items():
+            dtype = torch.float32 if mean.device.type == "mps" else torch.float64
+            if name not in self._sums:
+                self._sums[name] = (torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype))
+            total, number = (part.to(mean.device, dtype) for part in self._sums[name])
+            self._sums[name] = self._add(total, number, mean, items)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the rates so far; 0 without words."""
-        relations = score_relations(self.items())
-        return scalars({"accuracy": 100 * relations.accuracy, "majority": 100 * relations.majority})
+        """Return the means over all processes so far, of all names that have items."""
+        return {name: mean for name, (mean, items) in self.merged_means().items() if items}
+
+    def merged_means(self) -> dict[str, Tensor]:
+        """Return by name a tensor (2,): the mean over all processes, and the number of items."""
+        own = {name: torch.stack(sums).cpu() for name, sums in self._sums.items()}
+        parts = gather({str(rank()): own}).values()
+        merged = {}
+        for name in dict.fromkeys(chain.from_iterable(parts)):
+            sums = torch.stack([part[name] for part in parts if name in part])  # (processes, 2)
+            merged[name] = torch.stack([self._mean(sums), sums[:, 1].sum()])
+        return merged
+
+    def reset(self) -> None:
+        """Forget all names."""
+        super().reset()
+        self._sums = {}
+
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return the sums with further items."""
+        return total + mean.to(total) * items, number + items
+
+    def _mean(self, sums: Tensor) -> Tensor:
+        """Return the mean of all items of the processes' sums (processes, 2)."""
+        total, items = sums.sum(dim=0)
+        return total / items.clamp(min=1)
+
+
+class RunningMeans(Means):
+    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
+
+    Training losses are logged with this metric, so that logs of different versions are comparable. Means of several
+    processes are averaged in double precision.
+    """
+
+    # In place of the first sum stands the mean.
+
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        number, previous = number + items, total.float()
+        share = (items / number.clamp(min=1)).float()
+        return (previous + (mean.float() - previous) * share).to(number), number
+
+    def _mean(self, sums: Tensor) -> Tensor:
+        if len(sums) == 1:
+            return sums[0, 0]
+        return super()._mean(torch.stack([sums.prod(dim=1), sums[:, 1]], dim=1))
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:

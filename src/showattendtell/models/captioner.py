@@ -189,9 +189,9 @@ class IncrementalDecoder:
         positions = grid.positions[prefix_index]
         context = output.context[positions]  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
-        previous, weights = state.select(prefix_index), output.weights[positions]
-        state = self.decoder.step(word_gates, context, previous)
-        steps = Steps(state.hidden, weights, output.gate[positions], context, None, embedded, word_gates, previous)
+        weights = output.weights[positions]
+        state = self.decoder.step(word_gates, context, state.select(prefix_index))
+        steps = Steps(state.hidden, weights, output.gate[positions], context, None, embedded)
         scores = self.scorer(steps, images[prefix_index])
         locations = None if output.sample is None else output.sample.locations[positions]
         return StepOutput(*scores, state, weights, steps.gates, locations)

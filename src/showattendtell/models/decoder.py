@@ -86,7 +86,7 @@ class RecurrentDecoder(Decoder):
         embedded, word_gates = self.embed_words(packing.pack(captions.inputs))
         cache = captions.cache.select(captions.image_index)  # one row per caption
         state = captions.state.select(captions.image_index)
-        attended, states = [], [state]
+        attended, states = [], []
         for t, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
             given = {} if captions.locations is None else {"locations": captions.locations[:, t]}
             attended.append(attention(cache, state, **given))
@@ -96,13 +96,10 @@ class RecurrentDecoder(Decoder):
         def pack(values: tuple[Tensor, ...]) -> Tensor:
             return packing.pack(torch.stack(values, dim=1))
 
-        hidden, _ = zip(*states[1:], strict=True)
+        hidden, _ = zip(*states, strict=True)
         contexts, weights, betas, samples = zip(*attended, strict=True)
         sample = None if samples[0] is None else SampledLocations(*map(pack, zip(*samples, strict=True)))
-        previous = None
-        if attention.reads_states:
-            previous = DecoderState(*map(pack, zip(*states[:-1], strict=True)))
-        return Steps(pack(hidden), pack(weights), pack(betas), pack(contexts), sample, embedded, word_gates, previous)
+        return Steps(pack(hidden), pack(weights), pack(betas), pack(contexts), sample, embedded)
 
     def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
         return partial(IncrementalDecoder, captioner, transposed(self.word_scores.weight))
@@ -117,9 +114,8 @@ class RecurrentDecoder(Decoder):
     ) -> ExportedStep:
         context, weights, gate, _ = attention(cache, state)
         embedded = self.embed(words)
-        word_gates = self.word_gates(embedded)
-        after = self.step(word_gates, context, state)
-        steps = Steps(after.hidden, weights, gate, context, None, embedded, word_gates, state)
+        after = self.step(self.word_gates(embedded), context, state)
+        steps = Steps(after.hidden, weights, gate, context, None, embedded)
         return ExportedStep(attention.log_probs(self, cache, steps, region_scores), weights, gate, *after)
 
 
@@ -267,7 +263,7 @@ class LSTMDecoder(RecurrentDecoder):
         embedded, word_gates = self.embed_words(captions.packing.pack(captions.inputs))
         sampler = attention if attention.samples else None
         steps = unroll_fused(self._recurrence_weights(attention), captions, word_gates, sampler)
-        return steps._replace(embedded=embedded, word_gates=word_gates)
+        return steps._replace(embedded=embedded)
 
     def _fuses(self, attention: Any) -> bool:
         """Return whether the fused recurrence computes the steps: a subclass may override any part of them."""

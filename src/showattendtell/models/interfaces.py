@@ -168,8 +168,7 @@ class Steps(NamedTuple):
     gates       beta, (N,)
     context     z, (N, D)
     sample      the locations that hard attention sampled
-    embedded    E y of the word before, (N, m), and its `word_gates`, (N, ...)
-    previous    the state before the step, if the attention's `reads_states`
+    embedded    E y of the word before, (N, m)
     """
 
     hidden: Tensor
@@ -178,8 +177,6 @@ class Steps(NamedTuple):
     context: Any = None
     sample: SampledLocations | None = None
     embedded: Any = None
-    word_gates: Any = None
-    previous: Any = None
 
 
 class CaptionGrid(NamedTuple):
@@ -226,9 +223,6 @@ class Attention(nn.Module):
 
     inference_mode: InferenceMode = "expectation"
     """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
-
-    reads_states = False
-    """Whether `output_features` reads the states before the steps, which the fused recurrence does not keep."""
 
     by_region = False
     """Whether training computes a word distribution for each region instead of one per step."""

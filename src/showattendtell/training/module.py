@@ -25,7 +25,7 @@ from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_lik
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_statistics
-from showattendtell.metrics.means import RunningMeans
+from showattendtell.metrics.modular import RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder

@@ -16,6 +16,8 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import exists_error, write_errors
 from showattendtell.types import CaptionOutput
 
+ROWS = ("jsonl", "csv")
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that spreadsheets evaluate (OWASP, CSV injection)."""
 
@@ -40,9 +42,11 @@ class CaptionRow(NamedTuple):
     settings: str
 
     @classmethod
-    def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str, settings: str) -> "CaptionRow":
+    def of(
+        cls, file: str, caption: CaptionOutput[np.ndarray], checkpoints: Iterable[str], settings: str
+    ) -> "CaptionRow":
         log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
-        return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint, settings)
+        return cls(file, caption.caption, log_prob, confidence, caption.unsure, " + ".join(checkpoints), settings)
 
 
 def json_line(row: CaptionRow) -> str:
@@ -91,6 +95,11 @@ def _append(path: Path, lines: Iterable[str]) -> None:
     # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
     with write_errors(path), path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
         file.writelines(lines)
+
+
+def can_resume(formats: Collection[str]) -> bool:
+    """Return whether an interrupted command that writes these formats can be resumed."""
+    return "jsonl" in formats and {*formats} <= {*ROWS, "xmp"}
 
 
 def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[str]:

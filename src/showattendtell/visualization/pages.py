@@ -30,6 +30,10 @@ from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing, fill
 from showattendtell.visualization.result_files import write_bytes
 
+PANELS = ("png", "svg", "pdf")
+PICTURES = (*PANELS, "gif", "webp")
+"""Formats of pictures: those with a panel for each word, and all."""
+
 AHEAD = 2
 """Number of figures that may wait to be drawn; each holds a photograph in memory."""
 

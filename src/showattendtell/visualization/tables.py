@@ -153,15 +153,15 @@ def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images:
 def print_comparison(comparison: Comparison, title: str) -> None:
     """Print the differences in score between the second and the first of two sets of captions."""
     table = numeric_table("", ("difference", "95 % interval", "higher in"))
-    *groups, _ = _groups(comparison.differences, {})
+    *groups, _ = _groups(comparison, {})
     for group in groups:
         for name, (label, form) in group.items():
-            if name in comparison.differences:
-                *values, higher = comparison.differences[name]
+            if name in comparison:
+                *values, higher = comparison[name]
                 difference, low, high = (format(value, f"+{form}") for value in values)
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
-    print_titled(table, title, comparison.missing)
+    print_titled(table, title, {})
 
 
 def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:

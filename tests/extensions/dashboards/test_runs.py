@@ -17,7 +17,7 @@ from repository import ROOT
 from runs import TINY, Run, assert_done, validated
 from wandb_files import artifact_of, figures_of, read_wandb
 
-from showattendtell.extensions.dashboards.loggers import COLUMNS
+from showattendtell.extensions.dashboards.loggers import ImagePanel
 
 ITS_PLACE = """
 os.environ.pop("WANDB_SERVICE", None)
@@ -189,4 +189,4 @@ def test_the_report_shows_the_documented_figures_of_a_group(report: Any):
     assert [panel.table_name for grid in grids for panel in grid.panels if hasattr(panel, "table_name")] == [
         "val/captions"
     ]
-    assert COLUMNS[0] == "image"
+    assert ImagePanel._fields[0] == "image"

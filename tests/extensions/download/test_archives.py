@@ -9,7 +9,7 @@ from archive_server import files_in, tarred, zipped
 from existing_files import snapshot
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.download.archives import unpack
+from showattendtell.extensions.download.publication import unpack
 
 MEMBERS = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second", "notes/a.txt": b"text", "__MACOSX/._1.jpg": b"junk"}
 CHOSEN = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second"}

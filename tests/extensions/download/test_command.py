@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from archive_server import ArchiveServer, files_in, serve_archives, tarred, zipped
+from disks import small_disk
 from slow_cases import slow_after
 
 from showattendtell.data.flickr import read_flickr8k
@@ -179,7 +180,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
 @pytest.mark.parametrize(
     ("settings", "files", "sentence"),
     slow_after(
-        5,
+        4,
         [
             (
                 [],
@@ -190,16 +191,6 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
                 ["dataset.archives.train2017.num_bytes=1000"],
                 {"train2017.zip": b"<html>log in</html>"},
                 "data/downloads/train2017.zip has 19 bytes instead of 1,000; it is now train2017.zip.wrong",
-            ),
-            (
-                [],
-                {"train2017.zip": b"<html>log in</html>"},
-                "data/downloads/train2017.zip cannot be unpacked (",
-            ),
-            (
-                [],
-                {"train2017.zip": zipped({"../a.jpg": b""})},
-                "data/downloads/train2017.zip has the member ../a.jpg, which",
             ),
             (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
             (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
@@ -261,25 +252,6 @@ def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, ser
     assert [wanted for name, wanted in server.requests if name == "train2017.zip"] == [None, f"bytes={size}-"]
 
 
-def restore_sigint() -> None:
-    """As in a terminal; what a script runs in the background is born deaf to them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_an_interruption_by_the_user_ends_without_a_word(server: ArchiveServer, tmp_path: Path):
-    server.pause = 0.05
-    line = [*LINE, "dataset.root=data", *SETTINGS, f"mirror={server.address}"]
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(line, cwd=tmp_path, preexec_fn=restore_sigint, **streams)
-    while not (tmp_path / "data" / "downloads" / "train2017.zip.part").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130
-    assert [line for line in err.splitlines() if line] == [line for line in err.splitlines() if "fetching" in line]
-
-
 def test_a_process_killed_while_it_unpacks_writes_nothing_twice(
     download: Download, server: ArchiveServer, tmp_path: Path
 ):
@@ -326,27 +298,12 @@ def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, serve
     assert server.requests[1][1] == "bytes=2000000-"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", folder], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(
-    download: Download, server: ArchiveServer, tmp_path: Path, small_disk: Path
+    download: Download, server: ArchiveServer, tmp_path: Path
 ):
     settings = [*SETTINGS, f"mirror={server.address}", f"dataset.archives.val2017.num_bytes={3_000_000}"]
-    assert complaint(download(*settings)).startswith(
-        "error: the archives and what is in them need 6.0 MB, and the disk of data has 2.1 MB free; make room"
-    )
+    with small_disk(tmp_path / "data", "2M"):
+        assert complaint(download(*settings)).startswith(
+            "error: the archives and what is in them need 6.0 MB, and the disk of data has 2.1 MB free; make room"
+        )
     assert server.requests == []
-
-
-def test_a_disk_that_fills_up_is_reported(download: Download, server: ArchiveServer, tmp_path: Path, small_disk: Path):
-    output = complaint(download(*SETTINGS, f"mirror={server.address}"))
-    assert output == "error: data: no space left on device; fix this and run the command again to resume"

@@ -7,8 +7,8 @@ import pytest
 from archive_server import ArchiveServer, serve_archives
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.download import archives
-from showattendtell.extensions.download.archives import fetch
+from showattendtell.extensions.download import publication
+from showattendtell.extensions.download.publication import fetch
 
 CONTENT = random.Random(1).randbytes(700_001)
 
@@ -17,8 +17,8 @@ Fetch = Callable[..., Path]
 
 @pytest.fixture
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveServer]:
-    monkeypatch.setattr(archives, "LONGEST_WAIT", 0.0)
-    monkeypatch.setattr(archives, "CHUNK", 1000)
+    monkeypatch.setattr(publication, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(publication, "CHUNK", 1000)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serve_archives() as server:
         yield server
@@ -140,7 +140,7 @@ def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_p
 
 
 def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.extensions.download.archives.TIMEOUT", 0.1)
+    monkeypatch.setattr("showattendtell.extensions.download.publication.TIMEOUT", 0.1)
     silent = threading.Event()
     monkeypatch.setattr("archive_server.Handler.do_GET", lambda self: silent.wait(5))
     with pytest.raises(UserError, match="timed out"):

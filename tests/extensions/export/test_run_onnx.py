@@ -8,33 +8,25 @@ import pytest
 import torch
 from numpy import ndarray
 from PIL import Image
-from small_models import DECODERS, VOCABULARY, small_captioner
+from small_models import VOCABULARY, small_captioner
 from torch import nn
 
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
-from showattendtell.data.tokenizers import SubwordTokenizer
-from showattendtell.data.vocabulary import EOS, Vocabulary
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
-from showattendtell.extensions.export.checking import by_pytorch, score_writers
-from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
-from showattendtell.extensions.export.loading import ExportModel, metadata_of
+from showattendtell.extensions.export.graphs import InitGraph, StepGraph
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
 from showattendtell.extensions.trust.confidence import principal_directions
-from showattendtell.models.attention import SoftAttention
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.types import Caption, Dataset, Example
 
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
     "suppressed_tokens": [0, 1],
     "languages": {},
     "max_length": 6,
-    "preprocessing": {"pixels": "uint8"},
 }
 REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
 
@@ -91,6 +83,20 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
     assert {1, 6} <= lengths
 
 
+@pytest.mark.parametrize("language", [None, "en"])
+@torch.no_grad()
+def test_the_script_begins_with_the_language(language: str | None):
+    vocabulary = Vocabulary([*SPECIAL, "<de>", "<en>", "a", "dog", "runs", "over"], languages=("de", "en"))
+    captioner, card = small_captioner(), {**SEARCH, "languages": {"de": 4, "en": 5}}
+    decoding = BeamSearch(beam_size=3, max_length=SEARCH["max_length"], language=language)
+    model = ImageCaptioner(Grids(), captioner, vocabulary, decoding)  # type: ignore[arg-type]
+    with plain_torch():
+        graphs = in_plain_torch(captioner)
+        for number, [other] in enumerate(model.generate(REGIONS)):
+            caption = beam_search(graphs, card, start(graphs, card, np.array([number]), language), 3)
+            assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
+
+
 @torch.no_grad()
 def test_the_script_is_as_sure_as_the_package():
     captioner, close = small_captioner(seed=3), {"rel": 1e-4}
@@ -115,52 +121,6 @@ def test_the_script_is_as_sure_as_the_package():
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
     assert 0 < sum(one.unsure for [one] in expected) < len(expected)
-
-
-def german_model() -> ImageCaptioner:
-    """A model of German and English whose tokens are parts of words. Its captions are as long as they may be, and
-    mostly of whole words."""
-    torch.manual_seed(0)
-    tokenizer = SubwordTokenizer()
-    tokenizer.train(["Ein Hund läuft über die grüne Wiese."] * 2, size=60)
-    assert tokenizer.tokens is not None
-    vocabulary = Vocabulary.build([], 60, tokenizer, ["de", "en"])
-    encoder = Encoder("test_efficientnet", "last", "random", size=64, resize=64)
-    decoder = DECODERS["lstm"](vocabulary_size=len(vocabulary), region_dim=encoder.region_dim)
-    captioner = Captioner(SoftAttention(encoder.region_dim, decoder.hidden_dim), decoder)
-    for parameter in captioner.parameters():
-        nn.init.normal_(parameter, std=0.8)
-    with torch.no_grad():
-        for token, word in enumerate(vocabulary.words):
-            captioner.decoder.word_scores.bias[token] += 5 * (word.startswith("▁") and len(word) > 2)
-        captioner.decoder.word_scores.bias[EOS] = -1e9
-    return ImageCaptioner(encoder, captioner, vocabulary, BeamSearch(max_length=8)).eval()
-
-
-def test_captions_of_a_split_are_scored_as_text_in_the_language_of_the_model(tmp_path: Path):
-    """The German references are the model's own captions, with a capital letter and a full stop more."""
-    module, examples = german_model(), list[Example]()
-    (tmp_path / "best.ckpt").touch()
-    with plain_torch():
-        graphs = {name: graph.module for name, graph in graphs_of(module, "uint8", 8).items()}
-        card = metadata_of(module, tmp_path / "best.ckpt", "uint8", 8)
-        model = ExportModel("german", module, {}, {}, card)  # type: ignore[arg-type]
-        writer, arrays = by_pytorch(module, 3, 8), {name: array_function(graph) for name, graph in graphs.items()}
-        for kind in ("small", "odd", "plain"):
-            path = str(photograph(tmp_path, kind))
-            caption = module.vocabulary.text(writer(model.preprocess(path)).tokens)
-            german, english = Caption((), (), f"{caption.title()}.", "de"), Caption(("dog",), (), "A dog.", "en")
-            examples.append(Example(kind, path, (english, german)))
-        untranslated = Example("other", examples[0].path, (english,))
-        dataset = Dataset("german", {"test": (untranslated, *examples)})
-        writers = {
-            "PyTorch": writer,
-            "graphs": lambda pixels: beam_search(arrays, card, start(arrays, card, pixels), 3),
-        }
-        scores = score_writers(writers, model, dataset, "test")
-    for name in writers:
-        assert scores[name]["bleu4"] == pytest.approx(100, abs=1e-3), name
-        assert scores[name]["cider"] > 100, name
 
 
 def photograph(folder: Path, kind: str) -> Path:
@@ -193,7 +153,7 @@ def test_the_script_sees_the_pixels_of_the_package(
     a strip is squashed in two steps."""
     preprocessing = Preprocessing(resize, crop, (0.5,) * 3, (0.5,) * 3, crop_mode=crop_mode)
     path = photograph(tmp_path, kind)
-    card = {"preprocessing": {**preprocessing._asdict(), "longest": MAX_ASPECT_RATIO, "pixels": "uint8"}}
+    card = {"preprocessing": {**preprocessing._asdict(), "longest": MAX_ASPECT_RATIO}}
     expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
     with Image.open(path) as opened:
         seen = preprocess(opened, card)

@@ -23,9 +23,8 @@ import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
-from showattendtell.extensions.export.graphs import graphs_of
-from showattendtell.extensions.export.loading import metadata_of
-from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, read_model, write_web
+from showattendtell.extensions.export.graphs import export_model
+from showattendtell.extensions.export.packages import RUNTIME, VERSION, WebModel, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import lacks_onnx
@@ -49,17 +48,21 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ONNX graphs of a small model, with the script that runs them."""
     folder, weights = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("weights") / "best.ckpt"
     weights.touch()
-    model = small_model()
     with plain_torch():
-        card = write_formats(folder, graphs_of(model, "uint8", 8), ["onnx"], metadata_of(model, weights, "uint8", 8))
-    write_metadata(folder, card)
+        model = export_model("small", small_model(), weights, 8)
+        write_formats(folder, model, ["onnx"])
+    write_metadata(folder, model.metadata)
     return folder
+
+
+def small_web_model(exported: Path) -> WebModel:
+    return WebModel("small", json.loads((exported / "captioner.json").read_text(encoding="utf-8")), exported / "onnx")
 
 
 @pytest.fixture(scope="module")
 def site(exported: Path, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "web"
-    model = read_model("small", json.loads((exported / "captioner.json").read_text(encoding="utf-8")), exported)
+    model = small_web_model(exported)
     write_web(folder, [model, model._replace(name="other <b>")], runtime, "")
     return folder
 
@@ -194,7 +197,7 @@ def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
     browser: Any, exported: Path, runtime: Path, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_onnx, "__file__", str(exported / "run_onnx.py"))
-    model = read_model("small", json.loads((exported / "captioner.json").read_text(encoding="utf-8")), exported)
+    model = small_web_model(exported)
     write_web(tmp_path / "web", [model], runtime, "", webgpu=True)
     server = Server(tmp_path / "web")
     with browser.new_context() as context:

@@ -11,26 +11,23 @@ from showattendtell.models.scores import AdditiveScore, DotScore
 SMALL_ATTENTIONS = {
     "marginal": partial(MarginalAttention, score=partial(AdditiveScore, width=5)),
     "marginal, dot": partial(MarginalAttention, score=DotScore),
-    "marginal, step": partial(MarginalAttention, latent="step"),
     "variational": VariationalAttention,
 }
 SMALL_PAIRS = {(name, "lstm"): None for name in SMALL_ATTENTIONS}
-SMALL_PAIRS |= {("marginal", "lstm as released"): None, ("marginal", "log_bilinear"): None}
+SMALL_PAIRS[("marginal", "log_bilinear")] = None
 
 SCORE = partial(AdditiveScore, width=3)
 GENERATED_ATTENTIONS = {
     "marginal": lambda: MarginalAttention(5, 4, SCORE),
     "marginal, dot": lambda: MarginalAttention(5, 4, DotScore),
-    "marginal, step": lambda: MarginalAttention(5, 4, SCORE, latent="step"),
     "variational": lambda: VariationalAttention(5, 4, SCORE),
 }
 GENERATED_PAIRS = {(name, "lstm"): None for name in GENERATED_ATTENTIONS}
-GENERATED_PAIRS |= {("marginal", "lstm as released"): None, ("marginal", "log-bilinear"): None}
+GENERATED_PAIRS[("marginal", "log-bilinear")] = None
 FUSED_DECODING = {("marginal", "lstm"): None, ("variational", "lstm"): None}
 
 UNROLLED = {
     "marginal": (MarginalAttention, LSTMDecoder, SoftLoss),
-    "marginal, step": (partial(MarginalAttention, latent="step"), LSTMDecoder, SoftLoss),
     "variational": (partial(VariationalAttention, estimator="exact"), LSTMDecoder, VariationalLoss),
 }
 FUSED = {
@@ -50,18 +47,18 @@ TRAININGS = {
     ],
     "supervised": ["attention=variational", "attention.estimator=gumbel", "loss.supervision_weight=0.5"],
     "rewarded": ["attention=marginal", "reward=cider", "reward.num_samples=2", "reward.likelihood=1"],
-    "step": ["attention=marginal", "attention.latent=step", "trainer.precision=bf16-mixed"],
+    "half": ["attention=marginal", "trainer.precision=bf16-mixed"],
     "log-bilinear": ["attention=marginal", "decoder=log_bilinear"],
 }
 CAPTURED = {"marginal": {"attention": "marginal"}, "variational": {"attention": "variational"}}
 RESUMED = {"variational": ["attention=variational"]}
 ON_REGIONS = {"marginal": ["attention=marginal"]}
-EXPORTED = {"marginal": ["marginal", "lstm", 6, 3]}
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
 FAULTS = {
     "heads": (["attention=marginal", "attention/score=multihead"], ["needs a score with one head"]),
-    "blind": (["attention=marginal", "decoder.output=[word,hidden]"], ["add context to decoder.output", "latent=step"]),
+    "blind": (["attention=marginal", "decoder.output=[word,hidden]"], ["add context to decoder.output"]),
+    "tanh": (["attention=marginal", "decoder.output_tanh=true"], ["leave out decoder.output_tanh"]),
     "gate": (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
     "hard": (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
     "soft": (["attention=variational", SOFT_LOSS], ["cannot be trained with SoftLoss", "VariationalLoss"]),

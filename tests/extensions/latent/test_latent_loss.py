@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import cache, partial
 
 import pytest
@@ -33,25 +34,23 @@ SCORE = partial(AdditiveScore, width=3)
 
 
 def tiny(
-    attention: type[MarginalAttention] = MarginalAttention, bilinear: bool = False, **options: object
+    attention: type[MarginalAttention] = MarginalAttention,
+    bilinear: bool = False,
+    output: Sequence[str] = ("word", "hidden", "context"),
+    **options: object,
 ) -> Captioner:
     """Random weights, large enough for maps and words that are far from uniform."""
     torch.manual_seed(1)
-    of_decoder = {name: options.pop(name) for name in ("output", "output_tanh") if name in options}
     sizes = {"embedding_dim": 3, "hidden_dim": N, "dropout": 0.0}
-    decoder = LogBilinearDecoder(V, D, **sizes) if bilinear else LSTMDecoder(V, D, **sizes, **of_decoder)
+    decoder = LogBilinearDecoder(V, D, **sizes) if bilinear else LSTMDecoder(V, D, **sizes, output=output)
     captioner = Captioner(attention(D, N, score=SCORE, **options), decoder)
     for parameter in captioner.parameters():
         torch.nn.init.normal_(parameter)
     return captioner.double().train()
 
 
-def enumerated(captioner: Captioner, sampled_state: bool = False) -> Tensor:
-    """log sum_z p(z) p(y|z) over all L^T sequences of regions, one sequence after the other.
-
-    Args:
-        sampled_state: the state reads the sampled region, as that of hard attention.
-    """
+def enumerated(captioner: Captioner) -> Tensor:
+    """log sum_z p(z) p(y|z) over all L^T sequences of regions, one sequence after the other."""
     attention, decoder = captioner.attention, captioner.decoder
     sequences = []
     for path in itertools.product(range(L), repeat=T):
@@ -62,11 +61,8 @@ def enumerated(captioner: Captioner, sampled_state: bool = False) -> Tensor:
             embedded, gates = decoder.embed_words(torch.tensor([read]))
             z = REGIONS[:1, region]
             follows = decoder.step(gates, attended.context, state)
-            if sampled_state or getattr(attention, "latent", "") == "step" or isinstance(decoder, LogBilinearDecoder):
-                read_region = decoder.step(gates, z, state)
-                hidden, follows = read_region.hidden, read_region if sampled_state else follows
-            else:
-                hidden = follows.hidden
+            is_bilinear = isinstance(decoder, LogBilinearDecoder)  # its output has the region in the state
+            hidden = decoder.step(gates, z, state).hidden if is_bilinear else follows.hidden
             scores = decoder.word_scores(decoder.output_features(embedded, hidden, z))
             log_p = log_p + attended.weights[0, region].log() + scores.log_softmax(dim=1)[0, word]
             state = follows
@@ -76,10 +72,7 @@ def enumerated(captioner: Captioner, sampled_state: bool = False) -> Tensor:
 
 EXACT = {
     "lstm": {},
-    "tanh after the sum": {"output_tanh": True},
     "context alone": {"output": ["context"]},
-    "the LSTM reads the region too": {"latent": "step"},
-    "no context in the output": {"latent": "step", "output": ["word", "hidden"]},
     "log-bilinear": {"bilinear": True},
 }
 
@@ -98,93 +91,66 @@ def test_log_p_is_the_sum_over_every_sequence_of_regions(options: dict[str, obje
             torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
 
 
-def test_a_state_without_memory_makes_hard_attention_exact_too():
-    """In the log-bilinear decoder no later step depends on the region, so that log p is that of hard attention."""
-    captioner = tiny(bilinear=True)
-    # its attention reads r, which has the expected region: with the same alpha at all states both models are the same
-    torch.nn.init.zeros_(captioner.attention.score.query.weight)
-    torch.testing.assert_close(enumerated(captioner), enumerated(captioner, sampled_state=True))
-
-
-def test_the_step_approximates_a_state_that_reads_the_sample():
-    captioner = tiny(latent="step")
-    approximate, exact = enumerated(captioner), enumerated(captioner, sampled_state=True)
-    assert 1e-4 < abs(approximate - exact) < 0.5
-    trace = captioner(REGIONS, ONE, CAPTION[:, :1])
-    cache, state = captioner.init_state(REGIONS[:1])
-    alpha = captioner.attention(cache, state).weights[0]
-    embedded, gates = captioner.decoder.embed_words(torch.tensor([START]))
-    words = []
-    for region in range(L):
-        z = REGIONS[:1, region]
-        hidden = captioner.decoder.step(gates, z, state).hidden
-        words.append(captioner.decoder.score_words(embedded, hidden, z).softmax(dim=1)[0, CAPTION[0, 0]])
-    torch.testing.assert_close(-negative_log_likelihood(trace, CAPTION[:, :1])[0], (alpha @ torch.stack(words)).log())
-
-
-def batch(captioner: Captioner, factored: bool = True) -> tuple[MixtureFeatures, Tensor]:
-    """The words of captions of two images, and their targets; without `factored` from all L x V scores."""
+def batch(captioner: Captioner) -> tuple[MixtureFeatures, Tensor]:
+    """The words of captions of two images, and their targets."""
     tokens = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [1, 1, EOS]])
     trace = captioner(REGIONS, torch.tensor([1, 0, 1]), tokens)
-    features = trace.output_features
-    assert features.compute_inputs is None
-    if not factored:
-        parts, image_index, values = features.parts, features.image_index, features.values
-        features = features._replace(
-            compute_inputs=lambda rows, _: values[rows].unsqueeze(1) + parts[image_index[rows]]
-        )
-    return features, tokens.flatten()[trace.indices]
+    return trace.output_features, tokens.flatten()[trace.indices]
+
+
+def log_p_of(features: MixtureFeatures) -> Tensor:
+    """log p of all words (N, V) from all L x V scores of each."""
+    inputs = features.values.unsqueeze(1) + features.parts[features.image_index]
+    by_region = (inputs @ features.matrix.T + features.bias).log_softmax(dim=2)
+    log_p = (by_region + features.log_weights.unsqueeze(2)).logsumexp(dim=1)
+    if features.suppressed:
+        log_p = log_p.index_fill(1, torch.tensor(features.suppressed), -math.inf).log_softmax(dim=1)
+    return log_p
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("bilinear", [False, True])
 def test_products_of_exponentials_give_the_cross_entropy_of_all_scores(smoothing: float, bilinear: bool):
     captioner = tiny(bilinear=bilinear)
-    results = []
-    for factored in (True, False):
-        features, targets = batch(captioner, factored)
-        cost = features.without(SUPPRESSED).cross_entropy(targets, smoothing)
-        loss = (cost.loss * torch.arange(1.0, len(targets) + 1).double()).sum()
-        gradients = torch.autograd.grad(loss, list(captioner.parameters()), allow_unused=True)
-        given = [torch.zeros(1).double() if part is None else part for part in gradients]
-        results.append([*cost, features.logits(), *given])
-    torch.testing.assert_close(*results)
-
-
-def test_the_cross_entropy_is_that_of_the_words_probabilities():
-    features, targets = batch(tiny())
-    log_p = features.logits()
-    torch.testing.assert_close(log_p.exp().sum(dim=1), torch.ones(len(targets)).double())
-    cost = features.cross_entropy(targets, 0.3)
-    torch.testing.assert_close(cost.nll, -log_p.gather(1, targets.unsqueeze(1)).squeeze(1))
-    expected = torch.nn.functional.cross_entropy(log_p, targets, label_smoothing=0.3, reduction="none")
-    torch.testing.assert_close(cost.loss.detach(), expected)
+    features, targets = batch(captioner)
+    log_p = log_p_of(features)
+    nll = -log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
+    cost = features.cross_entropy(targets, smoothing)
+    torch.testing.assert_close(features.logits(), log_p.detach())
+    torch.testing.assert_close(cost.nll, nll.detach())
+    losses = [cost.loss, torch.lerp(nll, -log_p.mean(dim=1), smoothing)]
+    torch.testing.assert_close(*losses)
+    weights = torch.arange(1.0, len(targets) + 1).double()
+    torch.testing.assert_close(*(gradient((loss * weights).sum(), captioner) for loss in losses))
 
 
 def test_excluded_words_have_no_probability():
-    features, targets = batch(tiny())
+    captioner = tiny()
+    features, targets = batch(captioner)
     given = features.without(SUPPRESSED)
-    log_p = features.logits().index_fill(1, torch.tensor(SUPPRESSED), -math.inf).log_softmax(dim=1)
-    torch.testing.assert_close(given.logits(), log_p)
+    log_p = log_p_of(given)
+    torch.testing.assert_close(given.logits(), log_p.detach())
     words = targets != START
-    expected = -log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(given.cross_entropy(targets).nll[words], expected[words])
+    losses = [given.cross_entropy(targets).loss[words], -log_p.gather(1, targets.unsqueeze(1)).squeeze(1)[words]]
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*(gradient(loss.sum(), captioner) for loss in losses))
 
 
 def test_words_can_be_selected():
-    for factored in (True, False):
-        features, targets = batch(tiny(), factored)
-        some = torch.arange(len(targets)) % 2 == 1
-        torch.testing.assert_close(
-            features.select(some).cross_entropy(targets[some]).nll, features.cross_entropy(targets).nll[some]
-        )
+    features, targets = batch(tiny())
+    some = torch.arange(len(targets)) % 2 == 1
+    torch.testing.assert_close(
+        features.select(some).cross_entropy(targets[some]).nll, features.cross_entropy(targets).nll[some]
+    )
 
 
 @pytest.mark.parametrize("together", [1, 30])
 def test_images_and_words_in_pieces_are_the_same(together: int, monkeypatch: pytest.MonkeyPatch):
-    expected = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
+    features, targets = batch(tiny())
+    far = features._replace(values=1000 * features.values)  # e^s vanishes, and all scores are computed
+    expected = [each.cross_entropy(targets, 0.1) for each in (features, far)]
     monkeypatch.setattr(mixture, "MAX_SCORES", {"cpu": together})
-    found = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
+    found = [each.cross_entropy(targets, 0.1) for each in (features, far)]
     torch.testing.assert_close(found, expected)
 
 
@@ -288,7 +254,7 @@ def test_the_inference_network_learns_the_posterior():
 
 def gradient(value: Tensor, captioner: Captioner) -> Tensor:
     parameters = list(captioner.parameters())
-    parts = torch.autograd.grad(value, parameters, allow_unused=True)
+    parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     pairs = zip(parts, parameters, strict=True)
     return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
 
@@ -384,12 +350,11 @@ def test_the_baseline_follows_the_mean_reward_of_a_word():
 
 
 @pytest.mark.parametrize("estimator", ["exact", "gumbel"])
-@pytest.mark.parametrize("latent", ["output", "step"])
-def test_padding_changes_nothing(estimator: str, latent: str, monkeypatch: pytest.MonkeyPatch):
+def test_padding_changes_nothing(estimator: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.nn.functional.gumbel_softmax", lambda log_q, tau: log_q.exp())
     results = []
     for tokens in (CAPTION, torch.tensor([[4, 5, EOS, PAD]])):
-        captioner = variational(estimator=estimator, latent=latent)
+        captioner = variational(estimator=estimator)
         terms = VariationalLoss(label_smoothing=0.1).double()(captioner, REGIONS, ONE, tokens).terms
         results.append(gradient(total(terms), captioner))
     torch.testing.assert_close(*results)
@@ -400,7 +365,8 @@ def test_settings_that_do_not_go_together_are_reported():
         MarginalAttention(D, N, score=partial(MultiheadScore, width=6, num_heads=3))
     with pytest.raises(ValueError, match="samples must be 2 or more, got 1"):
         VariationalAttention(D, N, estimator="rloo")
-    with pytest.raises(ValueError, match="add context to decoder.output, or set attention.latent=step"):
-        Captioner(MarginalAttention(D, N), LSTMDecoder(V, D, hidden_dim=N, output=["word", "hidden"]))
+    for options in ({"output": ["word", "hidden"]}, {"output_tanh": True}):
+        with pytest.raises(ValueError, match="add context to decoder.output, and leave out decoder.output_tanh"):
+            Captioner(MarginalAttention(D, N), LSTMDecoder(V, D, hidden_dim=N, **options))
     with pytest.raises(UserError, match="MarginalAttention cannot be trained with VariationalLoss"):
         VariationalLoss()(tiny(), REGIONS, ONE, CAPTION)

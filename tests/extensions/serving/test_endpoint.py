@@ -4,7 +4,6 @@ import io
 import json
 import re
 import socket
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,15 +69,6 @@ def test_an_option_lasts_no_longer_than_its_request(served: Served):
     assert len(others) == 3
     assert looks() == before == looks(attention="sample")
     assert looks(seed="1") == before
-
-
-def test_a_seed_decides_what_is_drawn(served: Served):
-    def drawn(seed: int) -> Any:
-        options = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
-        return caption(served.address, encoded(WIDE, "PNG"), **options).json["photographs"]
-
-    assert drawn(5) == drawn(5)
-    assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
 
 
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
@@ -148,30 +138,6 @@ def test_metrics_count_requests_captions_and_places(served: Served):
         "captions_total|false": 4,
     }
     assert (after["places"], after["places_taken"]) == (16, 0)
-
-
-class Addresses(HTMLParser):
-    """Everything that a page loads or leads to."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.found: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found |= {value or "" for name, value in attributes if name in ("src", "href", "action", "data")}
-        assert not [name for name, _ in attributes if name.startswith("on")]
-
-
-@pytest.mark.parametrize("path", ["", "docs"])
-def test_a_page_is_whole_without_a_network(served: Served, path: str):
-    page = send_request(served.address, path)
-    assert page.status == 200
-    found = Addresses(page.content.decode()).found - {"data:,"}
-    found = {one for one in found if not one.startswith("https://www.flickr.com/photo.gne?id=")}
-    assert not [one for one in found if ":" in one or one.startswith("//")]
-    for one in found:
-        assert send_request(served.address, one.removeprefix("./")).status == 200
 
 
 def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
@@ -257,8 +223,7 @@ def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: 
     assert refused.error
 
 
-def test_examples_are_served_and_no_other_file(served: Served):
-    assert [send_request(served.address, f"examples/{one.name}").status for one in EXAMPLES.iterdir()] == [200] * 3
+def test_no_other_file_than_examples_is_served(served: Served):
     for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
         assert send_request(served.address, path).status == 404
 

@@ -96,11 +96,6 @@ def test_a_client_that_comes_while_all_places_are_taken_learns_when_to_try_again
     assert _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 200).status == 200
 
 
-def test_what_does_not_come_is_waited_for_no_longer_than_it_may_take(narrow: Served):
-    with Slow(narrow, b"Content-Length: 9999\r\n\r\n") as idle:
-        assert b"408" in idle.socket.recv(100)
-
-
 def _until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
     for _ in range(100):
         answered = ask()

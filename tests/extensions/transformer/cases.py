@@ -30,7 +30,6 @@ TINY = ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"]
 RESUMED = {"transformer": TINY}
 IN_SEVERAL_PROCESSES = {"transformer": TINY}
 ON_REGIONS = {"transformer": ["decoder=transformer", "decoder.num_heads=2"]}
-EXPORTED = {"transformer": ["cross", "transformer", 6, 21]}
 FAULTS = {
     "other attention": (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
     "other decoder": (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),

@@ -69,11 +69,11 @@ def test_scores_worked_by_hand():
     found = score_grounding(IMAGES)
     precision, recall = (3 / 4 + 1 / 3 + 0) / 3, (1 / 2 + 1 / 3 + 0) / 3
     precision_loc = (3 / 4 + 1 / 2 + 0) / 3
-    assert (found.precision_all, found.recall_all) == pytest.approx((100 * precision, 100 * recall))
-    assert (found.precision_loc, found.recall_loc) == pytest.approx((100 * precision_loc, 100 * recall))
-    assert found.f1_all == pytest.approx(200 * precision * recall / (precision + recall))
-    assert found.f1_loc == pytest.approx(200 * precision_loc * recall / (precision_loc + recall))
-    assert found.classes == 3
+    assert (found["precision_all"], found["recall_all"]) == pytest.approx((100 * precision, 100 * recall))
+    assert (found["precision_loc"], found["recall_loc"]) == pytest.approx((100 * precision_loc, 100 * recall))
+    assert found["f1_all"] == pytest.approx(200 * precision * recall / (precision + recall))
+    assert found["f1_loc"] == pytest.approx(200 * precision_loc * recall / (precision_loc + recall))
+    assert found["classes"] == 3
 
 
 def test_an_object_that_a_reference_names_without_a_box_is_ignored():
@@ -81,12 +81,12 @@ def test_an_object_that_a_reference_names_without_a_box_is_ignored():
     named = with_box._replace(others=frozenset({"dog"}))
     generated = [thing("man"), thing("dog")]
     dog = ([thing("dog")], [GroundedCaption((thing("dog"),))])
-    assert score_grounding([(generated, [named]), dog]).precision_all == 100
-    assert score_grounding([(generated, [with_box]), dog]).precision_all == pytest.approx(100 * (1 + 1 / 2) / 2)
+    assert score_grounding([(generated, [named]), dog])["precision_all"] == 100
+    assert score_grounding([(generated, [with_box]), dog])["precision_all"] == pytest.approx(100 * (1 + 1 / 2) / 2)
 
 
 def test_an_overlap_of_exactly_a_half_is_not_enough():
-    assert score_grounding([([thing("man", LEFT)], [GroundedCaption((thing("man", WHOLE),))])]).f1_all == 0
+    assert score_grounding([([thing("man", LEFT)], [GroundedCaption((thing("man", WHOLE),))])])["f1_all"] == 0
 
 
 def test_the_attended_box_is_around_the_maximum():

@@ -1,28 +1,25 @@
 """CHAIR against counts by hand (Rohrbach et al. 2018)."""
 
-import numpy as np
 import pytest
 
 from showattendtell.data.coco import CATEGORIES
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.extensions.trust.hallucination import (
+    CHAIR,
     coco_names,
-    count_mentions,
     find_hallucinations,
     find_mentions,
     find_nouns,
     merge_synonyms,
     singular,
 )
-from showattendtell.extensions.trust.metrics import CHAIR
-from showattendtell.metrics.bootstrap import corpus_scores, draw_copies
 from showattendtell.types import WHOLE, Caption, Phrase
 
 NAMES = coco_names()
 
 
 def things(sentence: str) -> list[str]:
-    return [mention.category for mention in find_mentions(tokenize(sentence), NAMES)]
+    return [category for _, category in find_mentions(tokenize(sentence), NAMES)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +55,7 @@ def test_every_category_is_found_by_its_name():
 def test_an_object_is_present_if_it_is_annotated_or_said():
     caption, said = tokenize("a cat and a dog on a couch"), [tokenize("a sofa in a room")]
     mentions, hallucinated = find_hallucinations(caption, said, ["cat"], NAMES)
-    assert [mention.category for mention in mentions] == ["cat", "dog", "couch"]
+    assert [category for _, category in mentions] == ["cat", "dog", "couch"]
     assert hallucinated == [(4, "dog")]
 
 
@@ -74,19 +71,6 @@ def test_rates_worked_by_hand():
     chair.update(HYPOTHESES[2:], REFERENCES[2:])
     found = {name: figure.item() for name, figure in chair.compute().items()}
     assert found == pytest.approx({"chair_i": 100 * 3 / 6, "chair_s": 100 * 2 / 4, "chair_mentions": 6})
-    assert chair.statistics().per_image()["chair_i"].tolist() == pytest.approx([200 / 3, 50, 0, 0])
-
-
-def test_resampled_rates_are_those_of_the_resampled_captions():
-    mentions = [
-        find_hallucinations(caption.split(), [reference.split() for reference in references], objects, NAMES)
-        for caption, references, objects in zip(HYPOTHESES, REFERENCES, ANNOTATED, strict=True)
-    ]
-    measured, copies = count_mentions(mentions), draw_copies(4, 5, seed=0)
-    for number, counts in enumerate(copies.astype(int)):
-        again = count_mentions(mentions[n] for n in np.repeat(np.arange(4), counts))
-        resampled = {name: values[number] for name, values in measured.scores(copies).items()}
-        assert resampled == pytest.approx(corpus_scores([again]))
 
 
 def test_planted_hallucinations_are_all_found():
@@ -96,7 +80,7 @@ def test_planted_hallucinations_are_all_found():
         planted = (*said, *tokenize(f"with a {category}"))
         mentions, hallucinated = find_hallucinations(planted, [said], [], NAMES)
         assert len(mentions) == 2
-        assert [mention.category for mention in hallucinated] == [category]
+        assert [category for _, category in hallucinated] == [category]
 
 
 def caption(sentence: str, *nouns: str) -> Caption:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from showattendtell.data.splits import split_by_hash
+from showattendtell.data.assembly import split_by_hash
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.settings import Fraction, PositiveInt, Text

@@ -7,7 +7,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
@@ -19,21 +18,22 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.extensions.dashboards.loggers import Dashboard, ImagePanel, logged_values
 from showattendtell.inference.checkpoints import METADATA_KEY
-from showattendtell.metrics.cider import make_scorer
+from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, METRICS
 from showattendtell.training.checkpointing import is_accumulating, kept_random_states
 from showattendtell.training.module import CaptioningModule
 from showattendtell.training.progress import CURVE, best_of
-from showattendtell.types import CaptionOutput, Example
+from showattendtell.types import Example
 from showattendtell.visualization.figures import encode
-from showattendtell.visualization.heatmaps import heatmap_figure
-from showattendtell.visualization.rendering import Drawing
 
 Scorer = Callable[..., float]
 
 PICTURE_DPI = 80
 """Of a figure, whose panels have 2 inches."""
+
+NO_PHOTOGRAPH = Image.new("RGB", (1, 1))
 
 
 class DashboardCallback(Callback):
@@ -100,7 +100,6 @@ class DashboardCallback(Callback):
             dashboard.attempt(partial(dashboard.show_best, files, figures))
 
 
-@torch.no_grad()
 def caption_panels(
     module: CaptioningModule, images: Tensor, examples: Sequence[Example], score: Scorer
 ) -> list[ImagePanel]:
@@ -109,25 +108,25 @@ def caption_panels(
     Args:
         score: CIDEr-D in percent of a caption and its references.
     """
-    images = images.to(module.device)
+    photographs = list(map(_photograph, examples))
+    pictures = [(example.image, one or NO_PHOTOGRAPH) for example, one in zip(examples, photographs, strict=True)]
+    outputs = CaptioningPipeline.from_module(module, seed=None).describe(pictures, [images])
     panels = []
-    for example, image, (best, *_) in zip(examples, images, module.generate(images), strict=True):
-        picture, text = None, module.vocabulary.text(best.tokens)
-        with suppress(UserError):  # the image file may be missing: training needs only the grid
-            photograph = open_image(Path(example.path))
-            width, height = photograph.size
-            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
-            maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
-            words, gates = module.vocabulary.decode(best.tokens), best.gates.float().cpu().numpy()
-            parts, log_probs = module.vocabulary.tokenizer.parts(words), best.log_probs.float().cpu().numpy()
-            caption = CaptionOutput(best.tokens, log_probs, maps, gates, tuple(words), parts=parts)
-            drawing = Drawing(photograph, caption, boxes.scaled(width, height))
-            content = encode(heatmap_figure(drawing, dpi=PICTURE_DPI))
-            picture = Image.open(BytesIO(content)).convert("RGB")
+    for example, photograph, output in zip(examples, photographs, outputs, strict=True):
+        picture = None
+        if photograph:
+            picture = Image.open(BytesIO(encode(output.plot(dpi=PICTURE_DPI)))).convert("RGB")
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
-        cider = score(module.vocabulary.decode(best.tokens), _references(example))
-        panels.append(ImagePanel(example.image, text, cider, best.confidence, references, picture))
+        cider = score(module.vocabulary.decode(output.tokens), _references(example))
+        panels.append(ImagePanel(example.image, output.caption, cider, output.confidence, references, picture))
     return panels
+
+
+def _photograph(example: Example) -> Image.Image | None:
+    """Return the photograph; None if its file is missing: training needs only the grid."""
+    with suppress(UserError):
+        return open_image(Path(example.path))
+    return None
 
 
 def _references(example: Example) -> list[tuple[str, ...]]:

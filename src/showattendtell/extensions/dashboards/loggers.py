@@ -37,12 +37,6 @@ WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
 INIT_TIMEOUT = 20.0
 """Seconds that wandb's server has to answer when a run begins."""
 
-COMPARED = """bleu1 bleu2 bleu3 bleu4 bleu4_with_penalty cider nll_per_word distinct_captions words unended
-pointing_game attention_correctness attention_entropy attention_movement"""
-"""Validation metrics in TensorBoard's table of runs, which shows the last value of each."""
-
-COLUMNS = ("image", "caption", "cider", "confidence", "references", "attention")
-
 
 def logged_values(file: Path) -> set[tuple[int, str]]:
     """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
@@ -60,14 +54,14 @@ def logged_values(file: Path) -> set[tuple[int, str]]:
 
 class ImagePanel(NamedTuple):
     """An image, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its reference captions, and a
-    picture of the attention at each word if the image file is there."""
+    picture of the attention at each word if the image file is there. The fields are columns on wandb."""
 
     image: str
     caption: str
     cider: float
     confidence: float
     references: tuple[str, ...]
-    picture: Image.Image | None
+    attention: Image.Image | None
 
 
 class Dashboard(Logger):
@@ -89,6 +83,7 @@ class Dashboard(Logger):
         self.images = images
         self.id = ""
         self._logger: Any = None
+        self._enabled = False
         self._logged: set[tuple[int, str]] = set()
 
     @abstractmethod
@@ -111,17 +106,17 @@ class Dashboard(Logger):
     @property
     def experiment(self) -> Any:
         """The run of the dashboard's own library; None while the dashboard is closed or disabled."""
-        return self._logger and self._logger.experiment
+        return self._logger.experiment if self._enabled else None
 
     @rank_zero_only
     def open(self, folder: Path, settings: Mapping[str, Any], logged: set[tuple[int, str]]) -> None:
         """Open the dashboard, or reopen it for the run `id`; `logged` are steps and names of metrics it already has."""
-        self._logged = logged
-        self._logger = self._call(START_TIMEOUT, lambda: self.start(folder, settings))
+        self._logged, self._enabled = logged, True
+        self._logger = self.attempt(lambda: self.start(folder, settings), START_TIMEOUT)
 
     def awaits(self, step: int) -> bool:
         """Return whether the dashboard takes entries of this step and has not passed it yet."""
-        return self._logger is not None and all(logged_step < step for logged_step, _ in self._logged)
+        return self._enabled and all(logged_step < step for logged_step, _ in self._logged)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -135,31 +130,30 @@ class Dashboard(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         message = self.attempt(lambda: self.close(status == "success"), FINISH_TIMEOUT)
-        self._logger = None
+        self._enabled = False
         if message:
             print(message)
 
     def attempt(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
         """Call the dashboard, unless it is closed or disabled; return None if that fails."""
-        return self._call(seconds or LOG_TIMEOUT, call) if self._logger else None
-
-    def _call(self, seconds: float, call: Callable[[], Item]) -> Item | None:
+        if not self._enabled:
+            return None
+        seconds = seconds or LOG_TIMEOUT
         try:
             return call_with_timeout(seconds, call)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
             if isinstance(error, TimeoutError):
                 reason = f"no answer in {seconds:.0f} seconds"
-            print(
-                f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, "
-                "and metrics.csv has the figures of each epoch",
-                file=sys.stderr,
-            )
-            opened, self._logger = self._logger, None
-            if opened:
-                with suppress(Exception):
-                    call_with_timeout(LOG_TIMEOUT, self.abandon)
-            return None
+        self._enabled = False
+        print(
+            f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, and "
+            "metrics.csv has the figures of each epoch",
+            file=sys.stderr,
+        )
+        with suppress(Exception):
+            call_with_timeout(LOG_TIMEOUT, self.abandon)
+        return None
 
 
 def call_with_timeout(seconds: float, call: Callable[[], Item]) -> Item:
@@ -199,8 +193,8 @@ class TensorBoardDashboard(Dashboard):
         plain = {}
         for name, value in leaves("", settings):
             plain[name] = value if type(value) in (int, float, str) else str(value)
-        # `TensorBoardLogger.log_hyperparams` would also log a value for each of these metrics at step 0.
-        for summary in hparams(plain, {f"val/{metric}": 0.0 for metric in COMPARED.split()}):
+        # without the summary of an experiment, TensorBoard's table of runs compares all metrics
+        for summary in hparams(plain, {})[1:]:
             logger.experiment.file_writer.add_summary(summary)
         return logger
 
@@ -211,8 +205,8 @@ class TensorBoardDashboard(Dashboard):
             text = "\n".join([f"**{panel.caption}**", "", scores, "", *references])
             name = f"val/captions/{panel.image}"
             self.experiment.add_text(name, text, step)
-            if panel.picture:
-                self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
+            if panel.attention:
+                self.experiment.add_image(name, np.asarray(panel.attention), step, dataformats="HWC")
 
     def close(self, succeeded: bool) -> str:
         self.experiment.close()
@@ -287,10 +281,10 @@ class WandbDashboard(Dashboard):
         import wandb
 
         rows = []
-        for image, caption, cider, confidence, references, picture in panels:
-            picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
-            rows.append([image, caption, cider, confidence, "\n".join(references), picture_entry])
-        self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
+        for image, caption, cider, confidence, references, attention in panels:
+            picture = attention and wandb.Image(attention, caption=caption, file_type="jpg")
+            rows.append([image, caption, cider, confidence, "\n".join(references), picture])
+        self._logger.log_table("val/captions", list(ImagePanel._fields), rows, step=step)
 
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
         import wandb

@@ -1,21 +1,52 @@
-"""Published data sets: which archives are here, and the work that is left."""
+"""Published data sets: fetch their archives over HTTP and resume (RFC 9110, Range), verify and unpack them."""
 
+import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, NamedTuple
 
+import requests
 from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from showattendtell.errors import UserError
-from showattendtell.extensions.download.archives import Archive, Part, fetch, unpack
+from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import expand_home, lock_file
-from showattendtell.settings import NonNegativeInt, Text, is_url
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text, is_url
+
+Part = Literal["images", "captions", "splits"]
+Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")]
+
+# zipfile raises RuntimeError for encryption and for unknown compression
+DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError)
+
+TIMEOUT = 60.0
+"""Seconds without data after which a connection counts as broken."""
+
+LONGEST_WAIT = 120.0
+"""Largest number of seconds between two attempts; they double from half a second."""
+
+CHUNK = 2**15
+"""Bytes that are written at once."""
+
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+"""Status codes that are worth a retry."""
+
+FOLDER = "downloads"
+"""Folder in the root for archives, and for NAME.unpacked with the names of an archive's unpacked files, which is empty
+while it is being unpacked."""
+
+Report = Callable[[int, int | None], None]
+"""Takes the number of bytes that are here, and the size of the file, if known."""
 
 
 @dataclass
@@ -35,6 +66,39 @@ class DownloadConfig:
     retries: NonNegativeInt
 
 
+class Archive(NamedTuple):
+    """A zip or tar file of a data set.
+
+    part: the part of the data set that it holds.
+    file: its file name.
+    members: patterns of the files to unpack; they keep their folders.
+    base: URL of the folder that holds it; null if it has none and must be requested.
+    num_bytes: its size; null if unknown or not fixed.
+    checksum: `sha256:...` or `md5:...`; null if unknown or not fixed.
+    places: files or folders in the root; if one exists, the user has already put the archive's content there.
+    """
+
+    part: Part
+    file: Text
+    members: Sequence[Text]
+    base: Text | None = None
+    num_bytes: PositiveInt | None = None
+    checksum: Checksum | None = None
+    places: Sequence[Text] = ()
+
+    def find_difference(self, path: Path) -> str | None:
+        """Return how a file differs from the published archive, such as `has 3 bytes instead of 5`; None if equal."""
+        num_bytes = path.stat().st_size
+        if self.num_bytes not in (None, num_bytes):
+            return f"has {num_bytes:,} bytes instead of {self.num_bytes:,}"
+        if self.checksum is None:
+            return None
+        algorithm, _, expected = self.checksum.partition(":")
+        with path.open("rb") as file:
+            checksum = hashlib.file_digest(file, algorithm).hexdigest()
+        return None if checksum == expected else f"has the {algorithm} checksum {checksum} instead of {expected}"
+
+
 class Publication(NamedTuple):
     """The archives of a data set.
 
@@ -51,28 +115,12 @@ class Publication(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An archive, and where its content is or comes from.
-
-    file  the archive on this disk; with `addresses`, where it will be
-    """
+    """An archive, where it is or will be on this disk, and where it can be fetched."""
 
     archive: Archive
     file: Path
+    state: Literal["complete", "to be unpacked", "to be downloaded", "on request"]
     addresses: Sequence[str] = ()
-    done: bool = False
-
-    @property
-    def state(self) -> str:
-        if self.done:
-            return "complete"
-        if self.file.is_file():
-            return "to be unpacked"
-        return "to be downloaded" if self.addresses else "on request"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the archive, 0 if unknown."""
-        return self.archive.num_bytes or (self.file.stat().st_size if self.file.is_file() else 0)
 
 
 def download(publication: Publication, parts: Sequence[Part] | None, mirror: str | None, retries: int) -> None:
@@ -85,66 +133,35 @@ def download(publication: Publication, parts: Sequence[Part] | None, mirror: str
     Raises:
         UserError: a step fails, or archives have to be requested from their authors.
     """
-    root = expand_home(publication.root)
-    folder = root / "downloads"
-    lock = lock_file(folder / "lock")
+    root, archives = expand_home(publication.root), publication.archives.values()
+    chosen = [archive for archive in archives if parts is None or archive.part in parts]
+    if not chosen:
+        available = ", ".join(sorted({archive.part for archive in archives}))
+        raise UserError(f"parts={','.join(parts or ())}: this data set has none of these; available: {available}")
+    lock = lock_file(root / FOLDER / "lock")
     if lock is None:
         raise UserError(f"another download into {root} is running; wait until it has ended")
     with lock:
         try:
-            _complete(publication, root, folder, parts, mirror, retries)
+            print(f"license: {publication.license}")
+            requested = _complete([_step(archive, root, mirror) for archive in chosen], root, retries)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"{root}: {reason}; fix this and run the command again to resume") from None
-    print(f"complete in {root}")
-
-
-def _complete(
-    publication: Publication,
-    root: Path,
-    folder: Path,
-    parts: Sequence[Part] | None,
-    mirror: str | None,
-    retries: int,
-) -> None:
-    steps = [_step(archive, root, folder, mirror) for archive in _chosen(publication, parts)]
-    _print_steps(steps, publication)
-    # an archive and its files are on the disk at the same time
-    needed = sum(2 * step.num_bytes for step in steps if step.state.startswith("to be"))
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise UserError(
-            f"the archives and what is in them need {decimal(needed)}, and the disk of {root} has {decimal(free)} "
-            "free; make room, choose another disk with dataset.root=..., or download less with parts=[...]"
-        )
-    requested = [step.archive.file for step in steps if step.state == "on request"]
-    for step in steps:
-        if step.state == "to be downloaded":
-            _fetch(step, retries)
-        if step.state == "to be unpacked":
-            _verify_and_unpack(step, root, folder)
     if requested:
         raise UserError(
             f"no public URL for {' and '.join(requested)}: {publication.request}, put the files you receive into "
             f"{root}, and run the command again to unpack them"
         )
+    print(f"complete in {root}")
 
 
-def _chosen(publication: Publication, parts: Sequence[Part] | None) -> list[Archive]:
-    archives = list(publication.archives.values())
-    chosen = [archive for archive in archives if parts is None or archive.part in parts]
-    if not chosen:
-        available = ", ".join(sorted({archive.part for archive in archives}))
-        raise UserError(f"parts={','.join(parts or ())}: this data set has none of these; available: {available}")
-    return chosen
-
-
-def _step(archive: Archive, root: Path, folder: Path, mirror: str | None) -> Step:
-    fetched = folder / archive.file
-    if _is_unpacked(archive, root, folder):
-        return Step(archive, fetched, done=True)
-    places = [fetched, root / archive.file]
-    bases = [archive.base] if archive.base else []
+def _step(archive: Archive, root: Path, mirror: str | None) -> Step:
+    fetched, note = root / FOLDER / archive.file, _note(archive, root)
+    unpacked = note.read_text(encoding="utf-8", errors="replace").splitlines() if note.exists() else []
+    if unpacked and all(os.path.exists(root / name) for name in unpacked):
+        return Step(archive, fetched, "complete")
+    places, bases = [fetched, root / archive.file], [archive.base] if archive.base else []
     if mirror and is_url(mirror):
         bases.insert(0, mirror)
     elif mirror:
@@ -154,29 +171,37 @@ def _step(archive: Archive, root: Path, folder: Path, mirror: str | None) -> Ste
         places.append(local if local.name == archive.file else local / archive.file)
     for place in places:
         if place.is_file():
-            return Step(archive, place)
-    if not _note(archive, folder).exists() and any((root / place).exists() for place in archive.places):
-        return Step(archive, fetched, done=True)
-    return Step(archive, fetched, [f"{base.rstrip('/')}/{archive.file}" for base in bases])
+            return Step(archive, place, "to be unpacked")
+    if not note.exists() and any((root / place).exists() for place in archive.places):
+        return Step(archive, fetched, "complete")
+    addresses = [f"{base.rstrip('/')}/{archive.file}" for base in bases]
+    return Step(archive, fetched, "to be downloaded" if addresses else "on request", addresses)
 
 
-def _note(archive: Archive, folder: Path) -> Path:
-    """Return the file with the names of an archive's unpacked files, empty while it is being unpacked."""
-    return folder / f"{archive.file}.unpacked"
+def _note(archive: Archive, root: Path) -> Path:
+    return root / FOLDER / f"{archive.file}.unpacked"
 
 
-def _is_unpacked(archive: Archive, root: Path, folder: Path) -> bool:
-    note = _note(archive, folder)
-    names = note.read_text(encoding="utf-8", errors="replace").splitlines() if note.exists() else []
-    return bool(names) and all(os.path.exists(root / name) for name in names)
-
-
-def _print_steps(steps: Sequence[Step], publication: Publication) -> None:
-    """Print the license, and the size and state of each archive."""
-    print(f"license: {publication.license}")
+def _complete(steps: Sequence[Step], root: Path, retries: int) -> list[str]:
+    """Print and do the steps; return the archives that have to be requested."""
+    needed = 0
+    for archive, _, state, _ in steps:
+        size = decimal(archive.num_bytes) if archive.num_bytes else "unknown size"
+        print(f"{archive.file} ({archive.part}, {size}): {state}")
+        if state.startswith("to be"):  # an archive and its files are on the disk at the same time
+            needed += 2 * (archive.num_bytes or 0)
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise UserError(
+            f"the archives and what is in them need {decimal(needed)}, and the disk of {root} has {decimal(free)} "
+            "free; make room, choose another disk with dataset.root=..., or download less with parts=[...]"
+        )
     for step in steps:
-        size = decimal(step.num_bytes) if step.num_bytes else "unknown size"
-        print(f"{step.archive.file} ({step.archive.part}, {size}): {step.state}")
+        if step.state == "to be downloaded":
+            _fetch(step, retries)
+        if step.state.startswith("to be"):
+            _verify_and_unpack(step, root)
+    return [step.archive.file for step in steps if step.state == "on request"]
 
 
 def _fetch(step: Step, retries: int) -> None:
@@ -198,10 +223,77 @@ def _fetch(step: Step, retries: int) -> None:
     raise UserError(f"{' and '.join(step.addresses)}: not found; set another source with mirror=...")
 
 
-def _verify_and_unpack(step: Step, root: Path, folder: Path) -> None:
+def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[str], None]) -> bool:
+    """Download a file; return False if the address has no such file.
+
+    The bytes are in `NAME.part` until the file is complete; the next attempt asks for the rest. A file that changes
+    between two attempts is found by its size and checksum, or when it is unpacked.
+
+    Args:
+        retries: the largest number of consecutive attempts without new data.
+        report: gets the progress.
+        warn: gets a message before each retry.
+
+    Raises:
+        UserError: another failure, or too many attempts.
+    """
+    part = path.with_name(f"{path.name}.part")
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            found = _receive(url, part, report)
+            break
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            failures = failures + 1 if _size(part) <= before else 1
+            if failures > retries:
+                raise UserError(
+                    f"{url} cannot be downloaded ({error}); {decimal(_size(part))} are here: run the command again to "
+                    "resume, or set another source with mirror=..."
+                ) from None
+            wait = min(2 ** (failures - 2), LONGEST_WAIT)
+            warn(f"{url}: {error}; trying again in {wait:g} s")
+            time.sleep(wait)
+        except requests.RequestException as error:
+            raise UserError(f"{url} cannot be downloaded ({error}); set another source with mirror=...") from None
+    if found:
+        part.replace(path)
+    return found
+
+
+def _receive(url: str, part: Path, report: Report) -> bool:
+    """Send one request for the missing bytes and append the answer to the partial file."""
+    start = _size(part)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        if response.status_code in (404, 410):
+            return False
+        if response.status_code in BUSY:
+            raise requests.ConnectionError(f"the server answers {response.status_code} {response.reason}")
+        is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if response.status_code in (206, 416) and not is_rest:
+            part.unlink(missing_ok=True)
+            raise requests.ConnectionError("the server has another file now")
+        response.raise_for_status()
+        length = int(response.headers.get("Content-Length", 0))
+        total = length + (start if is_rest else 0) if length else None
+        with part.open("ab" if is_rest else "wb") as file:
+            for chunk in response.iter_content(CHUNK):
+                file.write(chunk)
+                report(file.tell(), total)
+    if total not in (None, _size(part)):
+        raise requests.ConnectionError("the answer ends before the file does")
+    return True
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _verify_and_unpack(step: Step, root: Path) -> None:
     """Unpack an archive, and remove it if it was downloaded. One that differs from the published file is renamed."""
     difference = step.archive.find_difference(step.file)
-    is_own = step.file.parent == folder
+    is_own = step.file.parent == root / FOLDER
     if difference and is_own:
         wrong = step.file.replace(step.file.with_name(f"{step.file.name}.wrong"))
         raise UserError(
@@ -209,9 +301,63 @@ def _verify_and_unpack(step: Step, root: Path, folder: Path) -> None:
         )
     if difference:
         raise UserError(f"{step.file} {difference}; put the published file in its place")
-    note = _note(step.archive, folder)
+    note = _note(step.archive, root)
     note.write_text("")
     names = unpack(step.file, root, step.archive.members)
     note.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     if is_own:
         step.file.unlink()
+
+
+def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
+    """Unpack the members of an archive that match a pattern, except files that exist with the right size.
+
+    Returns:
+        The names of the members that match.
+
+    Raises:
+        UserError: the archive is damaged, has no member for a pattern, or has one that lies outside of the root; or a
+            file of another size exists.
+    """
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as packed:
+                sizes = {info.filename: info.file_size for info in packed.infolist()}
+                return _unpack(path, sizes, packed.open, root, patterns)
+        with tarfile.open(path) as packed_tar:
+            sizes = {info.name: info.size for info in packed_tar if info.isfile()}
+            return _unpack(path, sizes, packed_tar.extractfile, root, patterns)
+    except DAMAGES as error:
+        raise UserError(f"{path} cannot be unpacked ({first_line(error)}); get it again") from None
+
+
+def _unpack(
+    path: Path, sizes: Mapping[str, int], open_member: Callable[[str], Any], root: Path, patterns: Sequence[str]
+) -> list[str]:
+    for name in sizes:
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise UserError(f"{path} has the member {name}, which lies outside of {root}; nothing was unpacked")
+    targets = dict[str, Path]()
+    for pattern in patterns:
+        matching = [name for name in sizes if fnmatchcase(str(PurePosixPath(name)), pattern)]
+        if not matching:
+            raise UserError(f"{path} has no {pattern}; get the published archive")
+        targets |= {name: root / PurePosixPath(name) for name in matching}
+    missing = [name for name, target in targets.items() if not _is_unpacked(target, sizes[name])]
+    for name in missing:
+        target = targets[name]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.part")
+        partial.unlink(missing_ok=True)  # a symbolic link of this name would be followed
+        with open_member(name) as content, partial.open("xb") as file:
+            shutil.copyfileobj(content, file)
+        partial.replace(target)
+    return [str(PurePosixPath(name)) for name in targets]
+
+
+def _is_unpacked(target: Path, size: int) -> bool:
+    """Return whether there is a file of this size; raise `UserError` if there is something else, which is kept."""
+    exists = target.exists() or target.is_symlink()
+    if exists and not (target.is_file() and target.stat().st_size == size):
+        raise UserError(f"{target} exists, and differs from the file in the archive; remove it")
+    return exists

@@ -1,29 +1,28 @@
-"""Export formats: writing and running graphs, and captioner.json, which describes them."""
+"""Export formats: writing graphs, reading them again, the check of their captions against PyTorch's on the same pixels,
+and captioner.json."""
 
 import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
 from rich.console import Console
-from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
-from torch.utils._pytree import tree_leaves
 
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
-from showattendtell.extensions.export.graphs import Graph
+from showattendtell.extensions.export.graphs import ExportModel, Graph
+from showattendtell.extensions.export.run_onnx import Card, OnnxCaption, beam_search, sentence_of, start
 from showattendtell.runtime.files import sha256
 from showattendtell.runtime.tracing import lacks_onnx, quietly, reason_of, to_onnx, traced
+from showattendtell.visualization.tables import numeric_table
 
 CARD = "captioner.json"
 
@@ -35,14 +34,14 @@ PACKAGES = ("web", "wheel")
 Run = Callable[..., list[ndarray]]
 """An opened graph: a function from arrays to arrays."""
 
-
-Precision = Literal["float32", "float16", "int8"]
-
-SMALLEST = 1024
+LARGE_WEIGHTS = 1024
 """Weights with fewer elements stay in float32."""
 
-CONVOLUTIONAL = ("Conv", "Add", "Clip", "Relu")
-"""Operators of an encoder whose inputs and outputs are quantized as well."""
+BEAMS = {"greedy": 1, "beam 3": 3}
+"""The beam of each method of decoding that is checked."""
+
+DIFFERENCE = 1e-3
+"""Tolerance for log p (relative), alpha and beta; also for different captions to count as equally likely."""
 
 
 class Format(NamedTuple):
@@ -57,21 +56,33 @@ class Format(NamedTuple):
 
     suffix: str
     runner: str
-    write: Callable[[ExportedProgram, Graph], bytes]
+    write: Callable[[ExportedProgram, Graph, str], bytes]
     read: Callable[[Path], Run]
 
 
-def _write_onnx(program: ExportedProgram, graph: Graph) -> bytes:
-    content: bytes = to_onnx(program, list(graph.inputs), graph.outputs).model_proto.SerializeToString()
+def _write_onnx(program: ExportedProgram, graph: Graph, precision: str) -> bytes:
+    model = to_onnx(program, list(graph.example), graph.outputs).model_proto
+    if precision == "float16":
+        halve_weights(model)
+    content: bytes = model.SerializeToString()
     return content
 
 
-def _write_program(program: ExportedProgram, graph: Graph) -> bytes:
-    """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialize."""
-    for part in program.graph_module.modules():
-        if isinstance(part, GraphModule) and part is not program.graph_module:
-            for node in part.graph.nodes:
-                node.meta.pop("nn_module_stack", None)
+def halve_weights(model: Any) -> None:
+    """Store large weights of an ONNX model in float16. It converts them when it is loaded, and computes in float32."""
+    import onnx
+    from onnx import numpy_helper
+
+    for weight in list(model.graph.initializer):
+        values = numpy_helper.to_array(weight)
+        if values.dtype == np.float32 and values.size >= LARGE_WEIGHTS:
+            name = weight.name
+            weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
+            cast = onnx.helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.FLOAT)
+            model.graph.node.insert(0, cast)
+
+
+def _write_program(program: ExportedProgram, graph: Graph, precision: str) -> bytes:
     content = io.BytesIO()
     torch.export.save(program, content)
     return content.getvalue()
@@ -83,7 +94,7 @@ def _read_program(path: Path) -> Run:
     def run(*arrays: ndarray) -> list[ndarray]:
         with torch.no_grad():
             outputs = module(*map(torch.from_numpy, arrays))
-        return [part.numpy() for part in tree_leaves(outputs)]
+        return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else [outputs])]
 
     return run
 
@@ -109,9 +120,9 @@ def graph_formats(names: Sequence[str]) -> list[FormatName]:
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
     """Trace all graphs; raise `UserError` for a model that torch.export cannot trace."""
     programs = {}
-    for name, (module, example, inputs, _, _) in graphs.items():
+    for name, graph in graphs.items():
         try:
-            programs[name] = traced(module, example, list(inputs.values()))
+            programs[name] = traced(graph.module, [*graph.example.values()], graph.axes)
         except Exception as error:
             raise UserError(f"torch.export cannot trace the graph {name} of this model ({reason_of(error)})") from None
     return programs
@@ -121,56 +132,21 @@ def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
     return folder / name / f"{graph}.{FORMATS[name].suffix}"
 
 
-def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[str, Run]:
-    with quietly():
-        return {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in graphs}
-
-
-def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
-    """Return names, shapes and types of inputs and outputs; a word in a shape is a dynamic dimension."""
-
-    def describe(axes: Mapping[str, str], tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "shape": [rows, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
-            for (name, rows), tensor in zip(axes.items(), tensors, strict=True)
-        ]
-
-    results = tree_leaves(program.module()(*graph.example))
-    return {
-        "inputs": describe(graph.inputs, graph.example),
-        "outputs": describe(dict.fromkeys(graph.outputs, graph.rows), results),
-    }
-
-
-def write_formats(
-    folder: Path,
-    graphs: Mapping[str, Graph],
-    formats: Sequence[FormatName],
-    metadata: Mapping[str, Any],
-    pixels: Sequence[ndarray] = (),
-) -> dict[str, Any]:
-    """Write the graphs in each format, and for ONNX the script that runs them; return the metadata with the graphs.
-
-    Args:
-        metadata: has the precision of ONNX graphs.
-        pixels: inputs of `encode` on which int8 graphs are quantized.
+def write_formats(folder: Path, model: ExportModel, formats: Sequence[FormatName]) -> None:
+    """Write the graphs in each format, and for ONNX the script that runs them.
 
     Raises:
         UserError: a format does not support a graph.
     """
     with Console(stderr=True).status("tracing the model") as status:
-        programs = trace_graphs(graphs)
+        programs = trace_graphs(model.graphs)
         for name in formats:
             (folder / name).mkdir(parents=True)
-            for part, graph in graphs.items():
+            for part, graph in model.graphs.items():
                 status.update(f"writing {part} as {name}")
                 try:
                     with quietly():
-                        content = FORMATS[name].write(programs[part], graph)
-                        if name == "onnx":
-                            content = reduce_precision(content, part, metadata["precision"], pixels)
-                except OSError:
-                    raise
+                        content = FORMATS[name].write(programs[part], graph, model.metadata["precision"])
                 except Exception as error:
                     raise UserError(
                         f"the graph {part} cannot be written as {name} ({reason_of(error)}); leave {name} out of "
@@ -179,11 +155,9 @@ def write_formats(
                 graph_file(folder, name, part).write_bytes(content)
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
-    described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
-    return {**metadata, "graphs": described}
 
 
-def write_metadata(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+def write_metadata(folder: Path, card: Card) -> dict[str, Any]:
     """Write captioner.json with the sizes and checksums of all files in the folder; return these by file."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
@@ -192,57 +166,91 @@ def write_metadata(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-def reduce_precision(content: bytes, graph: str, precision: Precision, pixels: Sequence[ndarray]) -> bytes:
-    """Return an ONNX graph with weights in `precision`.
+class Agreement(NamedTuple):
+    """Captions compared with PyTorch's: the number of equal ones, and the largest differences of log p (relative), and
+    among equal captions of alpha and beta."""
 
-    Args:
-        graph: its name. With int8, the activations of `encode` are quantized too, in the ranges that they have on
-            `pixels` (static quantization); the other graphs quantize theirs at each call (dynamic quantization).
-        pixels: inputs of `encode`, each (1, 3, S, S).
+    same: int
+    log_prob: float
+    maps: float
+
+
+def by_pytorch(model: ImageCaptioner, images: Iterable[ndarray], beam: int, max_length: int) -> list[OnnxCaption]:
+    """Return the captions of images (1, 3, S, S) by the model itself."""
+    decoding = BeamSearch(beam_size=beam, max_length=max_length, allow_unk=False)
+    ensemble = ImageCaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
+    captions = []
+    for pixels in images:
+        with torch.no_grad():
+            [[best]] = ensemble.generate([torch.from_numpy(pixels)])
+        captions.append(OnnxCaption(best.tokens, best.log_prob, best.attention.numpy(), best.gates.numpy()))
+    return captions
+
+
+def check_formats(
+    model: ExportModel, folder: Path, formats: Sequence[FormatName], images: Sequence[ndarray]
+) -> dict[tuple[str, str], Agreement]:
+    """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
+
+    Returns:
+        The agreement of each runner with each method of decoding.
+
+    Raises:
+        UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
-    if precision == "float16":
-        return _halve(content)
-    if precision == "int8":
-        with TemporaryDirectory() as folder, quietly():
-            return _quantize(content, graph, pixels, Path(folder))
-    return content
+    card = model.metadata
+    expected = {method: by_pytorch(model.module, images, beam, card["max_length"]) for method, beam in BEAMS.items()}
+    found = {}
+    for name in formats:
+        runner, exact = FORMATS[name].runner, name != "onnx" or card["precision"] == "float32"
+        with quietly():
+            graphs = {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in model.graphs}
+        for method, beam in BEAMS.items():
+            captions = [beam_search(graphs, card, start(graphs, card, pixels), beam) for pixels in images]
+            found[runner, method] = compare(captions, expected[method], card, runner, exact)
+    return found
 
 
-def _halve(content: bytes) -> bytes:
-    """Store large weights in float16. The graph converts them when it is loaded, and computes in float32."""
-    import onnx
-    from onnx import numpy_helper
+def compare(
+    captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str, exact: bool = True
+) -> Agreement:
+    """Compare captions with those expected; if `exact`, different captions must be equally likely.
 
-    model = onnx.load_from_string(content)
-    for weight in list(model.graph.initializer):
-        values = numpy_helper.to_array(weight)
-        if values.dtype == np.float32 and values.size >= SMALLEST:
-            name = weight.name
-            weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
-            cast = onnx.helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.FLOAT)
-            model.graph.node.insert(0, cast)
-    return bytes(model.SerializeToString())
+    Raises:
+        UserError: they are not, or log p or attention of equal captions differ.
+    """
+    same, log_prob, maps = 0, 0.0, 0.0
+    for i, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
+        off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
+        difference = 0.0
+        if caption.tokens == other.tokens:
+            same += 1
+            pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
+            difference = max(float(np.abs(own - its).max()) for own, its in pairs)
+        log_prob, maps = max(log_prob, off), max(maps, difference)
+        if exact and not (off <= DIFFERENCE and difference <= DIFFERENCE):
+            raise UserError(
+                f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of image "
+                f"{i}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
+                f"attention differs by {difference:.1g}, and nothing is exported: leave that format out"
+            )
+    return Agreement(same, log_prob, maps)
 
 
-def _quantize(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Path) -> bytes:
-    from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+def generated_images(side: int, number: int) -> list[ndarray]:
+    """Return images (1, 3, S, S), uint8, of blurred noise, for which a captioner generates some caption."""
+    coarse = torch.rand(number, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    fine = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic")
+    return list((255 * fine.clamp(0, 1)).byte().unsqueeze(1).numpy())
 
-    before, prepared, after = (folder / f"{name}.onnx" for name in ("before", "prepared", "after"))
-    before.write_bytes(content)
-    quant_pre_process(before, prepared, skip_symbolic_shape=True)
-    if graph == "encode":
-        # a channel's weights have a scale of their own; inputs are unsigned, as fast kernels need them
-        quantize_static(
-            prepared,
-            after,
-            SimpleNamespace(get_next=partial(next, ({"pixels": image} for image in pixels), None)),
-            op_types_to_quantize=list(CONVOLUTIONAL),
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-        )
-    else:
-        # weights have 7 bits: with 8, processors without VNNI add two products in 16 bits, which overflow
-        quantize_dynamic(prepared, after, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
-    return after.read_bytes()
+
+def print_export(sizes: Mapping[str, Any], found: Mapping[tuple[str, str], Agreement], total: int, noun: str) -> None:
+    """Print the sizes of the files, the number of captions equal to PyTorch's, and the largest differences."""
+    files = numeric_table("file", ["MB"])
+    for name, file in sizes.items():
+        files.add_row(name, f"{file['bytes'] / 1e6:,.2f}")
+    table = numeric_table("", ("method", "same", "log p", "attention"), title=f"{total} {noun}")
+    table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference"
+    for (runner, method), (same, log_prob, maps) in found.items():
+        table.add_row(runner, method, f"{same} of {total}", f"{100 * log_prob:.4f} %", f"{maps:.0e}")
+    Console(highlight=False).print(files, table)

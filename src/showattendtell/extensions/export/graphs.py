@@ -1,33 +1,77 @@
-"""The graphs of an exported captioner, in plain torch.
+"""What is exported: checkpoints, their descriptions, and their graphs in plain torch.
 
-Inputs and outputs are contiguous tensors: compiled code reads memory in the order of the example that it was compiled
-for, and ignores strides.
+Inputs and outputs of graphs are contiguous tensors: compiled code reads memory in the order of the example that it was
+compiled for, and ignores strides.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from numpy import ndarray
+from pydantic import Field
 from torch import Tensor, nn
-from torch._higher_order_ops import while_loop
 
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK
+from showattendtell import __version__
+from showattendtell.config.instantiate import Config
+from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
+from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.inference.captioning import model_groups
+from showattendtell.inference.loading import find_model, load_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.interfaces import AttentionCache, DecoderState, ExportedStep
+from showattendtell.models.interfaces import AttentionCache, DecoderState
 from showattendtell.models.kernels.attention import AdditiveKeys
+from showattendtell.runtime.files import WEIGHTS, sha256
+from showattendtell.settings import PositiveInt, Text, Texts
 
-Pixels = Literal["uint8", "float32"]
+Precision = Literal["float32", "float16"]
 
 SUPPRESSED_TOKENS = (PAD, START, UNK)
 """Tokens that no caption contains."""
 
 
+@dataclass
+class ExportConfig:
+    """Settings of `export`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        compare: checkpoints that formats=[web] shows side by side with this one.
+        names: of the models on that page; by default the ends of their paths.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; web, a
+            page that captions photographs in the browser, for any server of static files; and wheel, a package for pip
+            that needs numpy, Pillow and onnxruntime only.
+        package: name of that package and of its command.
+        precision: type of the large weights of ONNX graphs, which compute in float32; float16 halves the files.
+        images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
+        output: a new folder; export, or export-2, ... next to the checkpoint by default.
+        onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
+        webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
+        max_length: the longest caption in words, <eos> included.
+    """
+
+    checkpoint: Text
+    compare: Text | Sequence[Text]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["onnx", "torch", "web", "wheel"]], Field(min_length=1)]
+    package: Text | None
+    precision: Precision
+    images: Texts | None
+    output: Text | None
+    onnxruntime_web: Text | None
+    webgpu: bool
+    max_length: PositiveInt
+
+
 class EncodeGraph(nn.Module):
-    """Encode pixels (I, 3, S, S), uint8 or float32 between 0 and 1, to regions (I, L, D), with positions if the encoder
-    adds them."""
+    """Encode pixels (I, 3, S, S), uint8, to regions (I, L, D), with positions if the encoder adds them."""
 
     def __init__(self, encoder: Encoder):
         super().__init__()
@@ -83,136 +127,32 @@ class StepGraph(nn.Module):
             image_index: (B,) the image of each caption.
             hidden, cell, words: of the captions, (B, n) and their last words (B,).
         """
-        return tuple(self.compute(regions[image_index], keys[image_index], DecoderState(hidden, cell), words))
-
-    def compute(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> ExportedStep:
-        """Same as `forward`, with the regions and keys of each caption."""
         attention, decoder = self.captioner.attention, self.captioner.decoder
-        region_scores = None
+        regions, keys, region_scores = regions[image_index], keys[image_index], None
         if self._has_region_scores:
             keys, region_scores = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
         cache = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
-        return decoder.export_step(attention, cache, state, words, region_scores)
-
-
-class GreedyState(NamedTuple):
-    """State of greedy search over a batch of captions, at most T steps.
-
-    Attributes:
-        number, words: number of steps done, and the last words (B,).
-        tokens, log_prob: (B, T), padded with `<pad>`; log p (B,).
-        attention, gates: (B, T, L) and (B, T).
-        hidden, cell: (B, n).
-    """
-
-    number: Tensor
-    words: Tensor
-    tokens: Tensor
-    log_prob: Tensor
-    attention: Tensor
-    gates: Tensor
-    hidden: Tensor
-    cell: Tensor
-
-
-class GreedyGraph(nn.Module):
-    """Greedy search from pixels (I, 3, S, S) to whole captions: tokens (I, T) with `<pad>` after
-    `<eos>`, log p (I,), alpha (I, T, L), beta (I, T). The graph contains the loop, which ends with the longest caption.
-
-    Args:
-        max_length: T.
-        num_languages: number of tokens of languages after the special ones, which are not generated.
-    """
-
-    never: Tensor
-
-    def __init__(self, encode: EncodeGraph, begin: InitGraph, step: StepGraph, max_length: int, num_languages: int = 0):
-        super().__init__()
-        self.encode, self.begin, self.step, self.max_length = encode, begin, step, max_length
-        never = torch.zeros(step.captioner.decoder.word_scores.out_features, dtype=torch.bool)
-        languages = range(len(SPECIAL), len(SPECIAL) + num_languages)
-        self.register_buffer("never", never.index_fill(0, torch.tensor([*SUPPRESSED_TOKENS, *languages]), True))
-
-    def forward(self, pixels: Tensor, language: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the captions.
-
-        Args:
-            language: (I,) the token of each caption's language, for a model of several. It is read first, and is not
-                among the tokens that are returned.
-        """
-        regions = self.encode(pixels)
-        keys, hidden, cell = self.begin(regions)
-        images, num_regions = regions.shape[:2]
-        shape, words = (images, self.max_length), torch.full((images,), START)
-        if language is not None:
-            output = self.step.compute(regions, keys, DecoderState(hidden, cell), words)
-            words, hidden, cell = language, output.hidden, output.cell
-        first = GreedyState(
-            torch.zeros((), dtype=torch.long),
-            words,
-            torch.full(shape, PAD),
-            regions.new_zeros(images),
-            regions.new_zeros(*shape, num_regions),
-            regions.new_zeros(shape),
-            hidden,
-            cell,
-        )
-
-        def is_open(*values: Tensor) -> Tensor:
-            state = GreedyState(*values)
-            return (state.number < self.max_length) & (state.words != EOS).any()
-
-        def step(*values: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self._append(GreedyState(*values), regions, keys))
-
-        done = GreedyState(*while_loop(is_open, step, tuple(first)))
-        return done.tokens, done.log_prob, done.attention, done.gates
-
-    def _append(self, state: GreedyState, regions: Tensor, keys: Tensor) -> GreedyState:
-        """Append the likeliest words; captions that have ended stay unchanged."""
-        output = self.step.compute(regions, keys, DecoderState(state.hidden, state.cell), state.words)
-        is_open = state.words != EOS
-        best, words = output.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
-        is_current = (torch.arange(self.max_length) == state.number) & is_open.unsqueeze(1)  # (B, T)
-        return GreedyState(
-            state.number + 1,
-            torch.where(is_open, words, EOS),
-            torch.where(is_current, words.unsqueeze(1), state.tokens),
-            state.log_prob + best * is_open,
-            torch.where(is_current.unsqueeze(2), output.attention.unsqueeze(1), state.attention),
-            torch.where(is_current, output.gates.unsqueeze(1), state.gates),
-            output.hidden,
-            output.cell,
-        )
+        return tuple(decoder.export_step(attention, cache, DecoderState(hidden, cell), words, region_scores))
 
 
 class Graph(NamedTuple):
     """A module to be exported.
 
     Attributes:
-        example: example inputs.
-        inputs: names of the inputs, each with the name of its first dimension.
+        example: the example inputs by name.
         outputs: names of the outputs.
-        rows: name of the outputs' first dimension.
+        axes: names of the first dimensions of the inputs; that of the outputs is the last of these.
     """
 
     module: Any
-    example: tuple[Tensor, ...]
-    inputs: Mapping[str, str]
+    example: Mapping[str, Tensor]
     outputs: tuple[str, ...]
-    rows: str
-
-    @classmethod
-    def of_images(cls, module: nn.Module, inputs: Mapping[str, Tensor], *outputs: str) -> "Graph":
-        """Return a graph whose inputs and outputs all have a row per image."""
-        return cls(module, tuple(inputs.values()), dict.fromkeys(inputs, "images"), outputs, "images")
+    axes: tuple[str, ...] = ("images",)
 
 
 @torch.no_grad()
-def graphs_of(
-    model: ImageCaptioner, pixels: Pixels, max_length: int, calibration: Calibration | None = None
-) -> dict[str, Graph]:
+def graphs_of(model: ImageCaptioner, max_length: int, calibration: Calibration | None = None) -> dict[str, Graph]:
     """Return the graphs of a model in plain torch; call and export them within `plain_torch()`.
 
     A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
@@ -223,29 +163,97 @@ def graphs_of(
     attention = model.captioner.attention
     attention.check_export()
     side = model.encoder.preprocessing.crop
-    pixels_example = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
+    pixels = torch.zeros(2, 3, side, side, dtype=torch.uint8)
     encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
-    regions = encode(pixels_example)
+    regions = encode(pixels)
     cache, _ = model.captioner.init_state(regions)
     if not isinstance(cache.keys, AdditiveKeys | Tensor):
         raise UserError(f"{type(attention).__name__} keeps keys that are not tensors; only tensors can be exported")
     keys, hidden, cell = begin(regions)
     image_index = torch.tensor([0, 0, 1])
-    last = (image_index, hidden[image_index], cell[image_index], torch.full_like(image_index, START))
-    axes = {"regions": "images", "keys": "images"}
-    axes |= dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
-    outputs = ("log_probs", "attention", "gates", "next_hidden", "next_cell")
-    step = Graph(StepGraph(model.captioner, cache), (regions, keys, *last), axes, outputs, "captions")
-    greedy_inputs, num_languages = {"pixels": pixels_example}, len(model.vocabulary.languages)
-    if num_languages:
-        greedy_inputs["language"] = torch.full((2,), len(SPECIAL))
-    greedy = GreedyGraph(encode, begin, step.module, max_length, num_languages)
+    step = {
+        "regions": regions,
+        "keys": keys,
+        "image_index": image_index,
+        "hidden": hidden[image_index],
+        "cell": cell[image_index],
+        "words": torch.full_like(image_index, START),
+    }
+    step_outputs = ("log_probs", "attention", "gates", "next_hidden", "next_cell")
+    step_axes = ("images", "images", *["captions"] * 4)
     graphs = {
-        "encode": Graph.of_images(encode, {"pixels": pixels_example}, "regions"),
-        "begin": Graph.of_images(begin, {"regions": regions}, "keys", "hidden", "cell"),
-        "step": step,
-        "greedy": Graph.of_images(greedy, greedy_inputs, "tokens", "log_prob", "attention", "gates"),
+        "encode": Graph(encode, {"pixels": pixels}, ("regions",)),
+        "begin": Graph(begin, {"regions": regions}, ("keys", "hidden", "cell")),
+        "step": Graph(StepGraph(model.captioner, cache), step, step_outputs, step_axes),
     }
     if calibration is not None:
-        graphs["unlikeness"] = Graph.of_images(calibration, {"regions": regions}, "unlikeness")
+        graphs["unlikeness"] = Graph(calibration, {"regions": regions}, ("unlikeness",))
     return graphs
+
+
+class ExportModel(NamedTuple):
+    """A trained model, its graphs and its captioner.json."""
+
+    name: str
+    module: ImageCaptioner
+    graphs: dict[str, Graph]
+    metadata: dict[str, Any]
+
+    def preprocess(self, path: str) -> ndarray:
+        """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
+        return self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
+
+
+def load_models(config: Config) -> list[ExportModel]:
+    """Load the checkpoint of the command, and those that it compares; call it within `plain_torch()`.
+
+    Raises:
+        UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
+    """
+    groups = model_groups(config)
+    if len(groups) > 1 and "web" not in config.formats:
+        raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
+    models = []
+    for name, [checkpoint] in groups.items():
+        module, _, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+        module.encoder.check_reads_pixels()
+        path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)
+        models.append(export_model(name, module, path, *settings))
+    return models
+
+
+def export_model(
+    name: str,
+    module: ImageCaptioner,
+    path: Path,
+    max_length: int,
+    calibration: Calibration | None = None,
+    precision: Precision = "float32",
+) -> ExportModel:
+    """Return a model with its graphs and its captioner.json, to which files are added when they are written.
+
+    Args:
+        path: its checkpoint or model folder.
+        precision: of the large weights of ONNX graphs.
+    """
+    graphs, vocabulary = graphs_of(module, max_length, calibration), module.vocabulary
+    weights = path / WEIGHTS if path.is_dir() else path
+    card: dict[str, Any] = {
+        "format": 1,
+        "version": __version__,
+        "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
+        "graphs": [*graphs],
+        "vocabulary": vocabulary.words,
+        "detokenizer": vocabulary.tokenizer.joining(),
+        "languages": {language: vocabulary.language_token(language) for language in vocabulary.languages},
+        "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
+        "suppressed_tokens": SUPPRESSED_TOKENS,
+        "precision": precision,
+        "max_length": max_length,
+        "grid": module.encoder.grid,
+        "preprocessing": {**module.encoder.preprocessing._asdict(), "longest": MAX_ASPECT_RATIO},
+    }
+    if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
+        scaling = calibration.scaling.tolist()
+        card["calibration"] = {"scaling": scaling, "threshold": calibration.threshold.item()}
+    return ExportModel(name, module, graphs, card)

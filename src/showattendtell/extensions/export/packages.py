@@ -41,11 +41,11 @@ FILES = ("index.html", "style.css", "web.js", "worker.js", "captioner.js", "icon
 
 
 class WebModel(NamedTuple):
-    """A captioner of the page: its name, its captioner.json, and its graphs as ONNX."""
+    """A captioner of the page: its name, its captioner.json, and the folder with its ONNX graphs."""
 
     name: str
     metadata: Mapping[str, Any]
-    graphs: Mapping[str, bytes]
+    folder: Path
 
 
 def find_runtime(archive: str | None, cache: Path) -> Path:
@@ -63,10 +63,11 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
             raise UserError(f"formats=[web] needs npm, which fetches {RUNTIME} {VERSION}; install Node.js, or {advice}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent) as folder:
-            done = subprocess.run(["npm", "pack", "--silent", f"{RUNTIME}@{VERSION}"], cwd=folder, capture_output=True)
+            command = ["npm", "pack", "--silent", f"{RUNTIME}@{VERSION}"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
             fetched = next(Path(folder).glob("*.tgz"), None)
             if done.returncode or fetched is None:
-                reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["npm printed no reason"])[0]
+                reason = done.stderr.strip().partition("\n")[0] or "npm printed no reason"
                 raise UserError(f"npm cannot fetch {RUNTIME} {VERSION} ({reason}); {advice}")
             fetched.replace(path)
     if base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode() != INTEGRITY:
@@ -109,27 +110,18 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     return total
 
 
-def read_model(name: str, card: Mapping[str, Any], folder: Path) -> WebModel:
-    """Return an exported model with its ONNX graphs; the loop of `greedy` is the page's own."""
-    files = sorted((folder / "onnx").glob("*.onnx"))
-    return WebModel(name, card, {file.stem: file.read_bytes() for file in files if file.stem != "greedy"})
-
-
 def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     """Write the files of a model, compressed; return what web.js needs of it."""
     model_folder = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
     model_folder.mkdir(parents=True)
-    for name, content in model.graphs.items():
-        (model_folder / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
-    (model_folder / "captioner.json").write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
+    for graph in model.folder.glob("*.onnx"):
+        (model_folder / f"{graph.name}.gz").write_bytes(gzip.compress(graph.read_bytes(), mtime=0))
+    (model_folder / CARD).write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
     return {
         "name": model.name,
         "folder": model_folder.relative_to(folder).as_posix(),
-        "graphs": list(model.graphs),
-        "languages": list(model.metadata["languages"]),
         "hard_attention": False,  # the mode is that of the export
-        "grid": model.metadata["grid"],
-        "preprocessing": model.metadata["preprocessing"],
+        **{key: model.metadata[key] for key in ("graphs", "languages", "grid", "preprocessing")},
     }
 
 
@@ -192,9 +184,8 @@ def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None
     with TemporaryDirectory() as temporary:
         source = Path(temporary, package)
         source.mkdir()
-        shutil.copytree(folder / "onnx", source / "onnx", ignore=lambda _, names: {"greedy.onnx"} & {*names})
-        graphs = {name: graph for name, graph in metadata["graphs"].items() if name != "greedy"}
-        (source / CARD).write_text(json.dumps({**metadata, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
+        shutil.copytree(folder / "onnx", source / "onnx")
+        (source / CARD).write_text(json.dumps(metadata, ensure_ascii=False), encoding="utf-8")
         shutil.copy(run_onnx.__file__, source / WHEEL_SCRIPT)
         content = {"package": package, "summary": SUMMARY, "card": metadata, "requires": REQUIRES}
         (source / "__init__.py").write_text(fill(TEMPLATES / "wheel_init.jinja", **content), encoding="utf-8")

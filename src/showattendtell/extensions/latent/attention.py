@@ -17,42 +17,33 @@ from torch import Tensor, nn
 from showattendtell.extensions.latent.mixture import MixtureFeatures, log_of, region_table, table_log_probs
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import CacheRows, Captioner, WordScorer
-from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.decoder import LSTMDecoder, RecurrentDecoder
 from showattendtell.models.initialization import start_small
-from showattendtell.models.interfaces import AttentionCache, Decoder, DecoderState, GivenCaptions, Steps
+from showattendtell.models.interfaces import AttentionCache, Decoder, GivenCaptions, Steps
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt
 
-Latent = Literal["output", "step"]
 VariationalEstimator = Literal["reinforce", "rloo", "gumbel", "exact"]
 
 
 class MarginalAttention(SoftAttention):
     """Marginal attention: log p(y_t) = log sum_i alpha_ti p(y_t | a_i), summed over all regions (Deng et al. 2018).
 
-    The decoder's state reads the expected region sum_i alpha_i a_i, as that of soft attention. What is computed is the
-    log-likelihood of one of two models:
-
-    - `latent="output"`: the latent region of step t changes the deep output of step t alone. No later step depends on
-      it, and the product over steps is exactly the sum over all L^T sequences of regions. It needs a deep output that
-      reads the context (`context` in `decoder.output`) or `decoder=log_bilinear`, whose state has no context. It is
-      fast where the deep output is a sum, and L times as expensive with `decoder.output_tanh`.
-    - `latent="step"`: the latent region is also read by the LSTM in step t, as in hard attention. There the next step
-      would depend on it. Step t + 1 starts from the state of the expected region instead, the approximation of Deng et
-      al. for decoders that feed the context back. It is exact for captions of one word, and L times as
-      expensive.
+    The decoder's state reads the expected region sum_i alpha_i a_i, as that of soft attention. The latent region of
+    step t changes the deep output of step t alone. No later step depends on it, and the product over steps is exactly
+    the sum over all L^T sequences of regions. That is fast where the deep output is a sum with a term of the region.
 
     There is no gate. The output's dropout drops a channel of L_z a_i in all regions of an image.
 
     Args:
         score: the score function of a region and the state; it must have one attention map (one head).
-        latent: what depends on the latent region in its step: the deep output, or the LSTM's step too.
 
     Raises:
-        ValueError: the score has several heads.
+        ValueError: the score has several heads; when it is attached, the decoder's output is no such sum.
     """
 
+    fused = True
     by_region = True
 
     def __init__(
@@ -60,96 +51,56 @@ class MarginalAttention(SoftAttention):
         region_dim: PositiveInt,
         hidden_dim: PositiveInt,
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
-        latent: Latent = "output",
     ):
         super().__init__(region_dim, hidden_dim, score, gate="none")
         if self.score.num_heads > 1:
             raise ValueError(
                 f"the sum over latent regions needs a score with one head, got num_heads={self.score.num_heads}"
             )
-        self.latent = latent
-
-    @property
-    def fused(self) -> bool:  # type: ignore[override]
-        return self.latent == "output"
-
-    @property
-    def reads_states(self) -> bool:  # type: ignore[override]
-        return self.latent == "step"
 
     def fuses_decoding(self, decoder: LSTMDecoder) -> bool:
-        # the deep output must be a sum, of which something is left without the region
-        has_other_terms = decoder.word_output or decoder.hidden_output is not None
-        return has_other_terms and isinstance(decoder.activation, nn.Identity)
+        return decoder.word_output or decoder.hidden_output is not None  # something is left without the region
 
     def attach(self, captioner: Captioner) -> None:
-        if self.latent == "output" and getattr(captioner.decoder, "context_output", self) is None:
+        decoder: Any = captioner.decoder
+        if isinstance(decoder, LSTMDecoder):
+            is_sum = decoder.context_output is not None and isinstance(decoder.activation, nn.Identity)
+        else:
+            is_sum = type(decoder).region_features is not RecurrentDecoder.region_features
+        if not is_sum:
             raise ValueError(
-                "attention.latent=output needs a deep output that reads the region; add context to decoder.output, or "
-                "set attention.latent=step"
+                "the sum over latent regions needs a deep output that is a sum with a term of the region; add context "
+                "to decoder.output, and leave out decoder.output_tanh"
             )
 
     def output_features(self, captioner: Captioner, captions: GivenCaptions, steps: Steps) -> MixtureFeatures:
+        decoder: Any = captioner.decoder
         num_words, tokens = len(steps.hidden), captions.tokens
-        num_captions = len(tokens) if num_words == tokens.numel() else None
-        return self.mixture(captioner.decoder, captions.cache, captions.word_images, steps, num_captions)
-
-    def mixture(
-        self,
-        decoder: Any,
-        cache: AttentionCache,
-        image_index: Tensor,
-        steps: Steps,
-        num_captions: int | None = None,
-    ) -> MixtureFeatures:
-        """Return the inputs of the output layer for N words.
-
-        Args:
-            image_index: (N,) the row of `cache` of each word.
-            num_captions: see `MixtureFeatures`.
-        """
-        output_layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(steps.weights)
-        parts = self._region_features(decoder, cache.regions)
-        if parts is not None:
-            values = decoder.features_without_region(steps.embedded, steps.hidden, steps.context)
-            return MixtureFeatures(values, *output_layer, parts, image_index, log_weights, num_captions)
-
-        def compute_inputs(words: Tensor, contexts: Tensor) -> Tensor:
-            embedded, hidden = (part[words].unsqueeze(1) for part in (steps.embedded, steps.hidden))
-            if self.latent == "step":
-                state = DecoderState(*(part[words].unsqueeze(1) for part in steps.previous))
-                hidden, _ = decoder.step(steps.word_gates[words].unsqueeze(1), contexts, state)
-            return decoder.output_features(embedded, hidden, contexts)
-
+        parts = decoder.region_features(captions.cache.regions)
         return MixtureFeatures(
-            steps.hidden, *output_layer, cache.regions, image_index, log_weights, num_captions, compute_inputs
+            decoder.features_without_region(steps.embedded, steps.hidden, steps.context),
+            decoder.word_scores.weight,
+            decoder.word_scores.bias,
+            parts,
+            captions.word_images,
+            log_of(steps.weights),
+            num_captions=len(tokens) if num_words == tokens.numel() else None,
         )
 
-    def _region_features(self, decoder: Any, regions: Tensor) -> Tensor | None:
-        """Return what each region adds to the input of the output layer, (R, L, w), if that input is such a sum."""
-        return decoder.region_features(regions) if self.latent == "output" else None
-
     def word_scorer(self, decoder: Any, cache: AttentionCache, words: Tensor) -> WordScorer:
-        parts = self._region_features(decoder, cache.regions)
-        if parts is None:
-            return MixtureScorer(self, decoder, cache, words)
-        return TableScorer(decoder, words, region_table(parts, words))
+        return MixtureScorer(decoder, words, region_table(decoder.region_features(cache.regions), words))
 
-    def region_scores(self, decoder: Any, regions: Tensor) -> Tensor | None:
-        parts = self._region_features(decoder, regions)
-        return None if parts is None else parts @ decoder.word_scores.weight.T
+    def region_scores(self, decoder: Any, regions: Tensor) -> Tensor:
+        return decoder.region_features(regions) @ decoder.word_scores.weight.T
 
-    def log_probs(self, decoder: Any, cache: AttentionCache, steps: Steps, region_scores: Tensor | None) -> Tensor:
-        if region_scores is None:
-            rows = torch.arange(len(steps.hidden), device=steps.hidden.device)
-            return self.mixture(decoder, cache, rows, steps).word_log_probs(rows)
+    def log_probs(self, decoder: Any, cache: AttentionCache, steps: Steps, region_scores: Any) -> Tensor:
         # log sum_i alpha_i p(v | a_i) from the scores s_v + r_iv
         scores = decoder.word_scores(decoder.features_without_region(steps.embedded, steps.hidden, steps.context))
         by_region = (scores.unsqueeze(1) + region_scores).log_softmax(dim=2)  # (B, L, V)
         return (by_region + log_of(steps.weights).unsqueeze(2)).logsumexp(dim=1)
 
 
-class TableScorer(WordScorer):
+class MixtureScorer(WordScorer):
     """log p of the next words where the output layer's input is a sum with a term of the region.
 
     Args:
@@ -176,18 +127,6 @@ class TableScorer(WordScorer):
         return log_p, log_p.new_zeros(len(log_p))
 
 
-class MixtureScorer(WordScorer):
-    """log p of the next words from the scores of all regions."""
-
-    def __init__(self, attention: MarginalAttention, decoder: Decoder, cache: AttentionCache, words: Tensor):
-        super().__init__(decoder, words)
-        self._attention, self._cache = attention, cache
-
-    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = self._attention.mixture(self.decoder, self._cache, images, steps).logits()
-        return log_p, log_p.new_zeros(len(log_p))
-
-
 class VariationalAttention(MarginalAttention):
     """Variational attention: trains the model of marginal attention by a lower bound of log p (Deng et al. 2018).
 
@@ -201,7 +140,6 @@ class VariationalAttention(MarginalAttention):
 
     Args:
         score: the score function of a region and the state; it must have one attention map (one head).
-        latent: what depends on the latent region in its step: the deep output, or the LSTM's step too.
         estimator: the gradient of the bound. reinforce: regions sampled from q, with the moving baseline of hard
             attention; rloo: each sample's baseline is the mean of the word's other samples; gumbel: the deep output
             reads a Gumbel-softmax sample (Jang et al. 2017), of a relaxed objective; exact: the sum over all regions.
@@ -214,20 +152,19 @@ class VariationalAttention(MarginalAttention):
     """
 
     loss = "showattendtell.extensions.latent.loss.VariationalLoss"
-    fused = MarginalAttention.fused
+    fused = True
 
     def __init__(
         self,
         region_dim: PositiveInt,
         hidden_dim: PositiveInt,
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
-        latent: Latent = "output",
         estimator: VariationalEstimator = "reinforce",
         num_samples: PositiveInt = 1,
         gumbel_tau: PositiveFloat = 1.0,
         width: PositiveInt = 256,
     ):
-        super().__init__(region_dim, hidden_dim, score, latent)
+        super().__init__(region_dim, hidden_dim, score)
         if estimator == "rloo" and num_samples < 2:
             raise ValueError(
                 f"estimator=rloo compares a word's samples; num_samples must be 2 or more, got {num_samples}"

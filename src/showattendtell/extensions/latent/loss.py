@@ -4,7 +4,7 @@ Sizes are those of `showattendtell.types`; N is the number of words of all capti
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,22 +16,7 @@ from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.settings import NonNegativeFloat
-from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
-
-
-class WordMeans(NamedTuple):
-    """Means of values of the captioner's outputs; `is_word` (N,) is false for padding."""
-
-    outputs: CaptionerOutput
-    is_word: Tensor
-
-    def over_captions(self, values: Tensor) -> Tensor:
-        """Return the mean over captions of the sums of values (N,) of their words."""
-        return self.outputs.at_steps(values.masked_fill(~self.is_word, 0.0)).sum(dim=1).mean()
-
-    def over_words(self, values: Tensor) -> Tensor:
-        """Return the mean of values (samples, N) over the words."""
-        return (values * self.is_word).sum() / (len(values) * self.is_word.sum())
+from showattendtell.types import AttentionTargets, BatchShard
 
 
 @dataclass(eq=False, repr=False)
@@ -77,66 +62,67 @@ class VariationalLoss(BaselineLoss):
         input_tokens = self.mix_words(captioner, regions, image_index, tokens)
         outputs = captioner(regions, image_index, tokens, input_tokens)
         features: MixtureFeatures = outputs.output_features
-        log_q = features.log_q
         maps, words = self.target_maps(targets, tokens), tokens.flatten()[outputs.indices]
-        means = WordMeans(outputs, words != PAD)
+        is_word = words != PAD
 
-        kl = (log_q.exp() * (log_q - features.log_weights)).sum(dim=1)
+        def over_captions(values: Tensor) -> Tensor:
+            """Return the mean over captions of the sums of values (N,) of their words."""
+            return outputs.at_steps(values.masked_fill(~is_word, 0.0)).sum(dim=1).mean()
+
+        kl = (features.log_q.exp() * (features.log_q - features.log_weights)).sum(dim=1)
         metrics, reinforce = dict[str, Tensor](), None
         if attention.estimator == "exact":
-            loss, nll = self._all_regions(features, log_q, words)
+            loss, nll = self._all_regions(features, words)
         else:
-            samples = self._sample(features, log_q, words, attention)
+            samples = [self._sample(features, words, attention) for _ in range(attention.num_samples)]
             loss, nll, log_prob = (torch.stack(part) for part in zip(*samples, strict=True))  # (samples, N)
             if attention.estimator != "gumbel":
-                reinforce, metrics = self._reinforce(-nll, log_prob, means, shard, attention.estimator == "rloo")
+                reinforce, metrics = self._reinforce(-nll, log_prob, is_word, shard, attention.estimator == "rloo")
             loss, nll = loss.mean(dim=0), nll.mean(dim=0)
         penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
         penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
         terms = {
-            "likelihood": means.over_captions(loss),
-            "kl": self.kl_weight * means.over_captions(kl),
+            "likelihood": over_captions(loss),
+            "kl": self.kl_weight * over_captions(kl),
             "doubly_stochastic": self.doubly_stochastic_weight * penalty,
         }
         if reinforce is not None:
-            terms["reinforce"] = self.reward_weight * reinforce
-        bound = means.over_captions(nll + kl.detach())
-        metrics |= {"doubly_stochastic": penalty.detach(), "kl": means.over_captions(kl.detach())}
-        output = LossOutput(bound, terms, metrics, outputs)
-        return self.supervised(output, maps)
+            terms["reinforce"] = self.reward_weight * over_captions(reinforce)
+        metrics |= {"doubly_stochastic": penalty.detach(), "kl": over_captions(kl.detach())}
+        return self.supervised(LossOutput(over_captions(nll + kl.detach()), terms, metrics, outputs), maps)
 
     def _reinforce(
-        self, reward: Tensor, log_prob: Tensor, means: WordMeans, shard: BatchShard, leave_one_out: bool
+        self, reward: Tensor, log_prob: Tensor, is_word: Tensor, shard: BatchShard, leave_one_out: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss term of sampled regions and its metrics, from reward and log q (samples, N); update the
-        baseline."""
+        """Return the loss of each word (N,) for the sampled regions, and metrics, from reward and log q (samples, N);
+        update the baseline."""
+
+        def over_words(values: Tensor) -> Tensor:
+            return (values * is_word).sum() / (len(values) * is_word.sum())
+
         baseline = (reward.sum(dim=0) - reward) / (len(reward) - 1) if leave_one_out else self.baseline
         advantage = reward - baseline
-        mean = means.over_words(advantage)
+        mean = over_words(advantage)
         metrics = {"baseline": self.baseline.clone(), "advantage": mean}
-        metrics["advantage_std"] = means.over_words((advantage - mean).square()).sqrt()
-        self.update_baseline(means.over_words(reward), shard)
-        return -means.over_captions((advantage * log_prob).mean(dim=0)), metrics
+        metrics["advantage_std"] = over_words((advantage - mean).square()).sqrt()
+        self.update_baseline(over_words(reward), shard)
+        return -(advantage * log_prob).mean(dim=0), metrics
 
-    def _all_regions(self, features: MixtureFeatures, log_q: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _all_regions(self, features: MixtureFeatures, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy, learned and for logging, of the words (N,), the mean of all regions under q. The
         smoothed part is that of the mixture."""
         by_region, mean = features.region_log_probs(targets.unsqueeze(1), with_mean=self.label_smoothing > 0)
-        nll = -(log_q.exp() * by_region.squeeze(2)).sum(dim=1)
+        nll = -(features.log_q.exp() * by_region.squeeze(2)).sum(dim=1)
         return torch.lerp(nll, -mean, self.label_smoothing) if self.label_smoothing else nll, nll.detach()
 
-    def _sample(
-        self, features: MixtureFeatures, log_q: Tensor, targets: Tensor, attention: Any
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Return for each sample the cross-entropy, learned and for logging, and log q of the sample, (N,) each."""
-        samples = []
-        for _ in range(attention.num_samples):
-            if attention.estimator == "gumbel":
-                maps, log_prob = F.gumbel_softmax(log_q, tau=attention.gumbel_tau), torch.zeros_like(log_q[:, 0])
-            else:
-                regions = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
-                maps = torch.zeros_like(log_q).scatter(1, regions, 1.0)
-                log_prob = log_q.gather(1, regions).squeeze(1)
-            output = features.at_maps(maps).cross_entropy(targets, self.label_smoothing)
-            samples.append((output.loss, output.nll, log_prob))
-        return samples
+    def _sample(self, features: MixtureFeatures, targets: Tensor, attention: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cross-entropy with a sample, learned and for logging, and log q of the sample, (N,) each."""
+        log_q = features.log_q
+        if attention.estimator == "gumbel":
+            maps, log_prob = F.gumbel_softmax(log_q, tau=attention.gumbel_tau), torch.zeros_like(log_q[:, 0])
+        else:
+            regions = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
+            maps = torch.zeros_like(log_q).scatter(1, regions, 1.0)
+            log_prob = log_q.gather(1, regions).squeeze(1)
+        output = features.at_maps(maps).cross_entropy(targets, self.label_smoothing)
+        return output.loss, output.nll, log_prob

@@ -4,14 +4,14 @@
 
 The scores of the words without a region, s, and what region i adds to them, r_i, are sums of the deep output. So no
 tensor has the L x V scores of every word: e^s is computed per word, e^r_i once per image, and products of these
-matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. Where the deep
-output is not such a sum, the L x V scores are computed for a few words at a time, and again in the backward pass.
+matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. Where e^s or
+e^r vanish, the L x V scores are computed for a few words at a time, and again in the backward pass.
 
 Sizes are those of `showattendtell.types`; w is the width of the output layer's input, N the number of words, C the
 number of target words of each, and k the number of words that are processed together.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -33,15 +33,14 @@ SMALLEST = 1e-30
 class MixtureFeatures(NamedTuple):
     """Inputs of the output layer for N words whose probability is a mixture over the regions.
 
-    The input of word n with region i is values[n] + parts[image_index[n], i], or, with `compute_inputs`, its result.
+    The input of word n with region i is values[n] + parts[image_index[n], i].
 
-    values       (N, w) the part of the word; not used with `compute_inputs`
+    values       (N, w) the part of the word
     matrix, bias (V, w) and (V,)
-    parts        (I, L, w) what each region adds; with `compute_inputs` the regions (I, L, D)
+    parts        (I, L, w) what each region adds
     image_index  (N,) the image of each word
     num_captions the number B of captions if each has T words, in the order of `Packing.with_padding`; else None
     log_weights  (N, L) log alpha
-    compute_inputs  from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
     suppressed   tokens that have p = 0; the others are normalized without them
     log_q        (N, L) log q of the inference network of variational attention
     """
@@ -53,21 +52,17 @@ class MixtureFeatures(NamedTuple):
     image_index: Tensor
     log_weights: Tensor
     num_captions: int | None = None
-    compute_inputs: Callable[[Tensor, Tensor], Tensor] | None = None
     suppressed: tuple[int, ...] = ()
     log_q: Any = None
 
     def select(self, words: Tensor) -> "MixtureFeatures":
         """Return the features of some words, from their indices or a mask."""
-        index = torch.arange(len(self.image_index), device=words.device)[words]
-        compute = self.compute_inputs
         return self._replace(
-            values=self.values[index],
-            image_index=self.image_index[index],
-            log_weights=self.log_weights[index],
+            values=self.values[words],
+            image_index=self.image_index[words],
+            log_weights=self.log_weights[words],
             num_captions=None,
-            compute_inputs=None if compute is None else lambda rows, contexts: compute(index[rows], contexts),
-            log_q=None if self.log_q is None else self.log_q[index],
+            log_q=None if self.log_q is None else self.log_q[words],
         )
 
     def without(self, tokens: tuple[int, ...]) -> "MixtureFeatures":
@@ -77,13 +72,12 @@ class MixtureFeatures(NamedTuple):
     def product_by_image(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Return x M of every row x (N, p) with the matrix of its image, of (I, p, q)."""
         order, counts, groups = self._layout()
-        matrices = matrices if groups is None else matrices[groups]
-        pieces = zip(rows[order].split(counts), matrices, strict=True)
+        pieces = zip(rows[order].split(counts), matrices[groups], strict=True)
         return torch.cat([matmul(x, matrix) for x, matrix in pieces])[order.argsort()]
 
-    def _layout(self) -> tuple[Tensor, list[int], Tensor | None]:
+    def _layout(self) -> tuple[Tensor, list[int], Tensor | slice]:
         """Return an order of the words in which those of a group share an image, the number of words of each group, and
-        the groups' images; None if these are all images in order.
+        the groups' images.
 
         The groups are the images. With padding they are the captions, so that no shape depends on data, which would
         synchronize a GPU.
@@ -91,82 +85,58 @@ class MixtureFeatures(NamedTuple):
         device = self.image_index.device
         if self.num_captions is None:
             counts = self.image_index.bincount(minlength=len(self.parts)).tolist()
-            return self.image_index.argsort(stable=True), counts, None
+            return self.image_index.argsort(stable=True), counts, slice(None)
         steps = len(self.image_index) // self.num_captions
         order = torch.arange(len(self.image_index), device=device).view(steps, self.num_captions).T.flatten()
         return order, [steps] * self.num_captions, self.image_index[: self.num_captions]
 
     def at_maps(self, maps: Tensor) -> OutputFeatures:
         """Return the output-layer inputs of the words if they read sum_i m_i a_i, from maps m (N, L)."""
-        read = self.product_by_image(maps, self.parts)  # (N, w) or (N, D)
-        if self.compute_inputs is None:
-            return OutputFeatures(self.values + read, self.matrix, self.bias)
-        words = torch.arange(len(read), device=read.device)
-        return OutputFeatures(self.compute_inputs(words, read.unsqueeze(1)).squeeze(1), self.matrix, self.bias)
+        return OutputFeatures(self.values + self.product_by_image(maps, self.parts), self.matrix, self.bias)
 
     def region_log_probs(self, targets: Tensor, with_mean: bool = False) -> tuple[Tensor, Tensor]:
         """Return log p(v | a_i) of the words `targets` (N, C) for each region, (N, L, C), and mean_v log p(v), (N,), of
         the mixture; without `with_mean` zeros."""
-        if self.compute_inputs is None:
-            order, counts, groups = self._layout()
-            parts = self.parts if groups is None else self.parts[groups]
-            operands = to_multiply(self.values[order], parts, self.matrix, self.bias)
-            with without_autocast(targets.device):
-                by_region, means, normalizers = _Mixture.apply(
-                    *operands, self.log_weights[order], targets[order], counts, with_mean
-                )
-            # on a GPU, which this question would synchronize, log p is then a lower bound
-            if targets.device.type != "cpu" or not (normalizers <= SMALLEST).any():
-                inverse_order = order.argsort()
-                return by_region[inverse_order], means[inverse_order]
+        order, counts, groups = self._layout()
+        operands = to_multiply(self.values[order], self.parts[groups], self.matrix, self.bias)
+        with without_autocast(targets.device):
+            by_region, means, normalizers = _Mixture.apply(
+                *operands, self.log_weights[order], targets[order], counts, with_mean
+            )
+        # on a GPU, which this question would synchronize, log p is then a lower bound
+        if targets.device.type != "cpu" or not (normalizers <= SMALLEST).any():
+            inverse_order = order.argsort()
+            return by_region[inverse_order], means[inverse_order]
         size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
-        rows = torch.arange(len(targets), device=targets.device).split(size)
-        arguments = ((part, targets[part], with_mean) for part in rows)
-        outputs = [checkpoint(self._region_log_probs, *chunk, use_reentrant=False) for chunk in arguments]
+        outputs = [
+            checkpoint(self._region_log_probs, rows, targets[rows], with_mean, use_reentrant=False)
+            for rows in torch.arange(len(targets)).split(size)
+        ]
         regions, means = zip(*outputs, strict=True)
         return torch.cat(regions), torch.cat(means)
 
     def _region_log_probs(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
         """Return what `region_log_probs` does for some words, from their L x V scores."""
-        log_p = self._word_log_probs_by_region(rows)
+        inputs = self.values[rows].unsqueeze(1) + self.parts[self.image_index[rows]]
+        scores = linear(inputs, self.matrix, self.bias)
+        log_p = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)  # (k, L, V)
         target_log_p = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
         if not with_mean:
             return target_log_p, target_log_p.new_zeros(len(rows))
         return target_log_p, (log_p + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1).mean(dim=1)
 
-    def _word_log_probs_by_region(self, rows: Tensor) -> Tensor:
-        """Return log p(v | a_i) of all words, (k, L, V)."""
-        regions = self.parts[self.image_index[rows]]
-        inputs = (
-            self.values[rows].unsqueeze(1) + regions
-            if self.compute_inputs is None
-            else self.compute_inputs(rows, regions)
-        )
-        scores = linear(inputs, self.matrix, self.bias)
-        return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)
-
-    def word_log_probs(self, rows: Tensor) -> Tensor:
-        """Return log p(v) of all words, (k, V), from the L x V scores of some words, which are all kept at once."""
-        return (self._word_log_probs_by_region(rows) + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1)
-
     @torch.no_grad()
     def logits(self) -> Tensor:
         """Return log p(v) of all words, (N, V), without a gradient."""
-        if self.compute_inputs is None:
-            order, counts, groups = self._layout()
-            scores = linear(self.values[order], self.matrix, self.bias)
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            weights, words = self.log_weights[order].split(counts), self.matrix.T
-            parts = self.parts if groups is None else self.parts[groups]
-            pieces = [
-                table_log_probs(region_table(regions.unsqueeze(0), words), image_scores, log_weights)
-                for image_scores, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
-            ]
-            log_p = torch.cat(pieces)[order.argsort()]
-        else:
-            size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
-            rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
-            log_p = torch.cat([self.word_log_probs(part) for part in rows])
+        order, counts, groups = self._layout()
+        scores = linear(self.values[order], self.matrix, self.bias)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        weights, parts = self.log_weights[order].split(counts), self.parts[groups]
+        pieces = [
+            table_log_probs(region_table(regions.unsqueeze(0), self.matrix.T), image_scores, log_weights)
+            for image_scores, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
+        ]
+        log_p = torch.cat(pieces)[order.argsort()]
         never = torch.tensor(self.suppressed, dtype=torch.long, device=log_p.device)
         return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.suppressed else log_p
 

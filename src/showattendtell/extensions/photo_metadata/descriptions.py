@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL.JpegImagePlugin import JpegImageFile
 
-from showattendtell.errors import UserError, listed
+from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.settings import is_url
 
@@ -23,21 +23,13 @@ IPTC_KEY, IPTC_CHARACTER_SET = "Iptc.Application2.Caption", "Iptc.Envelope.Chara
 UTF8 = "\x1b%G"
 """The escape sequence by which IPTC metadata declare UTF-8."""
 
+WRITABLE = "give a JPEG, PNG, WebP or TIFF file that is not damaged"
+
 MP_ENTRIES = 0xB002
 """The tag of the list of pictures in an index of the Multi-Picture Format."""
 
 LANGUAGE = re.compile(r'(^|, )lang="[^"]*"')
 """The language in front of each text of an XMP language alternative, as exiv2 prints it."""
-
-
-class OtherFormatError(UserError):
-    """Files are of formats into which no descriptions can be written."""
-
-    def __init__(self, paths: Sequence[str]):
-        super().__init__(
-            f"formats=[xmp] writes into JPEG, PNG, WebP and TIFF files, not into {listed(paths)}"
-            f"{f' ({len(paths):,} files)' if len(paths) > 3 else ''}; convert other files, or leave them out"
-        )
 
 
 def require_exiv2() -> Any:
@@ -98,8 +90,7 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         False if the file has a description, and was left alone.
 
     Raises:
-        OtherFormatError: the file is of another format.
-        UserError: it cannot be read or written.
+        UserError: the file is of another format, or cannot be read or written.
     """
     exiv2, file_path = require_exiv2(), Path(path).resolve()
     with write_errors(file_path, "change its permissions"), file_path.open("r+b") as photograph:  # raises if read-only
@@ -107,7 +98,7 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
     try:
         image = exiv2.ImageFactory.open(content)
         if not _writes(image, exiv2.MetadataId.Xmp):
-            raise OtherFormatError([path])
+            raise UserError(f"formats=[xmp] does not write into {path}; {WRITABLE}")
         image.readMetadata()
         if not overwrite and any(_descriptions(image)):
             return False
@@ -118,12 +109,8 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
             iptc[IPTC_KEY], iptc[IPTC_CHARACTER_SET] = text, UTF8
         image.writeMetadata()
         changed = _with_further_pictures(bytearray(image.io().mmap()), content)
-    except struct.error:
-        raise UserError(f"{path} has a damaged index of pictures; save it again in an image editor") from None
-    except exiv2.Exiv2Error as error:
-        if error.code == exiv2.ErrorCode.kerMemoryContainsUnknownImageType:
-            raise OtherFormatError([path]) from None
-        raise UserError(f"the metadata of {path} cannot be written ({error.message}); save it again") from None
+    except (struct.error, exiv2.Exiv2Error) as error:
+        raise UserError(f"the metadata of {path} cannot be written ({first_line(error)}); {WRITABLE}") from None
     original = file_path.with_name(file_path.name + ORIGINAL)
     with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
         os.link(file_path, original)
@@ -181,28 +168,21 @@ class DescriptionWriter:
             raise UserError(f"formats=[xmp] writes into files, and {url} is none; download it first")
         self.overwrite, self.errors = overwrite, errors
         self.written = self.left = 0
-        self.unsupported_paths = list[str]()
 
     def __call__(self, path: str, caption: str) -> None:
         try:
             is_written = write_description(path, caption, self.overwrite)
-        except OtherFormatError:
-            self.unsupported_paths.append(path)
         except UserError as error:
             self.errors.append(str(error))
-        else:
-            self.written += is_written
-            self.left += not is_written
+            return
+        self.written += is_written
+        self.left += not is_written
 
     def pending(self, paths: Sequence[str]) -> set[str]:
         """Return the photographs that would get a description, and count the others."""
         pending = {path for path in paths if self.overwrite or not has_description(path)}
         self.left += len(paths) - len(pending)
         return pending
-
-    def unsupported(self) -> list[str]:
-        """Return the error about files of other formats, if there were any."""
-        return [str(OtherFormatError(self.unsupported_paths))] if self.unsupported_paths else []
 
     def summary(self) -> list[str]:
         """Return sentences on what was written and what was not."""

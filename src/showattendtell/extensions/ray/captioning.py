@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,9 +14,14 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
-from showattendtell.extensions.ray.extraction import actor_options, require_ray
-from showattendtell.inference.captioning import caption_all, checkpoint_groups, load_captioners, settings_checksum
-from showattendtell.inference.loading import note_about
+from showattendtell.extensions.ray.extraction import require_ray, start_ray
+from showattendtell.inference.captioning import (
+    caption_all,
+    load_captioners,
+    model_groups,
+    model_note,
+    settings_checksum,
+)
 from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
@@ -44,7 +48,7 @@ class CaptionWorker:
         os.chdir(folder)
         config = OmegaConf.create(dict(settings))
         self._captioners = load_captioners(config)
-        self._names = [" + ".join(group) for group in checkpoint_groups(config)]
+        self._groups = model_groups(config).values()
         self._checksum = checksum
 
     def __call__(self, batch: dict[str, Any]) -> Any:
@@ -60,9 +64,9 @@ class CaptionWorker:
         unread = dict.fromkeys(range(len(sources)))
         for i, outputs in caption_all(self._captioners, sources, errors):
             del unread[i]
-            for name, output in zip(self._names, outputs, strict=True):
+            for group, output in zip(self._groups, outputs, strict=True):
                 for caption in output.captions:
-                    yield CaptionRow.of(as_utf8(sources[i]), caption, name, self._checksum)._asdict()
+                    yield CaptionRow.of(as_utf8(sources[i]), caption, group, self._checksum)._asdict()
         for i, error in zip(unread, errors, strict=True):
             yield {"file": as_utf8(sources[i]), "settings": self._checksum, "error": error}
 
@@ -84,7 +88,7 @@ def as_utf8(name: str) -> str:
 def caption_in_processes(config: Config, images: Sequence[str], output: Path) -> None:
     """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
 
-    Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
+    Paths have to be valid on every machine of the cluster; see `start_ray`. The work of a process that is killed is
     done by another. The rows are in the folder NAME.tmp until all photographs are captioned. With `config.resume`,
     photographs with captions in the folder are left out.
 
@@ -96,7 +100,7 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
     found = find_images(images)
     load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
     skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
-    for note in filter(None, (note_about(chain.from_iterable(checkpoint_groups(config))), skipped)):
+    for note in filter(None, (model_note(config), skipped)):
         print(f"note: {printable(note)}", file=sys.stderr)
     checksum, unfinished = settings_checksum(config), output.with_name(output.name + UNFINISHED)
     with write_errors(output):
@@ -117,8 +121,8 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
 
 def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
     """Add Parquet files with the rows of photographs to a folder."""
-    ray, workers = require_ray(), config.workers
-    options = actor_options(ray, workers, on_gpu=config.device != "cpu")
+    workers = config.workers
+    ray, options = start_ray(workers, on_gpu=config.device != "cpu")
     photographs = [{"file": json.dumps(source)} for source in sources]  # a name may have bytes that are not UTF-8
     blocks = min(len(sources), max(4 * workers, ceil(len(sources) / BLOCK)))
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
@@ -143,7 +147,7 @@ def _finished(folder: Path, checksum: str) -> set[str]:
     finished = set[str]()
     for file in folder.glob("*.parquet"):
         try:
-            rows = parquet.read_table(file, columns=["file", "settings", "error"])
+            rows = parquet.read_table(file)
         except (pyarrow.ArrowInvalid, OSError):
             file.unlink()
             continue
@@ -151,12 +155,11 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             raise UserError(
                 f"{folder} has captions by another model or with other settings; set output to another folder"
             )
-        captioned = rows["error"].is_null()
-        if rows["error"].null_count < len(rows):
-            table = parquet.read_table(file)
+        captioned = rows.filter(rows["error"].is_null())
+        if len(captioned) < len(rows):
             with atomic_write(file) as stream:
-                parquet.write_table(table.filter(table["error"].is_null()), stream)
-        finished.update(rows["file"].filter(captioned).to_pylist())
+                parquet.write_table(captioned, stream)
+        finished.update(captioned["file"].to_pylist())
     return finished
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import ImageEncoding
-from showattendtell.features.extract import READERS, Extraction
+from showattendtell.features.extract import READERS, Extraction, ImageEncoding
 from showattendtell.features.writer import Encode, StorePlan, write_shards
 
 
@@ -31,17 +30,19 @@ def require_ray() -> Any:
     return ray
 
 
-def actor_options(ray: Any, workers: int, on_gpu: bool = True) -> dict[str, Any]:
-    """Return the arguments of `map_batches` for as many actors that share the processors and, if any, the GPUs.
+def start_ray(workers: int, on_gpu: bool = True) -> tuple[Any, dict[str, Any]]:
+    """Return the package `ray`, and the arguments of `map_batches` for as many actors that share the processors and, if
+    any, the GPUs.
 
     It uses the cluster of the environment variable RAY_ADDRESS or of `ray start`; without one it starts Ray on this
     machine.
     """
+    ray = require_ray()
     ray.init(logging_level=logging.WARNING, log_to_driver=False, ignore_reinit_error=True)
     ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     cpus, gpus = (ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU"))
-    return {
+    return ray, {
         "compute": ray.data.ActorPoolStrategy(size=workers),
         "num_cpus": min(1.0, cpus / 2 / (workers + 1)),  # Ray Data reserves half of the processors for what writes
         "num_gpus": min(1.0, gpus / workers) if on_gpu else 0,
@@ -75,8 +76,7 @@ class RayExtraction(Extraction):
     by another. The other settings are those of `Extraction`."""
 
     def write(self, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
-        ray = require_ray()
-        options = actor_options(ray, self.workers, on_gpu=self.engine == "torch")
+        ray, options = start_ray(self.workers, on_gpu=self.engine == "torch")
         encode = replace(encode, readers=READERS if options["num_gpus"] else 0)
         numbers = ray.data.range(len(plan.shards), override_num_blocks=len(plan.shards))
         arguments = (os.getcwd(), path, plan, encode)

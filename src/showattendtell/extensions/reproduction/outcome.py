@@ -125,7 +125,7 @@ def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> list[TableRo
     for row in other_rows:
         intervals = {
             name: TableInterval(difference.difference, difference.low, difference.high, DIGITS.get(name, 1))
-            for name, difference in compare(first, resample_row(row)).differences.items()
+            for name, difference in compare(first, resample_row(row)).items()
         }
         rows.append(TableRow(row.label, intervals, row.results))
     return rows
@@ -133,12 +133,8 @@ def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> list[TableRo
 
 def average(systems: Sequence[Resampled]) -> Resampled:
     """Return the mean scores of one model with several seeds; only scores that all have."""
-    shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
-    return Resampled(
-        {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
-        {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
-        {},
-    )
+    shared = [name for name in systems[0] if all(name in system for system in systems)]
+    return {name: np.mean([system[name] for system in systems], axis=0) for name in shared}
 
 
 def write(overview: ResultsTable, folder: Path, name: str) -> None:

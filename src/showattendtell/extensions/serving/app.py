@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from html import escape
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 from weakref import WeakValueDictionary
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
@@ -51,9 +51,11 @@ from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
 
+Make = Callable[[list[Upload], Outputs], bytes]
+"""Computes the content of an answer."""
+
 TEMPLATES = Path(__file__).parent / "templates"
 LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
-ADDRESS = "http://server.invalid/"  # stands for that of the server in its documentation, which is rendered once
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
@@ -85,14 +87,9 @@ class RequestQueue:
 
     def __init__(self, capacity: int, seconds: float):
         self.capacity, self._seconds = capacity, seconds
-        self._places: list[Place] = []
+        self.places: list[Place] = []
         self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
         self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
-
-    @property
-    def taken(self) -> int:
-        """Number of places that are taken."""
-        return len(self._places)
 
     @asynccontextmanager
     async def place(self, client: str) -> AsyncIterator[Place]:
@@ -102,14 +99,14 @@ class RequestQueue:
         """
         self._make_room(client)
         place = Place(client, cast(asyncio.Task[Any], asyncio.current_task()))
-        self._places.append(place)
+        self.places.append(place)
         try:
             yield place
         except asyncio.CancelledError:
             reason = "the place of this request went to another client, or the server is shutting down"
             raise RequestError(503, f"{reason}; try again") from None
         finally:
-            self._places.remove(place)
+            self.places.remove(place)
 
     def _make_room(self, client: str) -> None:
         """End the request of another client if all places are taken.
@@ -117,14 +114,14 @@ class RequestQueue:
         It is one of the client with the most places if that has more than this one would have; otherwise one that has
         not arrived yet, of a client with as many.
         """
-        if len(self._places) < self.capacity:
+        if len(self.places) < self.capacity:
             return
-        counts = Counter(place.client for place in self._places)
+        counts = Counter(place.client for place in self.places)
         heaviest, most = counts.most_common(1)[0]
         if most > counts[client] + 1:
-            candidates = [place for place in self._places if place.client == heaviest]
+            candidates = [place for place in self.places if place.client == heaviest]
         else:
-            candidates = [place for place in self._places if place.arriving and counts[place.client] > counts[client]]
+            candidates = [place for place in self.places if place.arriving and counts[place.client] > counts[client]]
         if not candidates:
             raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
         next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
@@ -142,27 +139,17 @@ class RequestQueue:
             raise RequestError(503, f"the answer took longer than {self._seconds:g} seconds; try again") from None
 
 
-@dataclass
-class Traffic:
-    """Counts since the server was started: requests with photographs by status, their seconds, and captions of models,
-    which are unsure or not."""
+class Service:
+    """The served models, the queue of their requests, and counts since the server was started: requests with
+    photographs by status, their seconds, and captions of which a model is unsure or not."""
 
-    answers: Counter[int]
-    captions: Counter[bool]
-    seconds: float = 0.0
+    def __init__(self, models: ModelRegistry, limits: Limits):
+        self.models, self.limits = models, limits
+        self.queue = RequestQueue(limits.waiting, limits.seconds)
+        self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
 
-
-class Service(NamedTuple):
-    """State shared by all endpoints."""
-
-    models: ModelRegistry
-    queue: RequestQueue
-    limits: Limits
-    note: str
-    traffic: Traffic
-
-    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
-        """Return the result of `_answer`, and count it."""
+    async def answer(self, request: Request, make: Make) -> bytes:
+        """Return the answer that `make` computes of the captions of the request's photographs, and count it."""
         started, status = perf_counter(), 500
         try:
             content, status = await self._answer(request, make), 200
@@ -171,11 +158,10 @@ class Service(NamedTuple):
             status = error.status_code
             raise
         finally:
-            self.traffic.answers[status] += 1
-            self.traffic.seconds += perf_counter() - started
+            self.answers[status] += 1
+            self.seconds += perf_counter() - started
 
-    async def _answer(self, request: Request, make: Callable[[list[Upload], Outputs], bytes]) -> bytes:
-        """Caption the photographs of the request's form and return the result of `make`, which a thread computes."""
+    async def _answer(self, request: Request, make: Make) -> bytes:
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
         client = client_network(request.client)
@@ -191,12 +177,13 @@ class Service(NamedTuple):
                     return make(photographs, outputs), outputs
 
                 content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
-                self.traffic.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
-                return content
             finally:
                 watch.cancel()
+        self.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
+        return content
 
     def overview(self) -> ModelsResponse:
+        """Return the names of the models, as the field model accepts them, and the limits of a request."""
         return ModelsResponse(
             models=[
                 ModelInfo(name=name, hard_attention=bool(model.hard), languages=model.languages)
@@ -208,6 +195,10 @@ class Service(NamedTuple):
             limits=self.limits._asdict(),
         )
 
+    async def metrics(self) -> Response:
+        """Return counts of requests and captions, in the text format of Prometheus."""
+        return Response(fill(TEMPLATES / "metrics.txt", service=self), media_type="text/plain; version=0.0.4")
+
 
 async def _cancel_when_disconnected(request: Request, place: Place) -> None:
     """Drop the work of a request, whose body has been read, when its client closes the connection."""
@@ -216,8 +207,37 @@ async def _cancel_when_disconnected(request: Request, place: Place) -> None:
     place.task.cancel()
 
 
-def _form(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return what FastAPI documents of an endpoint that takes the form."""
+def make_captions(photographs: list[Upload], outputs: Outputs) -> bytes:
+    """Caption photographs; return log p, beta and the attention map of each word."""
+    return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
+
+
+def make_picture(photographs: list[Upload], outputs: Outputs) -> bytes:
+    """Caption one photograph with one model; return a PNG with a panel for each word."""
+    if len(photographs) * len(outputs) > 1:
+        raise RequestError(422, "a picture is of one photograph and one model; send one of each")
+    [[output]] = outputs.values()
+    return encode(output.plot())
+
+
+def make_cards(photographs: list[Upload], outputs: Outputs) -> bytes:
+    """Return the captioned photographs as HTML for the page."""
+    pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
+    entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
+    return render(Page("", list(outputs), entries), "cards.html").encode()
+
+
+def add_endpoint(app: FastAPI, service: Service, path: str, make: Make, kind: str, **answer: Any) -> None:
+    """Add an endpoint that takes the form with photographs.
+
+    Args:
+        kind: media type of what `make` returns.
+        answer: what FastAPI documents of it; nothing for an endpoint that is not documented.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        return Response(await service.answer(request, make), media_type=kind)
+
     files = {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
@@ -225,109 +245,47 @@ def _form(answer: dict[str, Any]) -> dict[str, Any]:
     }
     properties = {PHOTOGRAPH: files, **CaptionRequest.model_json_schema()["properties"]}
     form = {"type": "object", "properties": properties, "required": [PHOTOGRAPH]}
-    return {
-        "responses": {**ERRORS, 200: answer},
-        "response_class": Response,
-        "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}},
-    }
-
-
-router = APIRouter()
-
-
-@router.post("/api/caption", **_form({"model": CaptionsResponse, "description": "the captions"}))
-async def caption(request: Request) -> Response:
-    """Caption photographs; return log p, beta and the attention map of each word."""
-    return Response(await request.app.state.service.answer(request, _captions), media_type="application/json")
-
-
-@router.post("/api/picture", **_form({"content": {"image/png": {}}, "description": "the picture"}))
-async def picture(request: Request) -> Response:
-    """Caption one photograph with one model; return a PNG with a panel for each word."""
-    return Response(await request.app.state.service.answer(request, _picture), media_type="image/png")
-
-
-@router.post("/cards", include_in_schema=False)
-async def cards(request: Request) -> HTMLResponse:
-    """Return the captioned photographs as HTML for the page."""
-    return HTMLResponse(await request.app.state.service.answer(request, _cards))
-
-
-@router.get("/api/models")
-async def overview(request: Request) -> ModelsResponse:
-    """Return the names of the models, as the field model accepts them, and the limits of a request."""
-    return request.app.state.service.overview()
-
-
-@router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
-    """Return counts of requests and captions, in the text format of Prometheus."""
-    service: Service = request.app.state.service
-    text = fill(TEMPLATES / "metrics.txt", traffic=service.traffic, queue=service.queue)
-    return Response(text, media_type="text/plain; version=0.0.4")
-
-
-def _captions(photographs: list[Upload], outputs: Outputs) -> bytes:
-    return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
-
-
-def _picture(photographs: list[Upload], outputs: Outputs) -> bytes:
-    if len(photographs) * len(outputs) > 1:
-        raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-    [[output]] = outputs.values()
-    return encode(output.plot())
-
-
-def _cards(photographs: list[Upload], outputs: Outputs) -> bytes:
-    pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
-    entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
-    return render(Page("", list(outputs), entries), "cards.html").encode()
-
-
-def add_pages(app: FastAPI) -> None:
-    """Add the pages, which are rendered once: they are the same for everyone."""
-    service, openapi = app.state.service, app.openapi()
-    site = fill(
-        "upload.html",
-        overview=service.overview().model_dump(),
-        note=service.note,
-        beams=MAX_BEAM_SIZE,
-        gated=[True, False],
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=["POST"],
+        description=make.__doc__ or "",
+        responses={**ERRORS, 200: answer},
+        response_class=Response,
+        openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}},
+        include_in_schema=bool(answer),
     )
-    reference = fill(TEMPLATES / "reference.html", openapi=openapi, address=ADDRESS)
-    pages = {
-        "/": ("text/html", site.encode()),
-        "/docs": ("text/html", reference.encode()),
-        "/openapi.json": ("application/json", json.dumps(openapi).encode()),
-        "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST).encode()),
-        "/style.css": ("text/css", fill("style.css").encode()),
-        "/health": ("application/json", b'{"status":"ok"}'),
+
+
+def add_pages(app: FastAPI, overview: ModelsResponse, note: str, address: str) -> None:
+    """Add the pages, which are rendered once: they are the same for everyone."""
+    openapi = app.openapi()
+    site = fill("upload.html", overview=overview.model_dump(), note=note, beams=MAX_BEAM_SIZE, gated=[True, False])
+    pages: dict[str, tuple[str, str | bytes]] = {
+        "/": ("text/html", site),
+        "/docs": ("text/html", fill(TEMPLATES / "reference.html", openapi=openapi, address=address)),
+        "/openapi.json": ("application/json", json.dumps(openapi)),
+        "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST)),
+        "/style.css": ("text/css", fill("style.css")),
+        "/health": ("application/json", '{"status":"ok"}'),
         "/favicon.ico": ("image/x-icon", b""),
     }
     pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
-
-    async def page(request: Request) -> Response:
-        kind, content = pages[request.scope["path"]]
-        if kind == "text/html":
-            content = content.replace(ADDRESS.encode(), escape(str(request.base_url)).encode())
-        return Response(content, media_type=kind)
-
-    for path in pages:
-        app.add_route(path, page)
+    for path, (kind, content) in pages.items():
+        app.router.routes.append(Route(path, Response(content, media_type=kind), methods=["GET"]))
 
 
 async def http_error(request: Request, error: Exception) -> Response:
     """Answer with the sentence of an error; to OPTIONS, with the methods that the address has."""
     assert isinstance(error, HTTPException)
-    sentence, headers = error.detail, dict(error.headers or {})
-    if "Allow" in headers:
-        head = {"HEAD"} if "GET" in headers["Allow"] else set()
-        headers["Allow"] = ", ".join(sorted({*headers["Allow"].split(", "), "OPTIONS"} | head))
-        if request.method == "OPTIONS":
-            return Response(status_code=204, headers=headers)
+    if request.method == "OPTIONS" and error.headers:
+        methods = {*error.headers["Allow"].split(", "), "OPTIONS"}
+        methods |= {"HEAD"} if "GET" in methods else set()
+        return Response(status_code=204, headers={"Allow": ", ".join(sorted(methods))})
+    sentence = error.detail
     if not isinstance(error, RequestError):
         sentence = f"{sentence.lower()}; GET / is the page, GET /docs documents the endpoints"
-    return JSONResponse({"error": sentence}, error.status_code, headers)
+    return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
 
 async def server_error(_: Request, error: Exception) -> JSONResponse:
@@ -355,12 +313,13 @@ class Front:
         await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
 
 
-def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str) -> FastAPI:
+def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
     """Create the application.
 
     Args:
         hosts: accepted host names, see `Front`.
         note: what users of the page should know about the models.
+        address: the URL of the server, for its documentation.
     """
     app = FastAPI(
         title="showattendtell",
@@ -372,8 +331,12 @@ def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: 
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(Front, hosts=hosts)
-    queue, traffic = RequestQueue(limits.waiting, limits.seconds), Traffic(Counter(), Counter())
-    app.state.service = Service(models, queue, limits, note, traffic)
-    app.include_router(router)
-    add_pages(app)
+    service, json_kind, png = Service(models, limits), "application/json", "image/png"
+    captions = {"model": CaptionsResponse, "description": "the captions"}
+    add_endpoint(app, service, "/api/caption", make_captions, json_kind, **captions)
+    add_endpoint(app, service, "/api/picture", make_picture, png, content={png: {}}, description="the picture")
+    add_endpoint(app, service, "/cards", make_cards, "text/html")
+    app.add_api_route("/api/models", service.overview)
+    app.add_api_route("/metrics", service.metrics, response_class=PlainTextResponse)
+    add_pages(app, service.overview(), note, address)
     return app

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from io import BytesIO
 from threading import Lock
 from typing import Any
 
@@ -17,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from torch import Tensor
 
 from showattendtell.data import image_limits
-from showattendtell.data.image_limits import MAX_PIXELS, CostlyImageError, LargeImageError
-from showattendtell.data.images import decode_image, open_content
+from showattendtell.data.image_limits import MAX_PIXELS, CostlyImageError, LargeImageError, bounded_open
+from showattendtell.data.images import decode_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -194,7 +195,7 @@ def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
 def _pixels(photograph: Upload, most: float) -> float:
     """Return the number of pixels of a photograph, as it will be decoded if it may have at most this many."""
     try:
-        with open_content(photograph.content, FORMATS, most) as image:
+        with bounded_open(BytesIO(photograph.content), FORMATS, most) as image:
             return image.width * image.height
     except LargeImageError:
         return math.inf
@@ -207,8 +208,10 @@ def _pixels(photograph: Upload, most: float) -> float:
 
 def read_options(fields: Mapping[str, list[Any]]) -> CaptionRequest:
     """Read the request options from the form's fields; raise `RequestError` if they are invalid."""
-    is_list = {name: name == "model" or len(values) > 1 for name, values in fields.items()}  # two values are refused
-    options = {name: values if is_list[name] else values[0] for name, values in fields.items() if values}
+    options = {}
+    for name, values in fields.items():
+        if values:  # of other fields, two values are refused
+            options[name] = values if name == "model" or len(values) > 1 else values[0]
     try:
         return CaptionRequest.model_validate(options)
     except ValidationError as error:

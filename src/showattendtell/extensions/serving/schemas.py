@@ -137,16 +137,17 @@ class ModelResponse(BaseModel):
         assert isinstance(output.seen, Box)  # models without a grid are not served
         captions = []
         for caption in output.captions:
+            by_word = (caption.words, caption.log_probs, caption.best_log_probs, caption.gates, caption.attention)
             words = [
                 WordResponse(
                     word=word,
-                    log_prob=float(caption.log_probs[step]),
-                    confidence=float(np.exp(caption.best_log_probs[step])),
-                    gate=float(caption.gates[step]),
-                    place=describe_peak(caption.attention[step], output.seen),
-                    attention=caption.attention[step].tolist(),
+                    log_prob=log_prob,
+                    confidence=np.exp(best_log_prob),
+                    gate=gate,
+                    place=describe_peak(attention, output.seen),
+                    attention=attention.tolist(),
                 )
-                for step, word in enumerate(caption.words)
+                for word, log_prob, best_log_prob, gate, attention in zip(*by_word, strict=False)  # less <eos>
             ]
             whole = {name: getattr(caption, name) for name in ("caption", "log_prob", "confidence", "unsure")}
             captions.append(CaptionResponse(**whole, words=words))

@@ -56,11 +56,9 @@ def address(host: str, listening: socket.socket) -> str:
     return f"http://{f'[{visible_host}]' if ':' in visible_host else visible_host}:{listening.getsockname()[1]}/"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether the host can be reached from this machine only."""
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
+def is_local(listening: socket.socket) -> bool:
+    """Return whether the socket can be reached from this machine only."""
+    return ip_address(listening.getsockname()[0]).is_loopback
 
 
 def client_network(client: tuple[str, int] | None) -> str:

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.config.instantiate import Config
-from showattendtell.data.tokenizers import count_ngrams
+from showattendtell.data.tokenizers import ORDERS, count_ngrams
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.cider import DocumentFrequencies, Ngram, SentenceCIDErD, Weighted
+from showattendtell.metrics.ngrams import DocumentFrequencies, Ngram, SentenceCIDErD
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, HUMAN, LEAVE_ONE_OUT, NEAREST
@@ -50,17 +50,14 @@ def score_baselines(
 
     names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")
-    constant = WeightedReferences(
-        [[caption.words for caption in example.captions] for example in evenly_spaced(train, MOST_IMAGES)]
-    ).best_constant()
-    weighted_references = WeightedReferences([[caption.words for caption in example.captions] for example in train])
+    constant = WeightedReferences(_captions(evenly_spaced(train, MOST_IMAGES))).best_constant()
+    weighted_references = WeightedReferences(_captions(train))
     nearest = [weighted_references.consensus(number) for number in find_nearest(run, train)]
-    captions = {
-        CONSTANT: [run.sentence(constant)] * len(captions_by_image),
-        NEAREST: list(map(run.sentence, nearest)),
-        "model": [run.sentence(captions[0]) for captions in captions_by_image.values()],
+    sentences = {
+        Path(CONSTANT): [run.sentence(constant)] * len(captions_by_image),
+        Path(NEAREST): list(map(run.sentence, nearest)),
+        Path("model"): [run.sentence(captions[0]) for captions in captions_by_image.values()],
     }
-    sentences = {Path(name): image_captions for name, image_captions in captions.items()}
     matched, language = MatchedCaptions(list(captions_by_image), list(references), sentences), run.language or ENGLISH
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
 
@@ -72,27 +69,33 @@ def score_baselines(
         scores[name] = {**score(corpus.hypotheses[Path(name)], corpus.references)}
     scores[CONSTANT]["caption"] = run.sentence(constant)
 
+    written = corpus.hypotheses[Path("model")]
     rounds: dict[str, list[dict[str, float]]] = {HUMAN: [], LEAVE_ONE_OUT: []}
     for images, left_out, others in leave_one_out(corpus.references):
         rounds[HUMAN].append(score(left_out, others))
-        rounds[LEAVE_ONE_OUT].append(score([corpus.hypotheses[Path("model")][image] for image in images], others))
+        rounds[LEAVE_ONE_OUT].append(score([written[image] for image in images], others))
     for name, results in rounds.items():
         if results:
             scores[name] = {metric: float(np.mean([result[metric] for result in results])) for metric in results[0]}
     return scores
 
 
+def _captions(examples: Sequence[Example]) -> list[list[Words]]:
+    return [[caption.words for caption in example.captions] for example in examples]
+
+
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
-    """Return for each image of the evaluated split the index of the nearest candidate."""
-    features = mean_grids(run.predictors[0], run.examples)
-    candidate_features = mean_grids(Predictor(run.predictors[0].module, run.source(candidates)), candidates)
-    return (normalize(features, dim=1) @ normalize(candidate_features, dim=1).T).argmax(dim=1).tolist()
-
-
-def mean_grids(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
-    """Return the mean over the regions of each example's grid, (N, D); of images with padding, a multiple of it."""
+    """Return for each image of the evaluated split the index of the nearest candidate, by the cosine of the mean over
+    the regions of the grids; that of images with padding is a multiple of it."""
+    predictor = run.predictors[0]
     channels = predictor.module.encoder.feature_dim
-    return torch.cat([grids[..., :channels].mean(dim=1).cpu() for grids in read_grids(predictor, examples, "reading")])
+
+    def directions(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
+        grids = read_grids(predictor, examples, "reading")
+        return normalize(torch.cat([batch[..., :channels].mean(dim=1).cpu() for batch in grids]), dim=1)
+
+    others = directions(Predictor(predictor.module, run.source(candidates)), candidates)
+    return (directions(predictor, run.examples) @ others.T).argmax(dim=1).tolist()
 
 
 SHORTLIST = 20
@@ -118,7 +121,7 @@ class WeightedReferences:
         of the normalized references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
         `SHORTLIST` are compared exactly.
         """
-        means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(4)]
+        means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(ORDERS)]
         for weighted_captions in self._weighted:
             for caption in weighted_captions:
                 for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
@@ -126,8 +129,15 @@ class WeightedReferences:
                         mean[ngram] += weight / norm / len(weighted_captions)
         words = map(tuple, chain.from_iterable(self.captions))
         candidates = dict(zip(words, chain.from_iterable(self._weighted), strict=True))
-        ranked = sorted(candidates, key=lambda words: -_product(candidates[words], means))[:SHORTLIST]
-        return max(ranked, key=lambda words: self._total_score(candidates[words]))
+
+        def similarity(words: tuple[str, ...]) -> float:
+            parts = zip(candidates[words].vectors, candidates[words].norms, means, strict=True)
+            return sum(sum(w * mean[k] for k, w in vector.items()) / norm for vector, norm, mean in parts if norm)
+
+        def total_score(words: tuple[str, ...]) -> float:
+            return math.fsum(self._cider.score(candidates[words], references) for references in self._weighted)
+
+        return max(sorted(candidates, key=similarity, reverse=True)[:SHORTLIST], key=total_score)
 
     def consensus(self, image: int) -> Words:
         """Return the caption of an image with the highest CIDEr-D against the image's other captions."""
@@ -136,14 +146,6 @@ class WeightedReferences:
             return self.captions[image][0]
         scores = [self._cider.score(caption, captions[:n] + captions[n + 1 :]) for n, caption in enumerate(captions)]
         return self.captions[image][scores.index(max(scores))]
-
-    def _total_score(self, caption: Weighted) -> float:
-        return math.fsum(self._cider.score(caption, references) for references in self._weighted)
-
-
-def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
-    pairs = zip(caption.vectors, caption.norms, means, strict=True)
-    return sum(sum(w * mean[k] for k, w in vector.items()) / norm for vector, norm, mean in pairs if norm)
 
 
 def leave_one_out(

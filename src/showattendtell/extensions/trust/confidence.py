@@ -12,13 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.instantiate import Config, find_source
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
@@ -32,9 +29,11 @@ from showattendtell.inference.checkpoints import (
     save,
     write_model_folder,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, draw_into_user_cache
-from showattendtell.inference.loading import LoadedModel, reading_settings
-from showattendtell.inference.predictions import CAPTION_BATCH_SIZE, Predictor, evenly_spaced, read_grids
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
+from showattendtell.inference.loading import LoadedModel
+from showattendtell.inference.predictions import Predictor, evenly_spaced, outputs_by_batch, read_grids
+from showattendtell.metrics.ngrams import measure_cider
+from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal
@@ -93,11 +92,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     Raises:
         UserError: the checkpoint does not say how to read its data set, or it cannot be read.
     """
-    settings = reading_settings(model.config, dataset=config.dataset, cache=config.cache)
-    raise_errors(validate(settings))
-    if config.dataset.root is None:
-        draw_into_user_cache(settings, config.cache)
-    dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
+    settings, dataset = open_dataset(model.config, config)
+    dataset = tokenized(dataset, model.module.vocabulary.tokenizer)
     source, dataset = find_source(settings, dataset, model.module.encoder, "train")
     train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
     train_regions = read_regions(Predictor(model.module, source(train)), train)
@@ -175,17 +171,12 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
     return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
-@torch.no_grad()
 def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
-    module = predictor.module
-    captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    starts = range(0, len(captions), CAPTION_BATCH_SIZE)
-    for start in track(starts, "reading captions", console=Console(stderr=True), transient=True):
-        numbers = range(start, min(start + CAPTION_BATCH_SIZE, len(captions)))
-        images, image_index, tokens, *_ = captions[list(numbers)]
-        outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
-        targets = tokens.flatten()[outputs.indices.cpu()]
+    captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)
+    numbers = range(len(captions))
+    for together, outputs, _ in outputs_by_batch(predictor.module, captions, numbers, "reading captions"):
+        targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
@@ -195,15 +186,14 @@ def score_calibration(
     """Return the scores of batches of log p (N, V) at the words (N,), before and after calibration."""
     from torchmetrics.functional.classification import binary_calibration_error  # takes seconds to import
 
-    parts: list[list[Tensor]] = [[], []]  # before and after: p of the predicted word, whether it is right, log p
+    parts = []  # before and after: p of the predicted word, whether it is right, and log p, (2, 3, N)
     for log_probs, targets in batches:
-        for rows, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
-            best, words = scored.max(dim=1)
-            log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
-            rows.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
+        scored = torch.stack([log_probs, calibration.cpu().calibrate(log_probs)])  # (2, N, V)
+        best, words = scored.max(dim=2)
+        log_p = scored[:, torch.arange(len(targets)), targets]
+        parts.append(torch.stack([best.exp(), (words == targets).to(best), log_p], dim=1))
     scores = []
-    for rows in parts:
-        p, is_right, log_p = torch.cat(rows, dim=1).double()
+    for p, is_right, log_p in torch.cat(parts, dim=2).double():
         error = binary_calibration_error(p, is_right.int(), n_bins=15)
         scores.append(WordScores(*(float(value) for value in (error, p.mean(), is_right.mean(), -log_p.mean()))))
     return scores[0], scores[1]
@@ -226,19 +216,16 @@ class CalibrationMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores, by their names in result files."""
-        from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
-
         [predictor], calibration = run.predictors, run.models[0].calibration
         assert calibration is not None
         before, after = score_calibration(word_log_probs(predictor, run.examples), calibration)
         print_calibration(before, after, "probabilities at the words of the reference captions")
         best = [image_captions[0] for image_captions in captions.values()]
+        references = [[caption.words for caption in example.captions] for example in run.examples]
+        by_image = measure_cider(pair_up(best, references)).by_image
         outputs = [output for [output] in _assess(predictor, calibration, run, best)]
-        cider = CIDErD()
-        cider.update(best, [[caption.words for caption in example.captions] for example in run.examples])
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
-        by_image = cider.statistics().by_image
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
         confident_half = float(by_image[confident].mean())
         Terminal(highlight=False).print(
@@ -263,13 +250,11 @@ def _assess(
     predictor: Predictor, calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
 ) -> Iterator[list[CaptionOutput[Tensor]]]:
     """Yield the caption of each image with its confidence, and whether the image is out of distribution."""
-    empty, rest = torch.empty(0), iter(captions)
+    captioner, vocabulary = predictor.module.captioner, predictor.module.vocabulary
+    empty, tokens = torch.empty(0), (vocabulary.encode(words, run.language) for words in captions)
     for regions in read_regions(predictor, run.examples):
-        batch = []
-        for words in islice(rest, len(regions)):
-            tokens = predictor.module.vocabulary.encode(words, run.language)
-            batch.append([CaptionOutput(tokens, empty, empty, empty)])
-        yield from calibrate_captions(predictor.module.captioner, calibration.to(regions.device), regions, batch)
+        batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
+        yield from calibrate_captions(captioner, calibration.to(regions.device), regions, batch)
 
 
 def print_calibration(before: WordScores, after: WordScores, title: str) -> None:

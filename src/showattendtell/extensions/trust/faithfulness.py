@@ -1,15 +1,23 @@
-"""Measurement of the faithfulness of attention: captions are scored again with regions of their images left out.
+"""Faithfulness of attention maps: whether the regions with large weights are those that the words depend on.
+
+Captions are scored again with regions of their images left out. The *effect* of region i on a word y_t is what leaving
+it out does to its log-probability, with the words before it given:
+
+    effect_ti = log p(y_t | a, y_<t) - log p(y_t | a without a_i, y_<t)
 
 Leaving out a region is exact. The decoder reads the others as if the encoder had never returned it: attention
 distributes its weight over them, and the initial state is computed from their mean. The encoder has mixed neighboring
-regions before, so a region also knows of its surroundings. Sizes are those of `showattendtell.types`; R is the number
-of sets of regions that are kept.
+regions before, so a region also knows of its surroundings.
+
+A map is any weighting of the regions: attention weights, an attribution, or a baseline that ignores the model. Sizes
+are those of `showattendtell.types`; R is the number of images that some regions of an image make.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,30 +27,30 @@ from torch import Tensor
 from showattendtell.data.tokenizers import word_class
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.extensions.trust.map_faithfulness import (
-    ATTENTION,
-    RANDOM,
-    Array,
-    FaithfulnessScores,
-    MapFaithfulness,
-    WordFaithfulness,
-    num_deleted,
-    rank_agreement,
-    score_faithfulness,
-)
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import Predictor, read_grids
 from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
-from showattendtell.metrics.bootstrap import Difference
+from showattendtell.metrics.bootstrap import (
+    Array,
+    Intervals,
+    SufficientStatistics,
+    as_dicts,
+    compare_with_first,
+    corpus_scores,
+    intervals,
+)
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.types import Box, CaptionerOutput, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels, Terminal
 
+ATTENTION, RANDOM = "attention", "random"
+"""Names of the maps that all others are compared with."""
+
 CENTER, BOX = "center", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
 
-FAITHFULNESS = {
+MAP_LABELS = {
     ATTENTION: "attention",
     RANDOM: "random maps",
     CENTER: "center prior",
@@ -53,7 +61,50 @@ FAITHFULNESS = {
 }
 """Labels of the maps whose faithfulness is measured."""
 
+FIELDS = {
+    "rank_correlation": "rank\ncorr.",
+    "magnitude_correlation": "|effect|",
+    "top_tenth": "top\ntenth",
+    "deletion": "deletion",
+    "insertion": "insertion",
+    "magnitude_top_tenth": "|top\ntenth|",
+}
+"""Measurements of a map, with their labels; see `rank_agreement` and `CaptionedImage.areas`."""
+
+CURVES = ("deletion", "insertion")
+
+DELETED = (0.2, 0.4, 0.6, 0.8)
+"""Fractions of the regions that are left out on the deletion and insertion curves."""
+
 INTEGRATION_STEPS = 8
+
+
+class WordFaithfulness(NamedTuple):
+    """Measurements of each map at a word of an image, and the largest effect of a region on the word, in nats."""
+
+    maps: Mapping[str, Mapping[str, float]]
+    largest_effect: float
+    image: str = ""
+
+
+class FaithfulnessScores(NamedTuple):
+    """Means over words, as result files have them.
+
+    maps            of each map, over the words at which it was measured
+    intervals       95 % intervals of each field of each map, by a bootstrap of the images
+    against         differences of each map's deletion and insertion to those of random maps and of attention, with 95 %
+                    intervals of a paired bootstrap
+    largest_effect  median over words of the largest effect of any region, in nats
+    words           number of words with effects
+    curves          number of words with curves
+    """
+
+    maps: dict[str, dict[str, float]]
+    intervals: dict[str, Intervals]
+    against: dict[str, dict[str, dict[str, Any]]]
+    largest_effect: float
+    words: int
+    curves: int
 
 
 class FaithfulnessMetric:
@@ -72,11 +123,26 @@ class FaithfulnessMetric:
         check_intervention(run.models[0].module)
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
-        """Print and return the scores."""
+        """Print and return the scores; rates of attention are in percent."""
         best = {image: image_captions[0] for image, image_captions in captions.items()}
         scores = measure_faithfulness(run.predictors[0], run.examples, best, seed)
         print_faithfulness(scores, "faithfulness of the maps at the generated words")
-        return RunScores(faithfulness_figures(scores))
+        figures: dict[str, Any] = {}
+        for field, value in scores.maps.get(ATTENTION, {}).items():
+            figures[f"attention_{field}"] = 100 * value if field.endswith("top_tenth") else value
+        return RunScores({**figures, "faithfulness": scores._asdict()})
+
+
+def check_intervention(module: ImageCaptioner) -> None:
+    """Raise `UserError` for a model of which no region can be left out in a comparable way."""
+    if module.captioner.attention.inference_mode == "sample":
+        raise UserError(
+            "this checkpoint samples where it attends, and the effect of a region would be lost in the noise; set "
+            "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
+        )
+    rows, columns = module.encoder.grid
+    if rows * columns < 2:
+        raise UserError("this model has a single region per image, and nothing to leave out; use another encoder")
 
 
 def measure_faithfulness(
@@ -102,19 +168,6 @@ def measure_faithfulness(
     return score_faithfulness(measured)
 
 
-def check_intervention(module: ImageCaptioner) -> None:
-    """Raise `UserError` for a model of which no region can be left out in a comparable way."""
-    attention = module.captioner.attention
-    if attention.inference_mode == "sample":
-        raise UserError(
-            "this checkpoint samples where it attends, and the effect of a region would be lost in the noise; set "
-            "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
-        )
-    rows, columns = module.encoder.grid
-    if rows * columns < 2:
-        raise UserError("this model has a single region per image, and nothing to leave out; use another encoder")
-
-
 def faithfulness_of(
     module: ImageCaptioner,
     regions: Tensor,
@@ -129,29 +182,25 @@ def faithfulness_of(
         boxes: of the regions; by default they are the encoder's grid.
     """
     caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
-    alpha = caption.attention()
-    log_p, effects = caption.region_effects()
+    alpha, log_p, effects = caption.region_effects()
     center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
     grounded = box_maps(module, words, example, boxes)
     candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
     with_curve = int(generator.choice(candidates))
     for i in range(len(words)):
         maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
-        curves: dict[str, tuple[float, float]] = {}
+        curves: dict[str, dict[str, float]] = {}
         if i == with_curve:
             maps |= {EFFECT: effects[i], **caption.gradient_maps(i)}
             if i in grounded:
                 maps[BOX] = grounded[i]
             curves = caption.areas(i, maps, float(np.exp(log_p[i])), generator)
-        agreement = {}
-        for name, weights in maps.items():
-            deletion, insertion = curves.get(name, (None, None))
-            agreement[name] = rank_agreement(weights, effects[i])._replace(deletion=deletion, insertion=insertion)
-        yield WordFaithfulness(agreement, float(effects[i].max()), example.image)
+        measured = {name: rank_agreement(each, effects[i]) | curves.get(name, {}) for name, each in maps.items()}
+        yield WordFaithfulness(measured, float(effects[i].max()), example.image)
 
 
 class CaptionedImage:
-    """An image and its caption, which is scored again with some of its regions.
+    """An image and its caption, which is scored again with other images.
 
     Args:
         regions: (L, D).
@@ -161,49 +210,41 @@ class CaptionedImage:
     def __init__(self, captioner: Captioner, regions: Tensor, tokens: Sequence[int]):
         self.captioner, self.regions = captioner, regions
         self.tokens = torch.tensor(tokens, device=regions.device)
-        self.indices = torch.arange(len(regions), device=regions.device)
+
+    def outputs(self, images: Tensor, num_words: int) -> CaptionerOutput:
+        """Return the captioner's output for the first words of the caption with each of the images (R, K, D)."""
+        rows = torch.arange(len(images), device=images.device)
+        return self.captioner(images, rows, self.tokens[:num_words].expand(len(images), -1))
+
+    def cross_entropy(self, images: Tensor, word: int) -> CrossEntropy:
+        """Return the cross-entropy (R,) of a word with each of the images (R, K, D)."""
+        output = self.outputs(images, word + 1)
+        is_last = output.indices % (word + 1) == word
+        return output.output_features.select(is_last).cross_entropy(self.tokens[word].repeat(len(images)))
 
     @torch.no_grad()
-    def attention(self) -> Array:
-        """Return the attention weights (T, L)."""
-        outputs = self.captioner(self.regions.unsqueeze(0), self.indices[:1], self.tokens.unsqueeze(0))
-        return _array(outputs.weights[0])
-
-    @torch.no_grad()
-    def log_probs_with(self, parts: Tensor, word: int | None = None) -> Array:
-        """Return log p of the words (R, T) if only some regions are kept; of one word (R, 1) if only that is needed.
-
-        Args:
-            parts: (R, K) indices of the regions in each set.
-            word: index of the only word whose log p is needed.
-        """
-        prefix = self.tokens if word is None else self.tokens[: word + 1]
-        captions = prefix.expand(len(parts), -1)
-        initial = self.captioner.init_state(self.regions[parts])
-        rows = torch.arange(len(parts), device=parts.device)
-        output = self.captioner(initial[0].regions, rows, captions, initial=initial)
-        if word is not None:
-            return _array(-self._loss(output, captions, word).nll.unsqueeze(1))
-        log_p = -output.output_features.cross_entropy(captions.flatten()[output.indices]).nll
-        return _array(output.at_steps(log_p))
-
-    def _loss(self, output: CaptionerOutput, captions: Tensor, word: int) -> CrossEntropy:
-        """Return the cross-entropy of a word, the last one of captions (R, word + 1)."""
-        last = output.indices % captions.shape[1] == word
-        return output.output_features.select(last).cross_entropy(captions.flatten()[output.indices[last]])
-
-    def region_effects(self) -> tuple[Array, Array]:
-        """Return log p of the words (T,), and the effect of each region on each word (T, L)."""
-        num_regions = len(self.regions)
+    def region_effects(self) -> tuple[Array, Array, Array]:
+        """Return the attention weights (T, L), log p of the words (T,), and the effect of each region on each word
+        (T, L)."""
+        num_regions, num_words = len(self.regions), len(self.tokens)
         is_kept = ~torch.eye(num_regions, dtype=torch.bool, device=self.regions.device)
-        others = self.indices.expand(num_regions, -1)[is_kept].view(num_regions, -1)
-        [log_p] = self.log_probs_with(self.indices.unsqueeze(0))
-        return log_p, log_p[:, np.newaxis] - self.log_probs_with(others).T
+        rows = torch.arange(num_regions, device=self.regions.device).expand(num_regions, -1)
+        others = self.regions[rows[is_kept].view(num_regions, -1)]  # (L, L - 1, D)
+        log_p = []
+        outputs = [self.outputs(images, num_words) for images in (self.regions.unsqueeze(0), others)]
+        for output in outputs:
+            words = self.tokens.repeat(len(output.weights))[output.indices]
+            log_p.append(_array(output.at_steps(-output.output_features.cross_entropy(words).nll)))
+        return _array(outputs[0].weights[0]), log_p[0][0], log_p[0].T - log_p[1].T
 
+    @torch.no_grad()
     def areas(
         self, word: int, maps: Mapping[str, Array], p_all: float, generator: np.random.Generator
-    ) -> dict[str, tuple[float, float]]:
-        """Return the areas of the deletion and the insertion curve of a word for each map (L,).
+    ) -> dict[str, dict[str, float]]:
+        """Return the mean p of a word on the curves of each map (L,).
+
+        deletion   while regions are left out, largest weight first; small for a faithful map
+        insertion  while regions are added, largest weight first; large for a faithful map
 
         Equal weights are ordered at random.
 
@@ -213,18 +254,16 @@ class CaptionedImage:
         num_regions = len(self.regions)
         ties = generator.random(num_regions)
         orders = torch.from_numpy(np.stack([np.lexsort((ties, -weights)) for weights in maps.values()]))
-        everything = np.full(len(maps), p_all)
-        deletion, insertion = [everything], [everything]
+        curves = [np.full((2, len(maps)), p_all)]
         removed = num_deleted(num_regions)
         for n in removed:
             sets = torch.cat([orders[:, n:], orders[:, : num_regions - n]])  # without, and with only, the first
-            without, inserted = np.exp(self.log_probs_with(sets.to(self.regions.device), word)).reshape(2, -1)
-            deletion.append(without)
-            insertion.append(inserted)
+            nll = self.cross_entropy(self.regions[sets.to(self.regions.device)], word).nll
+            curves.append(np.exp(_array(-nll)).reshape(2, -1))
         fractions = [n / num_regions for n in (0, *removed)]
         # the means of both curves: their areas by the trapezoidal rule, divided by their width
-        means = np.trapezoid([deletion, insertion], fractions, axis=1) / fractions[-1]  # (2, maps)
-        return dict(zip(maps, map(tuple, means.T.tolist()), strict=True))
+        means = np.trapezoid(np.stack(curves, axis=1), fractions, axis=1) / fractions[-1]  # (2, maps)
+        return {name: dict(zip(CURVES, pair, strict=True)) for name, pair in zip(maps, means.T.tolist(), strict=True)}
 
     def gradient_maps(self, word: int) -> dict[str, Array]:
         """Return two attributions (L,) of log p of a word to the regions.
@@ -237,16 +276,53 @@ class CaptionedImage:
         fractions = [(step + 0.5) / INTEGRATION_STEPS for step in range(INTEGRATION_STEPS)] + [1.0]
         points = self.regions * torch.tensor(fractions, device=self.regions.device).view(-1, 1, 1)  # (S + 1, L, D)
         points.requires_grad_()
-        captions = self.tokens[: word + 1].expand(len(fractions), -1)
         with torch.enable_grad():
-            output = self.captioner(points, torch.arange(len(fractions), device=points.device), captions)
-            [gradients] = torch.autograd.grad(-self._loss(output, captions, word).loss.sum(), points)
+            [gradients] = torch.autograd.grad(-self.cross_entropy(points, word).loss.sum(), points)
         attributions = {GRADIENT: gradients[-1], INTEGRATED: gradients[:-1].mean(dim=0)}
         return {name: _array((x * self.regions).sum(dim=1)) for name, x in attributions.items()}
 
 
 def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
+
+
+def num_deleted(regions: int) -> list[int]:
+    """Return the numbers of regions that are left out on the curves, ascending, at least one of each kept and left
+    out."""
+    return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
+
+
+def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
+    """Compare a map (L,) with the effects (L,) of the regions.
+
+    Returns:
+        `rank_correlation`, Spearman's rank correlation of the map with the effects, -1 to 1, 0 for a constant map;
+        `top_tenth`, whether the region with the largest weight is among the tenth of the regions with the largest
+        effects, or of several equal weights the fraction that is; `magnitude_correlation` and `magnitude_top_tenth`,
+        the same with |effect|: a region may also speak against the word.
+    """
+    return {
+        "rank_correlation": _rank_correlation(weights, effects),
+        "magnitude_correlation": _rank_correlation(weights, np.abs(effects)),
+        "top_tenth": _hits_top_tenth(weights, effects),
+        "magnitude_top_tenth": _hits_top_tenth(weights, np.abs(effects)),
+    }
+
+
+def _hits_top_tenth(weights: Array, effects: Array) -> float:
+    """Return the fraction of the largest weights (of one, unless weights are equal) at the largest tenth of effects."""
+    top = np.zeros(len(effects))
+    top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
+    return float(top[weights == weights.max()].mean())
+
+
+def _rank_correlation(values: Array, other_values: Array) -> float:
+    """Return Spearman's rank correlation, 0 if one of them is constant."""
+    from scipy.stats import rankdata  # takes a while to import
+
+    ranks, other_ranks = (rankdata(x) - (len(x) + 1) / 2 for x in (values, other_values))
+    norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
+    return float((ranks * other_ranks).sum() / norm) if norm else 0.0
 
 
 def box_maps(
@@ -267,45 +343,84 @@ def box_maps(
     return {i: covered for i, covered in maps.items() if covered.any()}
 
 
+def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000) -> FaithfulnessScores:
+    """Return the means over words, nan without words.
+
+    Args:
+        resamples: number of bootstrap samples.
+    """
+    images = list(dict.fromkeys(word.image for word in words))
+    names = dict.fromkeys(name for word in words for name in word.maps)
+    maps, limits = {}, {}
+    for name in names:
+        measured = _statistics(words, name, images)
+        maps[name] = corpus_scores(measured.values())
+        limits[name] = intervals(measured, len(images), 0, resamples)
+    against: dict[str, dict[str, dict[str, Any]]] = {}
+    for baseline in (RANDOM, ATTENTION):
+        for name in names:
+            # both maps at the same words
+            compared = [word for word in words if _has_curve(word, baseline) and _has_curve(word, name)]
+            if name != baseline and compared:
+                pair = [_statistics(compared, each, images, CURVES) for each in (baseline, name)]
+                [comparison] = compare_with_first(pair, len(images), resamples, 0)
+                against.setdefault(baseline, {})[name] = as_dicts(comparison)
+    effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
+    curves = sum(_has_curve(word, RANDOM) for word in words)
+    return FaithfulnessScores(maps, limits, against, effect, len(words), curves)
+
+
+def _has_curve(word: WordFaithfulness, name: str) -> bool:
+    return "deletion" in word.maps.get(name, {})
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOverWords(SufficientStatistics):
+    """A score that is a mean over words, of which images have different numbers.
+
+    name      name of the score
+    by_image  (I, 2) the sum over the words of each image, and their number
+    """
+
+    name: str
+    by_image: Array
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        """Return the mean of each corpus that has words: a resample may consist of images without any."""
+        sums, counts = (copies @ self.by_image).T
+        return {self.name: sums[counts > 0] / counts[counts > 0]}
+
+
+def _statistics(
+    words: Sequence[WordFaithfulness], name: str, images: Sequence[str], fields: Iterable[str] = FIELDS
+) -> dict[str, MeanOverWords]:
+    """Return the statistics of those fields of a map that were measured at any of the words."""
+    index, statistics = {image: i for i, image in enumerate(images)}, {}
+    for field in fields:
+        by_image = np.zeros((len(images), 2))
+        for word in words:
+            value = word.maps.get(name, {}).get(field)
+            if value is not None:
+                by_image[index[word.image]] += value, 1
+        if by_image.any():
+            statistics[field] = MeanOverWords(field, by_image)
+    return statistics
+
+
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
     table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
-    for column in ("rank\ncorr.", "|effect|", "top\ntenth", "deletion", "insertion", "|top\ntenth|"):
-        table.add_column(column, justify="right")
-    for name, label in FAITHFULNESS.items():
+    for label in FIELDS.values():
+        table.add_column(label, justify="right")
+    for name, label in MAP_LABELS.items():
         if name in scores.maps:
-            table.add_row(label, *("-" if value is None else f"{value:.3f}" for value in scores.maps[name]))
+            table.add_row(label, *(f"{scores.maps[name][field]:.3f}" for field in FIELDS))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    for field, (difference, low, high, _) in scores.against.get(RANDOM, {}).get(ATTENTION, {}).items():
+    for field, differences in scores.against.get(RANDOM, {}).get(ATTENTION, {}).items():
+        difference, low, high, _ = differences.values()
         console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
-        f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
+        f"{scores.words:,} words, {scores.curves:,} of them with curves; the largest effect of any region is "
         f"{scores.largest_effect:.3f} nats in the median\n"
     )
-
-
-def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
-    """Return the faithfulness of the maps by their names in result files; rates of attention in percent."""
-    figures: dict[str, Any] = {}
-    for field, value in scores.maps.get(ATTENTION, MapFaithfulness())._asdict().items():
-        is_rate = field.endswith("top_tenth") and value is not None
-        figures[f"attention_{field}"] = 100 * value if is_rate else value
-    against = {
-        other: {name: _as_dicts(differences) for name, differences in by_map.items()}
-        for other, by_map in scores.against.items()
-    }
-    return figures | {
-        "faithfulness": {
-            "maps": _as_dicts(scores.maps),
-            "intervals": scores.intervals,
-            "against": against,
-            "largest_effect": scores.largest_effect,
-            "words": scores.num_words,
-            "curves": scores.num_curves,
-        }
-    }
-
-
-def _as_dicts(values: Mapping[str, Difference] | Mapping[str, MapFaithfulness]) -> dict[str, dict[str, Any]]:
-    return {name: value._asdict() for name, value in values.items()}

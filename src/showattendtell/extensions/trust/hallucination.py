@@ -10,70 +10,72 @@ An object that a caption mentions twice counts twice.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
+from torch import Tensor
 
 from showattendtell.data.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
 from showattendtell.data.tokenizers import CONTENT, tokenize, word_class
-from showattendtell.metrics.bootstrap import Array, SufficientStatistics
-from showattendtell.metrics.tokenizers import Words
-from showattendtell.types import Caption
+from showattendtell.metrics.modular import GatheredMetric, scalars
+from showattendtell.metrics.tokenizers import Caption, Words, split_captions
+from showattendtell.types import Caption as ReferenceCaption
 
 Names = Mapping[Name, str]
 """The object of each name, by the words of the name; empty for a name such as "train track" that is not an object."""
 
-WIDER_SYNONYMS = {
-    "person": "male female mother father parent son daughter brother sister husband wife grandmother grandfather "
-    "infant newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student "
-    "teacher doctor nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter "
-    "performer hiker climber walker jogger shopper customer tourist traveler visitor waiter waitress cook baker barber "
-    "farmer fisherman sailor pilot bicyclist motorcyclist umpire referee coach goalie quarterback batsman bowler "
-    "spectator bystander friend",
-    "bicycle": "tricycle",
-    "car": "automobile van minivan sedan suv hatchback cab taxi taxicab jeep limousine limo",
-    "motorcycle": "scooter moped motorbicycle",
-    "airplane": "jetliner biplane seaplane air-plane passenger-jet passenger-plane",
-    "bus": "minibus",
-    "train": "locomotive tram tramway streetcar caboose passenger-train",
-    "truck": "pickup lorry firetruck",
-    "boat": "ferry yacht rowboat motorboat speedboat dinghy gondola vessel barge",
-    "traffic light": "streetlight street-light",
-    "bench": "pew",
-    "bird": "duck duckling goose geese pigeon seagull gull owl eagle hawk falcon parrot parakeet swan chicken hen "
-    "rooster ostrich peacock pelican heron crow flamingo penguin sparrow robin hummingbird dove stork cockatoo",
-    "cat": "kitty feline tabby",
-    "dog": "pup doggy hound terrier retriever labrador poodle bulldog collie beagle dachshund chihuahua dalmatian "
-    "greyhound spaniel husky pug canine",
-    "horse": "colt foal mare stallion",
-    "sheep": "ram ewe",
-    "cow": "ox oxen heifer",
-    "bear": "panda",
-    "backpack": "rucksack knapsack",
-    "umbrella": "parasol",
-    "handbag": "pocketbook",
-    "tie": "bowtie bow-tie",
-    "suitcase": "suit-case",
-    "surfboard": "bodyboard boogie-board",
-    "tennis racket": "tennis-racquet",
-    "wine glass": "goblet",
-    "sandwich": "burger hamburger cheeseburger panini",
-    "cake": "cupcake cheesecake",
-    "chair": "seat stool armchair recliner",
-    "couch": "loveseat futon",
-    "dining table": "desk computer-desk",
-    "toilet": "toilet-seat commode",
-    "laptop": "computer",
-    "mouse": "computer-mouse",
-    "keyboard": "computer-keyboard",
-    "cell phone": "mobile-phone telephone",
-    "oven": "stove stovetop stove-top-oven",
-}
+_SYNONYMS = """
+person: male female mother father parent son daughter brother sister husband wife grandmother grandfather infant
+newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student teacher doctor
+nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter performer hiker climber
+walker jogger shopper customer tourist traveler visitor waiter waitress cook baker barber farmer fisherman sailor
+pilot bicyclist motorcyclist umpire referee coach goalie quarterback batsman bowler spectator bystander friend;
+bicycle: tricycle;
+car: automobile van minivan sedan suv hatchback cab taxi taxicab jeep limousine limo;
+motorcycle: scooter moped motorbicycle;
+airplane: jetliner biplane seaplane air-plane passenger-jet passenger-plane;
+bus: minibus;
+train: locomotive tram tramway streetcar caboose passenger-train;
+truck: pickup lorry firetruck;
+boat: ferry yacht rowboat motorboat speedboat dinghy gondola vessel barge;
+traffic light: streetlight street-light;
+bench: pew;
+bird: duck duckling goose geese pigeon seagull gull owl eagle hawk falcon parrot parakeet swan chicken hen rooster
+ostrich peacock pelican heron crow flamingo penguin sparrow robin hummingbird dove stork cockatoo;
+cat: kitty feline tabby;
+dog: pup doggy hound terrier retriever labrador poodle bulldog collie beagle dachshund chihuahua dalmatian greyhound
+spaniel husky pug canine;
+horse: colt foal mare stallion;
+sheep: ram ewe;
+cow: ox oxen heifer;
+bear: panda;
+backpack: rucksack knapsack;
+umbrella: parasol;
+handbag: pocketbook;
+tie: bowtie bow-tie;
+suitcase: suit-case;
+surfboard: bodyboard boogie-board;
+tennis racket: tennis-racquet;
+wine glass: goblet;
+sandwich: burger hamburger cheeseburger panini;
+cake: cupcake cheesecake;
+chair: seat stool armchair recliner;
+couch: loveseat futon;
+dining table: desk computer-desk;
+toilet: toilet-seat commode;
+laptop: computer;
+mouse: computer-mouse;
+keyboard: computer-keyboard;
+cell phone: mobile-phone telephone;
+oven: stove stovetop stove-top-oven
+"""
+
+_ENTRIES = [entry.partition(": ") for entry in " ".join(_SYNONYMS.split()).split("; ")]
+WIDER_SYNONYMS = {category: synonyms.split() for category, _, synonyms in _ENTRIES}
 """Further synonyms of COCO's categories, in the singular, with hyphens within a name. They are ours, chosen by the
 categories' names and hyponyms; the list of Rohrbach et al. differs in rare words."""
 
 NO_OBJECTS = ("home plate", "train track")
+SEATS = ("seat", "seats")
 ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe")
 
 
@@ -85,7 +87,7 @@ def coco_names() -> dict[Name, str]:
     """
     names = {name: category for category in CATEGORIES for name in names_of(category)}
     for category, synonyms in WIDER_SYNONYMS.items():
-        names |= {name: category for synonym in synonyms.split() for name in _forms(synonym.replace("-", " "))}
+        names |= {name: category for synonym in synonyms for name in _forms(synonym.replace("-", " "))}
     names |= {name: animal for animal in ANIMALS for age in ("baby", "adult") for name in _forms(f"{age} {animal}")}
     no_objects = (*NO_OBJECTS, "baby animal", "adult animal", "baby cub", "adult cub")
     return names | {name: "" for phrase in no_objects for name in _forms(phrase)}
@@ -97,45 +99,17 @@ def _forms(name: str) -> tuple[Name, Name]:
     return (*first, last), (*first, plural(last))
 
 
-class Mention(NamedTuple):
-    """A name in a caption: the index of its last word, and its object."""
-
-    word: int
-    category: str
+Mention = tuple[int, str]
+"""A name in a caption: the index of its last word, and its object."""
 
 
 def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
     """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
-    mentions = [Mention(word, category) for word, category in find_names(words, names) if category]
+    mentions = [(word, category) for word, category in find_names(words, names) if category]
     if not any(category == "toilet" for _, category in mentions):
         return mentions
     # "the seat of the toilet" is not a chair
-    return [
-        mention for mention in mentions if mention.category != "chair" or words[mention.word] not in ("seat", "seats")
-    ]
-
-
-@dataclass(frozen=True, eq=False)
-class HallucinationCounts(SufficientStatistics):
-    """Counts for CHAIR, by image.
-
-    by_image  (N, 3) mentions, hallucinated mentions, and 1 if there are any of these
-    """
-
-    by_image: Array
-
-    def scores(self, copies: Array) -> dict[str, Array]:
-        """Return `chair_i` and `chair_s` in percent, and `chair_mentions`, the number of mentions."""
-        mentions, hallucinated, sentences = (copies @ self.by_image).T
-        return {
-            "chair_i": 100 * hallucinated / np.maximum(mentions, 1),
-            "chair_s": 100 * sentences / np.maximum(copies.sum(axis=1), 1),
-            "chair_mentions": mentions,
-        }
-
-    def per_image(self) -> dict[str, Array]:
-        """Return `chair_i` of each caption."""
-        return {"chair_i": 100 * self.by_image[:, 1] / np.maximum(self.by_image[:, 0], 1)}
+    return [(word, category) for word, category in mentions if category != "chair" or words[word] not in SEATS]
 
 
 def find_hallucinations(
@@ -149,15 +123,69 @@ def find_hallucinations(
         annotated: objects that are annotated in the image.
         names: names of objects.
     """
-    present = {*annotated, *(mention.category for words in references for mention in find_mentions(words, names))}
+    present = {*annotated, *(category for words in references for _, category in find_mentions(words, names))}
     mentions = find_mentions(caption, names)
-    return mentions, [mention for mention in mentions if mention.category not in present]
+    return mentions, [(word, category) for word, category in mentions if category not in present]
 
 
-def count_mentions(mentions: Iterable[tuple[list[Mention], list[Mention]]]) -> HallucinationCounts:
-    """Count the mentions of each image's caption, and the hallucinated ones; see `find_hallucinations`."""
-    rows = [[len(found), len(hallucinated), bool(hallucinated)] for found, hallucinated in mentions]
-    return HallucinationCounts(np.array(rows, dtype=np.float64).reshape(-1, 3))
+def hallucination_rates(mentions: Iterable[tuple[Sequence[Mention], Sequence[Mention]]]) -> dict[str, float]:
+    """Return `chair_i` and `chair_s` in percent, and `chair_mentions`, the number of mentions.
+
+    Args:
+        mentions: for each image what `find_hallucinations` returned.
+    """
+    counts = [(len(found), len(hallucinated)) for found, hallucinated in mentions]
+    num_mentions, num_hallucinated = sum(count for count, _ in counts), sum(count for _, count in counts)
+    return {
+        "chair_i": 100 * num_hallucinated / max(num_mentions, 1),
+        "chair_s": 100 * sum(count > 0 for _, count in counts) / max(len(counts), 1),
+        "chair_mentions": float(num_mentions),
+    }
+
+
+class CHAIR(GatheredMetric):
+    """Rates of hallucinated objects in captions (Rohrbach et al. 2018).
+
+    `compute` returns what `hallucination_rates` returns, of all captions so far.
+
+    Args:
+        names: the object of each name; by default names of COCO's 80 categories (`coco_names`).
+    """
+
+    higher_is_better = False
+
+    def __init__(self, names: Names | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._names = coco_names() if names is None else dict(names)
+
+    def update(
+        self,
+        hypotheses: Sequence[Caption],
+        references: Sequence[Sequence[Caption]],
+        objects: Sequence[Iterable[str]] | None = None,
+    ) -> None:
+        """Add the captions of a batch, in lower case without punctuation.
+
+        Args:
+            hypotheses: one caption per image.
+            references: reference captions of each image; the objects that they mention are in the image.
+            objects: annotated objects of each image; none by default.
+
+        Raises:
+            ValueError: the numbers of images differ, or a list of captions is a string.
+        """
+        captions = split_captions(hypotheses, "the hypotheses")
+        reference_captions = [split_captions(each, "the references of an image") for each in references]
+        annotated = [[] for _ in captions] if objects is None else list(map(list, objects))
+        self.append(zip(captions, reference_captions, annotated, strict=True))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the rates so far; 0 without captions."""
+        mentions = (
+            find_hallucinations(caption, references, objects, self._names)
+            for caption, references, objects in self.items()
+        )
+        return scalars(hallucination_rates(mentions))
 
 
 MIN_PHRASES = 10
@@ -191,7 +219,7 @@ SYNONYMOUS = (
 """Nouns that name the same thing in captions of Flickr8k and Flickr30k, next to the synonyms of COCO's categories."""
 
 
-def find_nouns(captions: Iterable[Caption], least: int = MIN_PHRASES) -> dict[Name, str]:
+def find_nouns(captions: Iterable[ReferenceCaption], least: int = MIN_PHRASES) -> dict[Name, str]:
     """Return the nouns that captions with annotated phrases name things by, singular and plural, with their singular.
 
     Args:

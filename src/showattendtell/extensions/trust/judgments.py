@@ -10,7 +10,7 @@ Every rating of a caption counts as a pair of its own.
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +51,9 @@ class Judgment(NamedTuple):
 class RatedCaptions(NamedTuple):
     """Content of a judgment file: M judgments, and the references of the image of each.
 
-    Attributes:
-        layout: name of the data set that has files in this form.
-        judgments: M judgments.
-        references: M lists of captions.
-        candidates: `keep` or `drop`, see `PUBLISHED`.
-        own: number of candidates in the file that are a reference of their own image.
+    layout      name of the data set that has files in this form
+    candidates  `keep` or `drop`, see `PUBLISHED`
+    own         number of candidates in the file that are a reference of their own image
     """
 
     layout: str
@@ -64,11 +61,6 @@ class RatedCaptions(NamedTuple):
     references: list[list[str]]
     candidates: str
     own: int
-
-    @property
-    def is_published(self) -> bool:
-        """Whether published correlations treat these candidates in the same way."""
-        return self.candidates == PUBLISHED[self.layout]
 
 
 def read_judgments(path: Path, captions: Sentences, candidates: str | None = None) -> RatedCaptions:
@@ -94,7 +86,8 @@ def read_judgments(path: Path, captions: Sentences, candidates: str | None = Non
     if IMAGE_URL in text.partition("\n")[0]:
         layout, judgments = COMPOSITE, _read_composite(text, path)
     else:
-        layout, judgments = _read_flickr8k(text, path, captions)
+        judgments = list(_read_flickr8k(text, path, captions))
+        layout = EXPERT if len(judgments[0].ratings) == 3 else CROWDFLOWER
     unknown = list(dict.fromkeys(judgment.image for judgment in judgments if judgment.image not in captions))
     if unknown:
         raise UserError(
@@ -119,43 +112,36 @@ def read_judgments(path: Path, captions: Sentences, candidates: str | None = Non
     )
 
 
-ROW = re.compile(r"[^\t]+\t[^\t]+#\d{1,9}(\t\d{1,9}(\.\d*)?){3}")
+ROW = re.compile(r"([^\t]+)\t([^\t]+)#(\d{1,9})" + 3 * r"\t(\d{1,9}(?:\.\d*)?)")
 """Image, caption id and three numbers between tabs."""
 
 
-def _read_flickr8k(text: str, path: Path, captions: Sentences) -> tuple[str, list[Judgment]]:
-    """Return the layout and the judgments of a file with a judgment in each line."""
-    layout = ""
-    judgments = []
+def _read_flickr8k(text: str, path: Path, captions: Sentences) -> Iterator[Judgment]:
+    """Yield the judgment in each line. An expert's has three ratings."""
+    is_expert = None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         origin = f"{path}, line {number}"
-        cells = [cell.strip() for cell in line.split("\t")]
-        if not ROW.fullmatch("\t".join(cells)):
+        row = ROW.fullmatch("\t".join(cell.strip() for cell in line.split("\t")))
+        if not row:
             raise UserError(
                 f"{origin}: expected an image, a caption id such as 'name.jpg#0' and three numbers between tabs, "
                 f"got '{line[:60]}'"
             )
-        image, candidate, *numbers = cells
+        image, source, index, *numbers = row.groups()
         ratings = tuple(map(float, numbers))
-        layout = layout or (CROWDFLOWER if _is_fraction(*ratings) else EXPERT)
-        if layout == CROWDFLOWER:
-            ratings = ratings[:1]
-        elif wrong := [rating for rating in ratings if rating not in (1, 2, 3, 4)]:
+        if is_expert is None:  # no three ratings from 1 to 4 are a fraction of yes and its numbers, to 2 digits or more
+            fraction, yes, no = ratings
+            is_expert = not yes + no or abs(fraction - yes / (yes + no)) >= 0.01
+        if is_expert and (wrong := [rating for rating in ratings if rating not in (1, 2, 3, 4)]):
             raise UserError(f"{origin}: ratings are 1, 2, 3 or 4, got {wrong[0]:g}; correct or remove the line")
-        source, _, index = candidate.rpartition("#")
         if int(index) >= len(captions.get(source, ())):
             raise UserError(
-                f"{origin}: the references have no caption {candidate}; give the caption file that the ids are from"
+                f"{origin}: the references have no caption {source}#{index}; give the caption file that the ids are "
+                "from"
             )
-        judgments.append(Judgment(image, captions[source][int(index)], ratings))
-    return layout, judgments
-
-
-def _is_fraction(fraction: float, yes: float, no: float) -> bool:
-    """Return whether a line is of CrowdFlower, which no three ratings from 1 to 4 are."""
-    return yes + no > 0 and abs(fraction - yes / (yes + no)) < 0.01  # 2 digits or more
+        yield Judgment(image, captions[source][int(index)], ratings if is_expert else ratings[:1])
 
 
 IMAGE_URL = "Input.image_url"
@@ -178,15 +164,8 @@ def _read_composite(text: str, path: Path) -> list[Judgment]:
     return judgments
 
 
-class RankCorrelation(NamedTuple):
-    """Kendall's tau-b and tau-c, times 100; nan if all scores or all ratings are equal."""
-
-    tau_b: float
-    tau_c: float
-
-
-def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence[float]]) -> RankCorrelation:
-    """Return the correlation of a metric with the ratings.
+def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return Kendall's `tau_b` and `tau_c`, times 100, of a metric; nan if all scores or all ratings are equal.
 
     Args:
         scores: (M,) one for each caption.
@@ -194,8 +173,7 @@ def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence
     """
     repeated = np.repeat(scores, list(map(len, ratings)))
     flat = np.concatenate(ratings)
-    b, c = (100 * float(kendalltau(repeated, flat, variant=variant).statistic) for variant in ("b", "c"))
-    return RankCorrelation(b, c)
+    return {f"tau_{variant}": 100 * float(kendalltau(repeated, flat, variant=variant).statistic) for variant in "bc"}
 
 
 def score_metrics(config: DictConfig) -> None:
@@ -218,28 +196,27 @@ def score_metrics(config: DictConfig) -> None:
     if clip:
         paths = [str(expand_home(config.images) / image) for image in images]
         by_caption["clip_score"] = measure_clip_score(candidates, paths, clip, "cpu")
-    found = {name: rank_correlation(scores, ratings) for name, scores in by_caption.items()}
-    num_ratings = sum(map(len, ratings))
+    correlations = {name: rank_correlation(scores, ratings) for name, scores in by_caption.items()}
+    num_ratings, is_published = sum(map(len, ratings)), rated.candidates == PUBLISHED[rated.layout]
     print_notes(corpus.notes)
-    protocol = "published" if rated.is_published else "not the published protocol"
     treatment = "left out" if rated.candidates == "drop" else "scored, and removed from the references"
     title = (
         f"{rated.layout}, {num_ratings:,} ratings of {len(images):,} captions\n"
-        f"candidates={rated.candidates} ({protocol}): {rated.own:,} that are a reference of their own image are "
-        f"{treatment}"
+        f"candidates={rated.candidates} ({'published' if is_published else 'not the published protocol'}): "
+        f"{rated.own:,} that are a reference of their own image are {treatment}"
     )
     table = Table("", Column("tau-b", justify="right"), Column("tau-c", justify="right"))
     labels = {f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)} | {name: label for name, (label, _) in METRICS.items()}
-    for name, correlation in found.items():
-        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
+    for name, correlation in correlations.items():
+        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation.values()))
     print_titled(table, title, panel.missing)
     path = write_json(
         {
-            "scores": {name: correlation._asdict() for name, correlation in found.items()},
+            "scores": correlations,
             "missing": panel.missing,
             "judgments": {"file": str(source), "layout": rated.layout, "sha256": sha256(source)},
             "candidates": rated.candidates,
-            "published_protocol": rated.is_published,
+            "published_protocol": is_published,
             "own_references": rated.own,
             "captions": len(images),
             "ratings": num_ratings,

@@ -14,6 +14,7 @@ compared with each reference caption of its image. A generated word that a refer
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,14 +25,13 @@ from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.trust.hallucination import (
     coco_names,
-    count_mentions,
     find_hallucinations,
     find_nouns,
+    hallucination_rates,
     merge_synonyms,
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import maps_by_caption
-from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.java import MetricError
 from showattendtell.types import Box, Caption, Example, RegionBoxes
 from showattendtell.visualization.tables import Labels
@@ -57,58 +57,53 @@ class GroundedCaption(NamedTuple):
     others: frozenset[str] = frozenset()
 
 
-class GroundingScores(NamedTuple):
-    """Scores of generated captions in percent, and the number of classes in the references."""
-
-    f1_all: float
-    precision_all: float
-    recall_all: float
-    f1_loc: float
-    precision_loc: float
-    recall_loc: float
-    classes: int
-
-
-def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]]) -> GroundingScores:
+def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]]) -> dict[str, float]:
     """Score the objects of the generated caption of each image against those of its reference captions.
 
     Args:
         images: pairs of the generated objects and the reference captions.
+
+    Returns:
+        `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc` and `recall_loc` in percent, and the number
+        of `classes` in the references.
     """
     classes = set[str]()
     # by class: whether the boxes of matched objects overlap, and the number of objects without a match
     correct, found = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)
     num_wrong, num_missed = Counter[str](), Counter[str]()
     for generated, references in images:
-        generated_objects = {item.name: item for item in reversed(generated)}
         for reference in references:
             classes.update(item.name for item in reference.objects)
-            reference_objects = {item.name: item for item in reversed(reference.objects)}
-            for item in generated:
-                if item.name in reference_objects:
-                    correct[item.name].append(_overlaps(item, reference_objects[item.name]))
-                elif item.name not in reference.others:
-                    num_wrong[item.name] += 1
-            for item in reference.objects:
-                if item.name in generated_objects:
-                    found[item.name].append(_overlaps(generated_objects[item.name], item))
-                else:
-                    num_missed[item.name] += 1
+            ignored = reference.others - {item.name for item in reference.objects}
+            _match([item for item in generated if item.name not in ignored], reference.objects, correct, num_wrong)
+            _match(reference.objects, generated, found, num_missed)
 
-    def mean(hits_by_class: dict[str, list[bool]], others: Mapping[str, int]) -> float:
-        rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in hits_by_class.items()]
+    def mean(hits_by_class: dict[str, list[bool]], others: Counter[str]) -> float:
+        rates = [sum(hits) / (len(hits) + others[name]) for name, hits in hits_by_class.items()]
         return 100 * sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
 
-    def f1(precision: float, recall: float) -> float:
-        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    scores: dict[str, float] = {}
+    for variant, wrong, missed in (("all", num_wrong, num_missed), ("loc", Counter(), Counter())):
+        precision, recall = mean(correct, wrong), mean(found, missed)
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        scores |= {f"f1_{variant}": f1, f"precision_{variant}": precision, f"recall_{variant}": recall}
+    return {**scores, "classes": len(classes)}
 
-    p_all, r_all = mean(correct, num_wrong), mean(found, num_missed)
-    p_loc, r_loc = mean(correct, {}), mean(found, {})
-    return GroundingScores(f1(p_all, r_all), p_all, r_all, f1(p_loc, r_loc), p_loc, r_loc, len(classes))
 
-
-def _overlaps(generated: GroundedObject, reference: GroundedObject) -> bool:
-    return any(intersection_over_union(generated.boxes[0], box) > IOU for box in reference.boxes)
+def _match(
+    items: Iterable[GroundedObject],
+    others: Sequence[GroundedObject],
+    overlaps: dict[str, list[bool]],
+    unmatched: Counter[str],
+) -> None:
+    """Compare each object with the first of its class among the others; one of both has one box."""
+    first = {other.name: other for other in reversed(others)}
+    for item in items:
+        if item.name in first:
+            pairs = product(item.boxes, first[item.name].boxes)
+            overlaps[item.name].append(any(intersection_over_union(a, b) > IOU for a, b in pairs))
+        else:
+            unmatched[item.name] += 1
 
 
 def intersection_over_union(a: Box, b: Box) -> float:
@@ -197,8 +192,8 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
         found, hallucinated = find_hallucinations(caption, references, example.objects or (), names)
         mentions.append((found, hallucinated))
         if hallucinated:
-            hallucinations[example.image] = [caption[mention.word] for mention in hallucinated]
-    scores = corpus_scores([count_mentions(mentions)])
+            hallucinations[example.image] = [caption[word] for word, _ in hallucinated]
+    scores = hallucination_rates(mentions)
     return {**scores, "chair_objects": variant, "chair_images": len(annotated), "hallucinations": hallucinations}
 
 
@@ -208,27 +203,24 @@ def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[st
         raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
     if not any(caption.phrases for example in run.examples for caption in example.captions):
         raise _lacks_boxes(run)
-    classes = _nouns(run)
-    generated = []
-    for words, (maps, seen) in zip(captions, maps_of_captions(*run.predictors[0], run.examples, captions), strict=True):
-        objects = []
-        for i, word in enumerate(words):
-            if (word,) in classes:
-                objects.append(GroundedObject(classes[(word,)], (attended_box(maps[i], seen),)))
-        generated.append(objects)
-    scores = score_grounding(zip(generated, (_grounded(example, classes) for example in run.examples), strict=True))
-    return {f"grounding_{name}": value for name, value in scores._asdict().items()}
+    classes = {word: noun for (word,), noun in _nouns(run).items()}
+    images = []
+    written = maps_of_captions(*run.predictors[0], run.examples, captions)
+    for example, words, (maps, seen) in zip(run.examples, captions, written, strict=True):
+        generated = []
+        for word, weights in zip(words, maps, strict=True):
+            if word in classes:
+                generated.append(GroundedObject(classes[word], (attended_box(weights, seen),)))
+        images.append((generated, [_grounded(caption, classes) for caption in example.captions]))
+    return {f"grounding_{name}": value for name, value in score_grounding(images).items()}
 
 
-def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCaption]:
-    """Return the reference captions with the classes of their words; phrases of other classes are left out."""
-    captions = []
-    for caption in example.captions:
-        phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if (caption.words[phrase.noun],) in classes}
-        objects = (GroundedObject(classes[(caption.words[noun],)], boxes) for noun, boxes in sorted(phrases.items()))
-        others = {classes.get((word,), word) for i, word in enumerate(caption.words) if i not in phrases}
-        captions.append(GroundedCaption(tuple(objects), frozenset(others)))
-    return captions
+def _grounded(caption: Caption, classes: Mapping[str, str]) -> GroundedCaption:
+    """Return a reference caption with the classes of its words; phrases of other classes are left out."""
+    phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if caption.words[phrase.noun] in classes}
+    objects = (GroundedObject(classes[caption.words[noun]], boxes) for noun, boxes in sorted(phrases.items()))
+    others = {classes.get(word, word) for i, word in enumerate(caption.words) if i not in phrases}
+    return GroundedCaption(tuple(objects), frozenset(others))
 
 
 def _nouns(run: EvaluationRun) -> dict[Name, str]:

@@ -1,17 +1,15 @@
 """Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.errors import UserError
 
 if TYPE_CHECKING:
-    from showattendtell.extensions.export.loading import ExportModel
-    from showattendtell.types import Dataset
+    from showattendtell.extensions.export.graphs import ExportModel
 
 
 @entry_point("export")
@@ -19,47 +17,33 @@ def main(config: DictConfig) -> None:
     import shutil
 
     from showattendtell.data.images import find_images
-    from showattendtell.extensions.export import checking, packages
-    from showattendtell.extensions.export.formats import graph_formats, write_formats, write_metadata
-    from showattendtell.extensions.export.loading import load_models, quantization_images, read_dataset
+    from showattendtell.extensions.export import formats, packages
+    from showattendtell.extensions.export.graphs import load_models
     from showattendtell.inference.loading import next_to
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
-    from showattendtell.visualization.tables import print_scores
 
-    formats = graph_formats(config.formats)
-    if config.split and "onnx" not in formats:
-        raise UserError(f"split={config.split} scores the ONNX graphs; add onnx to formats, or leave split out")
+    names = formats.graph_formats(config.formats)
     package = packages.check_package(config.package) if "wheel" in config.formats else None
     runtime = packages.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
     paths = [] if config.images is None else find_images(config.images).sources
     with plain_torch():
         model, *other_models = load_models(config)
-    dataset = read_dataset(config, model)
-    photographs = (paths or quantization_images(dataset)) if config.precision == "int8" else []
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
-            metadata = write_formats(
-                output, model.graphs, formats, model.metadata, list(map(model.preprocess, photographs))
-            )
-        images = list(map(model.preprocess, paths)) or checking.generated_images(
-            model.module.encoder.preprocessing.crop, 8
-        )
-        found = checking.check_formats(model.module, output, formats, metadata, images)
-        scores = _score(config, model, dataset, metadata, output) if config.split and dataset else {}
+            formats.write_formats(output, model, names)
+        side = model.module.encoder.preprocessing.crop
+        images = list(map(model.preprocess, paths)) or formats.generated_images(side, 8)
+        found = formats.check_formats(model, output, names, images)
         if runtime:
-            page_bytes = _write_page(config, [model, *other_models], photographs, runtime, output)
+            page_bytes = _write_page(config, model, other_models, runtime, output)
         if package:
-            packages.write_wheel(output, package, metadata)
-        if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
+            packages.write_wheel(output, package, model.metadata)
+        if "onnx" in names and "onnx" not in config.formats:  # they are in the page or in the wheel
             shutil.rmtree(output / "onnx")
             (output / "run_onnx.py").unlink()
-        sizes = write_metadata(output, metadata)
-    checking.print_files(sizes)
-    checking.print_agreement(found, len(images), "photographs" if paths else "generated pictures")
-    if scores:
-        names = (f"({i}) {name}" for i, name in enumerate(scores, start=1))
-        print_scores(list(scores.values()), {}, "\n".join([f"{config.split}, beam {checking.BEAM}", *names]))
+        sizes = formats.write_metadata(output, model.metadata)
+    formats.print_export(sizes, found, len(images), "photographs" if paths else "generated pictures")
     if runtime:
         print(
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
@@ -67,43 +51,24 @@ def main(config: DictConfig) -> None:
     print(f"written to {output}")
 
 
-def _score(
-    config: DictConfig, model: "ExportModel", dataset: "Dataset", metadata: Mapping[str, Any], output: Path
-) -> dict[str, dict[str, float]]:
-    """Return the scores of the model itself and of its ONNX graphs on a split."""
-    from showattendtell.extensions.export import checking
-    from showattendtell.extensions.export.formats import read_graphs
-
-    graphs = read_graphs(metadata["graphs"], "onnx", output)
-    writers = {
-        "PyTorch": checking.by_pytorch(model.module, checking.BEAM, config.max_length),
-        f"onnxruntime, {config.precision}": checking.by_graphs(graphs, metadata, checking.BEAM),
-    }
-    return checking.score_writers(writers, model, dataset, config.split)
-
-
 def _write_page(
-    config: DictConfig, models: Sequence["ExportModel"], photographs: Sequence[str], runtime: Path, output: Path
+    config: DictConfig, first: "ExportModel", others: Sequence["ExportModel"], runtime: Path, output: Path
 ) -> int:
     """Write the page of the models; return the bytes that it loads. The graphs of the first are in `output`."""
-    from itertools import chain
     from tempfile import TemporaryDirectory
 
-    from showattendtell.extensions.export import packages
     from showattendtell.extensions.export.formats import write_formats
-    from showattendtell.inference.captioning import checkpoint_groups
-    from showattendtell.inference.loading import note_about
+    from showattendtell.extensions.export.packages import WebModel, write_web
+    from showattendtell.inference.captioning import model_note
     from showattendtell.models.kernels.parallel import plain_torch
 
-    first, *others = models
-    web_models = [packages.read_model(first.name, first.metadata, output)]
-    for other in others:
-        with TemporaryDirectory() as place, plain_torch():
-            inputs = list(map(other.preprocess, photographs))
-            write_formats(Path(place), other.graphs, ["onnx"], other.metadata, inputs)
-            web_models.append(packages.read_model(other.name, other.metadata, Path(place)))
-    note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    return packages.write_web(output / "web", web_models, runtime, note, config.webgpu)
+    models = [WebModel(first.name, first.metadata, output / "onnx")]
+    with TemporaryDirectory() as temporary, plain_torch():
+        for number, other in enumerate(others):
+            folder = Path(temporary, str(number))
+            write_formats(folder, other, ["onnx"])
+            models.append(WebModel(other.name, other.metadata, folder / "onnx"))
+        return write_web(output / "web", models, runtime, model_note(config), config.webgpu)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ export function preprocess(rgba, width, height, size, settings) {
       for (let channel = 0; channel < 3; channel++)
         seen[(channel * side + y) * side + x] = resized[(column * size[1] + row) * 4 + channel];
     }
-  return settings.pixels === "uint8" ? seen : Float32Array.from(seen, value => value / 255);
+  return seen;
 }
 
 /** Choose rows of an array {data, dims}. */

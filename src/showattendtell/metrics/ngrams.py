@@ -1,7 +1,15 @@
-"""CIDEr-D (Vedantam et al. 2015) of a corpus by pycocoevalcap, and CIDEr-D and BLEU-4 of single captions for rewards.
+"""BLEU (Papineni et al. 2002) and CIDEr-D (Vedantam et al. 2015) by pycocoevalcap, and CIDEr-D and BLEU-4 of single
+captions for rewards.
 
-With the count h_k(s) of n-gram k in caption s, the number N of images, and the document frequency f_k, the number of
-images with k in a reference, the TF-IDF weights are
+With c words in the captions of a corpus, r in the references of the closest length, and p_k the fraction of k-grams
+that match a reference:
+
+    BLEU-n = min(1, exp(1 - r / c)) (p_1 ... p_n)^(1/n)
+
+The first factor is the brevity penalty. All these are ratios of sums over images, so the sums determine the score.
+
+For CIDEr-D, with the count h_k(s) of n-gram k in caption s, the number N of images, and the document frequency f_k,
+the number of images with k in a reference, the TF-IDF weights are
 
     g_k(s) = h_k(s) (log N - log max(1, f_k))
 
@@ -17,12 +25,15 @@ training captions), and are fast enough for every training step.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from pycocoevalcap.bleu.bleu_scorer import BleuScorer, cook_refs, cook_test
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
-from showattendtell.metrics.bootstrap import ImageMeans
+from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
 
 SIGMA = 6.0
@@ -141,3 +152,58 @@ def measure_cider(pairs: Sequence[CaptionPair]) -> ImageMeans:
         scorer += tuple(pair)
     _, by_image = scorer.compute_score()
     return ImageMeans("cider", 100 * by_image)
+
+
+@dataclass(frozen=True, eq=False)
+class BleuCounts(SufficientStatistics):
+    """Counts for BLEU, by image.
+
+    by_image  (N, 10) matching 1- to 4-grams, all 1- to 4-grams, words of the caption and of the closest reference
+    """
+
+    by_image: Array
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        """Return BLEU-1 to BLEU-4 in percent, with and without brevity penalty, the penalty, and the lengths.
+
+        Xu et al. report scores without brevity penalty, most later papers with it.
+        """
+        corpora = [_corpus_bleu(counts) for counts in copies @ self.by_image]
+        return {name: np.array([corpus[name] for corpus in corpora]) for name in corpora[0]}
+
+    def per_image(self) -> dict[str, Array]:
+        """Return sentence BLEU-1 to BLEU-4 in percent, with brevity penalty.
+
+        pycocoevalcap adds 1e-15 to the matches, so a caption without a common 4-gram has a BLEU-4 near 0.
+        """
+        scorer = BleuScorer(n=4)
+        scorer.ctest = [
+            {"correct": image[:4], "guess": image[4:8], "testlen": image[8], "reflen": [image[9]]}
+            for image in self.by_image.tolist()
+        ]
+        _, scores = scorer.compute_score(option="closest")
+        return {f"bleu{n}": 100 * np.array(values) for n, values in enumerate(scores, start=1)}
+
+
+def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
+    """Count matching n-grams and lengths of every image."""
+    cooked = [cook_test(pair.hypothesis, cook_refs(pair.references), eff="closest") for pair in pairs]
+    counts = [[*image["correct"], *image["guess"], image["testlen"], image["reflen"]] for image in cooked]
+    return BleuCounts(np.array(counts, dtype=np.float64).reshape(-1, 10))
+
+
+def _corpus_bleu(counts: Array) -> dict[str, float]:
+    """Compute BLEU from a corpus's sums (10,)."""
+    *ngrams, length, reference_length = counts.tolist()
+    # The scorer sums over its list `ctest`, one entry per image. The sums of the corpus are passed as a single entry.
+    scorer = BleuScorer(n=4, special_reflen=reference_length)
+    scorer.ctest = [{"correct": ngrams[:4], "guess": ngrams[4:], "testlen": length}]
+    scores, _ = scorer.compute_score()
+    penalty = 1.0 if length >= reference_length else math.exp(1 - reference_length / max(length, 1e-9))
+    return {
+        **{f"bleu{n}": 100 * (score / penalty if penalty else 0.0) for n, score in enumerate(scores, start=1)},
+        **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(scores, start=1)},
+        "brevity_penalty": penalty,
+        "words": int(length),
+        "reference_words": int(reference_length),
+    }

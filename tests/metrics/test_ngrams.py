@@ -7,8 +7,8 @@ import pytest
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.metrics.cider import DocumentFrequencies, SentenceCIDErD, bleu4, count_ngrams
 from showattendtell.metrics.diversity import count_endings, ending_rates
+from showattendtell.metrics.ngrams import DocumentFrequencies, SentenceCIDErD, bleu4, count_ngrams
 
 WORDS = ["a", "dog", "cat", "runs", "sits", "on", "the", "grass", "red", "ball", "<eos>"]
 
