@@ -41,9 +41,9 @@ Returned = TypeVar("Returned")
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 MAY_DIFFER = """cache dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
-callbacks.gradient_norm callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards
-callbacks.training_metrics callbacks.epoch_times callbacks.epoch_report callbacks.step_metrics callbacks.trial_pruning
-callbacks.worker_shutdown trainer.accelerator encoder.gradient_checkpointing"""
+callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards callbacks.epoch_report
+callbacks.step_metrics callbacks.trial_pruning callbacks.worker_shutdown trainer.accelerator
+encoder.gradient_checkpointing"""
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""
 
 

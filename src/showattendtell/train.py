@@ -51,10 +51,9 @@ def train(config: DictConfig) -> float:
     from showattendtell.config.instantiate import import_own_classes
     from showattendtell.config.validation import error_message
     from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
-    from showattendtell.runtime.run_log import logged
-    from showattendtell.training.build import build_data, build_model, build_trainer
+    from showattendtell.runtime.files import logged
+    from showattendtell.training.build import build_data, build_model, build_trainer, fit
     from showattendtell.training.resume import check_data, find_start, run_lock
-    from showattendtell.training.trainer import fit
 
     lightning.seed_everything(config.seed, verbose=False)
     import_own_classes(config)

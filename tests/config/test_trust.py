@@ -34,10 +34,9 @@ def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
     """A last.ckpt as anyone can write it."""
     callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
     folder.mkdir(exist_ok=True)
-    torch.save(
-        {METADATA_KEY: {"format": 3, "arguments": arguments, "config": config}, "callbacks": callbacks},
-        folder / "last.ckpt",
-    )
+    card = {"format": 3, "arguments": arguments, "config": {"trainer": {}, **config}}
+    content = {METADATA_KEY: card, "callbacks": callbacks, "epoch": 0, "global_step": 0}
+    torch.save(content, folder / "last.ckpt")
     return folder
 
 

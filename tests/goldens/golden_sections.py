@@ -23,7 +23,7 @@ from showattendtell import CaptioningModule, CaptioningPipeline, ShapesDataModul
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.training.optimizers import Constant
+from showattendtell.training.optimizers import Cosine
 
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 20
@@ -63,7 +63,7 @@ def train_module(folder: Path, name: str) -> dict[str, Any]:
     lightning.seed_everything(1, verbose=False)
     sizes = {"num_train": 64, "num_val": 8, "num_test": 8}
     data = ShapesDataModule(**sizes, batch_size=8, cache=folder / "cache")
-    module = CaptioningModule(**MODULES[name], optimizer=OPTIMIZER, schedule=Constant())
+    module = CaptioningModule(**MODULES[name], optimizer=OPTIMIZER, schedule=Cosine(final=1.0))
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_steps=NUM_STEPS,

@@ -13,8 +13,7 @@ from disks import fill, small_disk
 from runs import ORDINARY, STEPWISE, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.inference.checkpoints import find_damage
-from showattendtell.runtime.files import BEST, LAST
-from showattendtell.training.loggers import METRICS
+from showattendtell.runtime.files import BEST, LAST, METRICS
 
 Train = Callable[..., Any]
 

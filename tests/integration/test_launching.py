@@ -19,7 +19,7 @@ from grid_stores import content
 from runs import TINY, assert_error, restore_sigint
 from slow_cases import slow_after
 
-from showattendtell.training.loggers import METRICS
+from showattendtell.runtime.files import METRICS
 from showattendtell.visualization.figures import read_metrics
 
 TRAIN = ["-m", "showattendtell.train"]

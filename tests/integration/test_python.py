@@ -224,7 +224,7 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
         rates = [(model.schedule(step, 3000), build(recipe.schedule)(step, 3000)) for step in range(0, 3000, 100)]
         assert [one for one, _ in rates] == [other for _, other in rates]
     assert isinstance(small(attention="hard", encoder=encoder, vocabulary=WORDS).loss, HardLoss)
-    with pytest.raises(UserError, match="attention 'sfot' is unknown; did you mean 'soft'"):
+    with pytest.raises(UserError, match="there is no attention=sfot; did you mean 'soft'"):
         small(attention="sfot")
 
 

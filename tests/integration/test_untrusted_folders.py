@@ -142,7 +142,7 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
             (replaced("global_step", value="\x1b[31m"), "was altered"),
             (
                 replaced("callbacks", "LastCheckpoint", "random", value={"0": {}}),
-                "cannot be resumed (KeyError: 'numpy')",
+                "cannot be resumed (KeyError: 'python')",
             ),
             (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
             (replaced("loops", value={}), "cannot be resumed (KeyError"),

@@ -57,14 +57,14 @@ DECODE = """
 import threading
 from pathlib import Path
 from PIL import Image
-from showattendtell.runtime.memory import return_freed_images
+from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 def resident():
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
 def decode():
     grey = Image.new("F", (4000, 4000))
     return grey.convert("RGB")
 if {returned}:
-    return_freed_images()
+    keep_freed_memory(LARGE_BLOCK)
 before = resident()
 for _ in range(4):
     thread = threading.Thread(target=decode)

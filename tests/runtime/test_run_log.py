@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.run_log import logged
+from showattendtell.runtime.files import logged
 
 BAR = "epoch 1 of 2 ━━━━╸━━━ 9/60 0:00:02 • 0:00:08 loss: 3.674 images/s: 22"
 

@@ -1,4 +1,4 @@
-"""The group `callbacks`: which callbacks a run has, the norms of its gradients, and how long its epochs took."""
+"""Callbacks of a run, the norms of its gradients, averages of its weights, and how long its epochs took."""
 
 import copy
 import csv
@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from showattendtell.runtime.files import read_times
-from showattendtell.training import callbacks
+from showattendtell.training import progress
 from showattendtell.training.build import build_trainer
-from showattendtell.training.callbacks import EpochTimes, ExponentialMovingAverage
+from showattendtell.training.optimizers import ExponentialMovingAverage
+from showattendtell.training.progress import EpochReport, MetricsFile
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,30 +42,12 @@ def figures(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch_without_a_further_backward_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
-):
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(torch.autograd, "grad", refuse)
+def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch(tmp_path: Path, every: int):
     by_hand = Gradients()
     small_run(small_config(f"++trainer.log_every_n_steps={every}"), tmp_path, callbacks=[by_hand])
     epochs = [[norm for step, norm in enumerate(by_hand.norms) if step // 5 == n and step % every == 0] for n in (0, 1)]
     logged = figures(tmp_path)
     assert logged["train/gradient_norm"] == pytest.approx([sum(norms) / len(norms) for norms in epochs], rel=1e-5)
-    assert not any(name.startswith("train/gradient_norm_") for name in logged)
-
-
-def test_the_norms_of_the_terms_change_nothing_but_the_log(tmp_path: Path):
-    """Where likelihood is the only term its norm is that of all gradients."""
-    plain = small_run(small_config("loss.doubly_stochastic_weight=0"), tmp_path / "plain")
-    settings = ["loss.doubly_stochastic_weight=0", "callbacks.gradient_norm.terms=true"]
-    watched = small_run(small_config(*settings), tmp_path / "terms")
-    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
-        assert torch.equal(one, other)
-    logged = figures(tmp_path / "terms")
-    assert logged["train/gradient_norm_likelihood"] == pytest.approx(logged["train/gradient_norm"], rel=1e-4)
 
 
 def names(config: Any, folder: Path) -> set[str]:
@@ -73,10 +56,10 @@ def names(config: Any, folder: Path) -> set[str]:
 
 def test_callbacks_are_added_and_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SHOWATTENDTELL_TRUST", "pytorch_lightning.callbacks")
-    without = names(small_config("callbacks.early_stopping=null", "callbacks.gradient_norm=null"), tmp_path)
-    assert without & {"EarlyStopping", "GradientNorm"} == set()
+    without = names(small_config("callbacks.early_stopping=null", "callbacks.finite_loss=null"), tmp_path)
+    assert without & {"EarlyStopping", "FiniteLoss"} == set()
     added = names(small_config("+callbacks.summary._target_=pytorch_lightning.callbacks.RichModelSummary"), tmp_path)
-    assert added == without | {"EarlyStopping", "GradientNorm", "RichModelSummary"}
+    assert added == without | {"EarlyStopping", "FiniteLoss", "RichModelSummary"}
 
 
 class Weights(Callback):
@@ -120,21 +103,28 @@ def test_an_epoch_that_was_interrupted_has_the_seconds_of_the_parts_that_count(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     now = 1000.0
-    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now)
-    trainer: Any = SimpleNamespace(fast_dev_run=False, default_root_dir=tmp_path)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    trainer: Any = SimpleNamespace(logger=MetricsFile(tmp_path), default_root_dir=tmp_path, fast_dev_run=False)
+
+    def begun(state: dict[str, Any] | None = None) -> EpochReport:
+        report = EpochReport()
+        report.setup(trainer, module, "fit")
+        if state:
+            report.load_state_dict(state)
+        return report
+
     module: Any = None
-    killed = EpochTimes()
+    killed = begun()
     killed.on_train_start(trainer, module)
     now = 1060.0
-    killed.on_train_epoch_end(trainer, module)
+    killed._end_epoch(trainer)
     now = 1085.0
     saved = killed.state_dict()
     now = 1099.0  # what is done from here to the kill is done again
 
-    resumed = EpochTimes()
-    resumed.load_state_dict(saved)
+    resumed = begun(saved)
     now = 5000.0
     resumed.on_train_start(trainer, module)
     now = 5030.0
-    resumed.on_train_epoch_end(trainer, module)
+    resumed._end_epoch(trainer)
     assert read_times(tmp_path) == [60.0, 25.0 + 30.0]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
 
 
 class Kills(Callback):
@@ -60,7 +60,7 @@ def callbacks_of(folder: Path) -> dict[str, Any]:
     states = read(folder / LAST)["callbacks"]
     [best] = [state for name, state in states.items() if name.startswith("BestCheckpoint")]
     [stop] = [state for name, state in states.items() if name.startswith("EarlyStopping")]
-    return {"best": best["best_model_score"], "stop": stop, "report": states["EpochReport"]}
+    return {"best": best["best_model_score"], "stop": stop, "rows": states["EpochReport"]["rows"]}
 
 
 def assert_ends_as(whole: Path, rest: Path) -> None:
@@ -150,14 +150,6 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_pa
         assert steps == [step - 1, step]
     small_run(config, copies / "03", copies / "03" / PREVIOUS)
     assert_ends_as(whole, copies / "03")
-
-
-def test_a_new_run_takes_the_checkpoints_of_another_out_of_its_folder(tmp_path: Path):
-    (tmp_path / LAST).write_text("another's")
-    (tmp_path / PREVIOUS).write_text("another's")
-    small_run(small_config("trainer.max_epochs=1"), tmp_path)
-    assert read(tmp_path / LAST)["global_step"] == 5
-    assert not (tmp_path / PREVIOUS).exists()
 
 
 EXTENDED = {

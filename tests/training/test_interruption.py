@@ -17,14 +17,14 @@ from test_exact_resume import assert_ends_as, read
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
-from showattendtell.training.interruption import NOT_FINITE, SignalHandler, report_lost_workers
+from showattendtell.training.interruption import NOT_FINITE, UNCHECKED, SignalHandler, report_lost_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
 
 
 class Sender(Callback):
@@ -194,47 +194,32 @@ def test_weights_that_are_no_numbers_are_neither_saved_nor_captioned_with(tmp_pa
     assert not list(tmp_path.glob("*.ckpt"))
 
 
-class Event:
-    """Stands for a GPU's: the number is there when it is waited for."""
-
-    def __init__(self, waits: list[str]):
-        self._waits = waits
-
-    def synchronize(self) -> None:
-        self._waits.append("waited")
+UNREAD = {
+    "before anything is saved": (7, ["checkpoint_interval_minutes=0"], 8),
+    "after a few": (7, [], 9),
+    "before the batches of the next epoch are drawn": (4, ["++trainer.check_val_every_n_epoch=2"], 5),
+}
 
 
-@pytest.mark.parametrize(("every", "steps"), [(60, 9), (0, 8)], ids=["in the next step", "before it is saved"])
-def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, steps: int
+@pytest.mark.parametrize(("batch", "settings", "steps"), UNREAD.values(), ids=UNREAD)
+def test_losses_of_a_gpu_are_read_several_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, settings: list[str], steps: int
 ):
-    waits: list[str] = []
-    monkeypatch.setattr("showattendtell.training.interruption._send", lambda loss: (loss, Event(waits)))
-    trained: list[int] = []
+    monkeypatch.setitem(UNCHECKED, "cpu", 4)
+    poison, trained = Poison(batch, float("nan")), []
 
     class Count(Callback):
         def on_before_backward(self, trainer: lightning.Trainer, *_: Any) -> None:
             trained.append(trainer.global_step)
 
-    config = small_config(f"checkpoint_interval_minutes={every}")
-    with pytest.raises(UserError, match="the loss of step 8 is nan"):
-        small_run(config, tmp_path, callbacks=[Poison(7, float("nan")), Count()])
-    assert len(trained) == len(waits) + (every == 60) == steps
-    place = json.loads((tmp_path / NOT_FINITE).read_text())
-    assert (place["epoch"], place["batch"], place["step"]) == (2, 3, 8)
-    assert all(value.isfinite().all() for value in read(tmp_path / LAST)["state_dict"].values())
-
-
-def test_the_loss_of_a_gpu_is_looked_at_before_the_batches_of_the_next_epoch_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The last step of an epoch without validation."""
-    monkeypatch.setattr("showattendtell.training.interruption._send", lambda loss: (loss, Event([])))
-    poison = Poison(4, float("nan"))
-    config = small_config("checkpoint_interval_minutes=60", "++trainer.check_val_every_n_epoch=2")
-    with pytest.raises(UserError, match="the loss of step 5 is nan"):
-        small_run(config, tmp_path, callbacks=[poison])
-    assert_captions_are_those_of(poison, json.loads((tmp_path / NOT_FINITE).read_text())["captions"])
+    with pytest.raises(UserError, match=f"the loss of step {batch + 1} is nan"):
+        small_run(small_config("checkpoint_interval_minutes=60", *settings), tmp_path, callbacks=[poison, Count()])
+    assert len(trained) == steps
+    output = json.loads((tmp_path / NOT_FINITE).read_text())
+    assert (output["epoch"], output["batch"], output["step"]) == (batch // 5 + 1, batch % 5 + 1, batch + 1)
+    assert_captions_are_those_of(poison, output["captions"])
+    for file in tmp_path.glob("*.ckpt"):
+        assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
 
 
 def assert_captions_are_those_of(poison: Poison, output: list[str]) -> None:

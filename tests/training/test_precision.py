@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from showattendtell.runtime.files import LAST
-from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.types import Caption, Example
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
 
 
 class Half(Callback):
@@ -126,16 +125,6 @@ def test_gradients_are_clipped_by_their_norm_without_the_scale(tmp_path: Path):
     for found, clipped in zip(half.found, half.clipped, strict=True):
         assert length(found) > 0.6
         torch.testing.assert_close(clipped, found * 0.5 / length(found))
-
-
-def test_lightning_takes_over_the_unscaling_of_gradients():
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-    precision = MixedPrecision("16-mixed", "cuda", torch.amp.GradScaler("cpu", enabled=False))
-    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        precision.clip_gradients(optimizer, clip_val=1.0)
-    let_lightning_unscale(optimizer)
-    precision.clip_gradients(optimizer, clip_val=1.0)
 
 
 @pytest.mark.slow

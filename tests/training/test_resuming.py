@@ -126,7 +126,7 @@ def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: P
         [
             (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
             (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
-            (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
+            (["schedule=constant"], ["schedule.final=1.0 instead of its default", "schedule.warmup=its default"]),
         ],
     ),
     ids=str,

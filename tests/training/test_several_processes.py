@@ -13,7 +13,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 
-from showattendtell.training.loggers import METRICS
+from showattendtell.runtime.files import METRICS
 from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -130,12 +130,3 @@ def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Train
     assert any(not torch.equal(value, begun[name]) for name, value in first["state"].items())
     for process in others:
         assert [name for name, value in process["state"].items() if not torch.equal(value, first["state"][name])] == []
-
-
-@pytest.mark.slow
-def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
-    """The others would leave files of their own, or overwrite its."""
-    trained(tmp_path / "one", 1, 6)
-    trained(tmp_path / "two", 2, 3)
-    one, two = ({file.name for file in (tmp_path / run).iterdir()} for run in ("one", "two"))
-    assert one == two

@@ -143,12 +143,3 @@ def test_what_lightning_refuses_later_is_reported_without_its_traceback(
 ):
     with pytest.raises(UserError, match=message):
         small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
-
-
-def test_any_logger_of_lightning_gets_the_settings_of_the_run(tmp_path: Path):
-    node = ["+logger.own._target_=pytorch_lightning.loggers.CSVLogger", f"+logger.own.save_dir={tmp_path}/logs"]
-    trainer, _ = build_trainer(compose("train", node), tmp_path)
-    [logger] = [logger for logger in trainer.loggers if type(logger).__name__ == "CSVLogger"]
-    logger.save()
-    [written] = (tmp_path / "logs").rglob("hparams.yaml")
-    assert OmegaConf.load(written).trainer.max_epochs == 6

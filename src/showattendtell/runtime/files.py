@@ -1,4 +1,4 @@
-"""Atomic writes, new files and folders, locks, checksums, and the file of a run's epoch times."""
+"""Atomic writes, new files and folders, locks, checksums, and the log and the epoch times of a run."""
 
 import csv
 import errno
@@ -6,11 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -33,8 +35,14 @@ BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 WEIGHTS = "model.safetensors"
 """Name of the weights in a model folder, see `save_pretrained`."""
 
-TIMES = "times.csv"
-"""Name of the file with the seconds of every epoch, in a run's folder."""
+METRICS, TIMES = "metrics.csv", "times.csv"
+"""Names of the files with the metrics and with the seconds of every epoch, in a run's folder."""
+
+CONTROL = re.compile(r"[^\n]*(\r|\x1b\[2K)|\x1b\[[\d;?]*[A-Za-z]")
+"""Text that a terminal overwrites, its colors, and movements of its cursor."""
+
+BAR = re.compile(r"━.*\d/|images/s:")
+"""A progress bar, which is drawn again and again."""
 
 
 def expand_home(path: str | Path) -> Path:
@@ -141,12 +149,10 @@ def new_folder(
 
 
 def _numbered(path: Path) -> Iterator[Path]:
-    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix; a name that was numbered here counts on."""
+    """Yield the path, and `NAME-2`, `NAME-3`, ... with its suffix."""
     yield path
-    base, _, number = path.stem.rpartition("-")
-    counted = number.isdecimal() and path.with_stem(base).exists() if base else False
-    stem, first = (base, int(number) + 1) if counted else (path.stem, 2)
-    yield from (path.with_name(f"{stem}-{number}{path.suffix}") for number in count(first))
+    for number in count(2):
+        yield path.with_stem(f"{path.stem}-{number}")
 
 
 def exists_error(path: Path) -> UserError:
@@ -283,3 +289,38 @@ def duration(time: float) -> str:
     if time < 100:
         return f"{time:.0f} s"
     return f"{time / 60:.0f} min" if time < 6000 else f"{time / 3600:.1f} h"
+
+
+class LoggedStream:
+    """A stream that also writes its lines to a log, without colors and progress bars. A full disk does not stop it."""
+
+    def __init__(self, stream: Any, log: Any):
+        self._stream, self._log = stream, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        lines = re.findall(r"[^\n]*\n|[^\n]+", CONTROL.sub("", text))
+        with suppress(OSError, ValueError):
+            self._log.write("".join(line for line in lines if not BAR.search(line)).encode())
+        return self._stream.write(text)
+
+
+@contextmanager
+def logged(file: Path, describe: Callable[[Exception], str]) -> Iterator[None]:
+    """Append what is printed to a file as well, and the description of an error that ends it."""
+    if getattr(sys.stdout, "name", "") == str(file):  # a launcher already writes everything there
+        yield
+        return
+    with (
+        file.open("ab", buffering=0) as log,
+        redirect_stdout(LoggedStream(sys.stdout, log)),
+        redirect_stderr(LoggedStream(sys.stderr, log)),
+    ):
+        try:
+            yield
+        except Exception as error:
+            with suppress(OSError):
+                log.write(describe(error).encode())
+            raise

@@ -10,7 +10,7 @@ KEPT_BYTES = 2**30
 """Bytes of freed memory that a process keeps at most, and the largest tensor that is allocated from them."""
 
 LARGE_BLOCK = 2**23
-"""Bytes of a freed block that a server returns to the system. Pillow stores images in blocks of twice that."""
+"""The same for a process that decodes images for long. Pillow stores images in blocks of twice that."""
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
@@ -30,26 +30,14 @@ def paused_collection() -> Iterator[None]:
             gc.enable()
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed tensors for the next ones.
+def keep_freed_memory(limit: int = KEPT_BYTES) -> None:
+    """Let the C library keep so many bytes of freed blocks for the next ones, and return others to the system.
 
-    By default glibc returns large blocks to the system at once. Every training step then requests the same memory
-    again, page by page, which takes about a tenth of its time. The peak memory of the process stays nearly the
-    same. Other C libraries than glibc are left as they are.
+    By default glibc returns large blocks at once. Every training step then requests the same memory again, page by
+    page, which takes about a tenth of its time; the peak memory stays nearly the same. But once it has freed a block
+    of up to 32 MB it keeps all of these. Few of them fit the next image, so a few large photographs make a process
+    twice as large as one of them needs. Other C libraries than glibc are left as they are.
     """
-    _set_malloc(MMAP_THRESHOLD, KEPT_BYTES)
-    _set_malloc(TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def return_freed_images() -> None:
-    """Let the C library return the memory of freed images to the system, in a process that decodes them for long.
-
-    By default glibc keeps blocks of up to 32 MB once it has freed one of them. Few of these fit the next image, so a
-    few large photographs make the process twice as large as one of them needs.
-    """
-    _set_malloc(MMAP_THRESHOLD, LARGE_BLOCK)
-
-
-def _set_malloc(parameter: int, value: int) -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(parameter, value)
+        for parameter in (MMAP_THRESHOLD, TRIM_THRESHOLD):
+            mallopt(parameter, limit)

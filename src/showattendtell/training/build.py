@@ -1,24 +1,33 @@
-"""Build the objects of a training, in the order of the data:
+"""Build the objects of a training, in the order of the data, and train:
 
     data set -> encoder -> features -> vocabulary -> data module -> captioner -> loss -> LightningModule -> Trainer
 
-Nodes of the configuration that are not listed in `PARTS` belong to extensions (`training.extras`).
+Nodes of the configuration that are not listed in `PARTS` belong to extensions (`TrainingExtra`).
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytorch_lightning as lightning
+import torch
 from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
-from showattendtell.config.validation import TARGET, USER_ERRORS, with_defaults
+from showattendtell.config.validation import TARGET, USER_ERRORS, sentence, with_defaults
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -32,19 +41,15 @@ from showattendtell.inference.initial import (
 )
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.kernels.products import MATMUL, library
+from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
-from showattendtell.training.callbacks import build_monitor
+from showattendtell.runtime.launched import is_launched
+from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.extras import TrainingExtra
-from showattendtell.training.interruption import SignalHandler
-from showattendtell.training.loggers import MetricsFile
-from showattendtell.training.module import CaptioningModule
-from showattendtell.training.trainer import (
-    cluster_environment,
-    default_precision,
-    report_refusals,
-    validate_combination,
-)
+from showattendtell.training.interruption import TERMINATED, report_lost_workers
+from showattendtell.training.module import CaptioningModule, TrainingExtra
+from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import print_dataset, print_notes
 
@@ -54,6 +59,18 @@ PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "cal
 
 FEW = 64
 """Images of each split that a training of one batch reads."""
+
+
+QUIET = (
+    r"Checkpoint directory .* exists and is not empty",
+    r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The number of training batches .* is smaller than the logging interval",  # metrics are logged per epoch
+    r"The '.*_dataloader' does not have many workers",  # grids are read from memory
+    r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
+    r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
+)
 
 
 class TrainingData(NamedTuple):
@@ -84,7 +101,7 @@ def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build_dataset(config), build(config.encoder)
     print_notes(dataset.notes)  # before features are computed
-    num_printed = len(dataset.notes)
+    dataset = dataset._replace(notes=())
     if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
         dataset = dataset.first(FEW)
     origin = find_initial_checkpoint(config)
@@ -96,7 +113,7 @@ def build_data(config: DictConfig) -> TrainingData:
     references, extras = dataset.split("train"), build_extras(config)
     for extra in extras.values():
         dataset = extra.change_data(dataset, vocabulary.tokenizer)
-    print_dataset(dataset._replace(notes=dataset.notes[num_printed:]), vocabulary)
+    print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
 
@@ -178,6 +195,47 @@ def build_logger(config: DictConfig, name: str) -> Logger:
     return logger
 
 
+def silence_warnings() -> None:
+    """Silence messages and known-harmless warnings of Lightning and torchmetrics, except reports of profilers."""
+    for package in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(package).setLevel(logging.WARNING)
+    logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)
+    for message in QUIET:
+        warnings.filterwarnings("ignore", message)
+
+
+def validate_combination(settings: Mapping[str, Any]) -> None:
+    """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
+    if settings.get("overfit_batches"):
+        raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
+    for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
+        if settings.get(name) == 0:  # Lightning divides by it
+            raise UserError(f"trainer.{name}=0 is not an interval; set it to 1 or more")
+    precision = settings.get("precision")
+    if precision in ("bf16-true", "16-true", "64-true"):
+        raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
+
+
+def default_precision(accelerator: str) -> str:
+    """Return bf16-mixed on a GPU that multiplies bfloat16 numbers, and else 32-true."""
+    may_use_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return "bf16-mixed" if may_use_gpu and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
+
+
+def cluster_environment() -> list[ClusterEnvironment]:
+    """Return the plugin that keeps Lightning from waiting for processes of SLURM and others that it believes in."""
+    return [] if is_launched() else [LightningEnvironment()]
+
+
+@contextmanager
+def report_refusals(setting: str) -> Iterator[None]:
+    """Convert Lightning's errors about this setting to `UserError`."""
+    try:
+        yield
+    except (MisconfigurationException, ValueError) as error:
+        raise UserError(f"{setting}: {first_line(error)}") from None
+
+
 def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
@@ -186,7 +244,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     best = BestCheckpoint(
         folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
     )
-    last = LastCheckpoint(folder, config.checkpoint_interval_minutes, SignalHandler())
+    last = LastCheckpoint(folder, config.checkpoint_interval_minutes)
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
     for name, callback in config.callbacks.items():
@@ -210,4 +268,40 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):  # they keep the whole model in a process
+        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
     return trainer, best
+
+
+def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, checkpoint: Path | None) -> None:
+    """Train, from the checkpoint if there is one; a SIGTERM before the first step is handled like a later one.
+
+    Each process draws its own random numbers from here on.
+    """
+    keep_freed_memory()
+    device, workers = trainer.strategy.root_device, data.num_workers
+    if device.type == "cuda" and rank() == 0:
+        other = "" if trainer.precision == "32-true" else "; trainer.precision=32-true computes in float32"
+        print(f"training on {torch.cuda.get_device_name(device)} in {trainer.precision}{other}")
+    if device.type == "cpu" and library() == "onednn":
+        print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
+    if rank():
+        lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
+    [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
+    try:
+        with report_lost_workers(device.type == "cuda" if workers is None else workers > 0):
+            trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SIGTERMException:
+        sys.exit(TERMINATED)
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        if checkpoint and last.is_restoring:
+            raise UserError(
+                f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
+                "it was written; --debug shows the traceback, and training without resume starts again"
+            ) from error
+        is_refused = isinstance(error, ValueError) and last.is_restoring  # Lightning refuses settings before a step
+        if is_refused or isinstance(error, MisconfigurationException):
+            raise UserError(f"trainer: {first_line(error)}") from None
+        raise

@@ -1,24 +1,30 @@
 """Checkpoints of a run: the best one, and the last one, from which training resumes."""
 
 import os
+import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
 from showattendtell.config.command_line import as_argument
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
-from showattendtell.runtime.random_states import random_states, set_random_states
 from showattendtell.training.interruption import RESUME, SignalHandler
-from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
+
+VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
+"""Private entry of Lightning's checkpoints, as are the attributes with an underscore in the functions below. A test
+fails if a new version changes one of them; pyproject.toml lists the tested versions."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -66,18 +72,16 @@ class LastCheckpoint(Callback):
     asks the run to stop. Lightning resumes exactly from within a validation, or from the end of a batch that ends a
     step, unless a validation or the end of the epoch follows, which it would skip. Before a validation the progress is
     therefore stored as if its first batch had begun. Lightning's checkpoints have no random states: they are restored
-    when the run draws its next random number, so draws during set-up do not count. Callbacks use the metrics of the
-    epoch's last validation until the next one.
+    when the run draws its next random number, so draws during set-up do not count.
 
     Args:
         minutes: interval between two checkpoints; 0 writes one after every step.
     """
 
-    def __init__(self, folder: Path, minutes: float, signals: SignalHandler):
-        self._folder, self._seconds, self._signals = folder, 60 * minutes, signals
+    def __init__(self, folder: Path, minutes: float):
+        self._folder, self._seconds, self._signals = folder, 60 * minutes, SignalHandler()
         self._last_saved = time.monotonic()
         self._random_states: dict[str, dict[str, Any]] = {}
-        self._metrics: dict[str, Tensor] = {}
         self._finished = self._is_saved = False
         self.is_restoring = True
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
@@ -91,14 +95,8 @@ class LastCheckpoint(Callback):
                 group["lr"] = base * factor(scheduler.last_epoch)
         self._last_saved = time.monotonic()
         self._signals.install()
-        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
-        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
-            start = trainer.ckpt_path
-            if start is None or Path(start).name == PREVIOUS:
-                (self._folder / LAST).unlink(missing_ok=True)
-            if start is None:
-                (self._folder / PREVIOUS).unlink(missing_ok=True)
+        if rank() == 0 and trainer.ckpt_path and Path(trainer.ckpt_path).name == PREVIOUS:
+            (self._folder / LAST).unlink(missing_ok=True)  # it is damaged, and would soon become the previous one
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
@@ -137,7 +135,6 @@ class LastCheckpoint(Callback):
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        self._metrics = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
         self._last_saved = time.monotonic()
 
@@ -156,10 +153,10 @@ class LastCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         states = gather({str(rank()): random_states()})
-        return {"finished": self._finished, "random": states, "figures": self._metrics}
+        return {"finished": self._finished, "random": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._random_states, self._metrics = state["random"], state["figures"]
+        self._random_states = state["random"]
 
     def _restore_random_states(self) -> bool:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
@@ -168,3 +165,51 @@ class LastCheckpoint(Callback):
             set_random_states(states[str(rank())])
         self.is_restoring = False
         return bool(states)
+
+
+def is_accumulating(trainer: Trainer) -> bool:
+    """Return whether the step of the current batch needs further batches."""
+    return trainer.fit_loop.epoch_loop._should_accumulate()
+
+
+def is_between_steps(trainer: Trainer) -> bool:
+    """Return whether the batch that just ended completes a step, with another batch following immediately."""
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    ends = loop._is_training_done or loop._should_check_val_fx(fetcher)
+    return not ends and not loop._should_accumulate()
+
+
+def mark_validation_as_begun(checkpoint: dict[str, Any]) -> None:
+    """Make a run that resumes from this checkpoint begin with the validation that is about to start."""
+    total = checkpoint["loops"]["fit_loop"][VALIDATION_PROGRESS]["total"]
+    done = total["completed"]
+    total.update(ready=done + 1, started=done + 1, processed=done)
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python, NumPy, torch and its GPU, in types that weights-only unpickling accepts."""
+    kind, key, *position = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [kind, np.asarray(key).tolist(), *position],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore the states that `random_states` returned; that of the GPU only if both processes have one."""
+    random.setstate(states["python"])
+    np.random.set_state(tuple(states["numpy"]))
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Leave the random states as they were before the `with` block."""
+    states = random_states()
+    yield
+    set_random_states(states)

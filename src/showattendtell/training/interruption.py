@@ -38,6 +38,9 @@ ONE_KEY = 1.0
 
 NOT_FINITE = "not-finite.json"
 
+UNCHECKED = {"cuda": 20}
+"""Losses that are read at once, by kind of device; by default each."""
+
 RESUME = "the same command with resume=true continues from the last checkpoint, if one was saved"
 
 LOST_WORKER = re.compile(r"DataLoader worker \(pid[^.]*?\d\) (?:is )?([^.]+)")
@@ -88,23 +91,19 @@ class FiniteLoss(Callback):
     process: `2-not-finite.json`). Weights that are not finite after a finite loss end the run before they are saved or
     used for captions.
 
-    It does not wait for a GPU: the loss is checked in the next step, at the end of an epoch, and before anything is
-    saved.
+    To read a loss waits for the GPU: several are checked at once, at the end of an epoch, and before anything is saved.
     """
 
     def __init__(self) -> None:
-        self._position: dict[str, int] = {}
-        self._loss: Tensor | None = None
-        self._copied: torch.cuda.Event | None = None  # when the loss of a GPU has arrived
+        self._losses: list[tuple[dict[str, int], Tensor]] = []  # not yet checked, and where they are from
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._check(trainer)
         if isinstance(outputs, Mapping) and "loss" in outputs:
-            self._position = {"epoch": trainer.current_epoch + 1, "batch": batch_idx + 1, "step": trainer.global_step}
-            self._loss, self._copied = _send(outputs["loss"])
-            if self._copied is None:
+            place = {"epoch": trainer.current_epoch + 1, "batch": batch_idx + 1, "step": trainer.global_step}
+            self._losses.append((place, outputs["loss"]))
+            if len(self._losses) >= UNCHECKED.get(trainer.strategy.root_device.type, 1):
                 self._check(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -123,32 +122,24 @@ class FiniteLoss(Callback):
         self.on_validation_start(trainer, pl_module)
 
     def _check(self, trainer: Trainer) -> None:
-        """Raise a `UserError` if the last loss is not finite; a loss from a GPU is there once its event is set."""
-        if self._copied:
-            self._copied.synchronize()
-        loss, self._loss, self._copied = self._loss, None, None
-        if loss is None or math.isfinite(loss):
-            return
-        data, value = getattr(trainer, "datamodule", None), str(loss.item())
-        captions = data.name_batch(self._position["batch"] - 1) if isinstance(data, CaptionDataModule) else []
+        """Raise a `UserError` if a loss is not finite."""
+        places, losses = [place for place, _ in self._losses], [loss for _, loss in self._losses]
+        self._losses = []
+        values = torch.stack(losses).tolist() if losses else []
+        for place, value in zip(places, values, strict=True):
+            if not math.isfinite(value):
+                self._report(trainer, place, str(value))
+
+    def _report(self, trainer: Trainer, place: Mapping[str, int], value: str) -> None:
+        data = getattr(trainer, "datamodule", None)
+        captions = data.name_batch(place["batch"] - 1) if isinstance(data, CaptionDataModule) else []
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
-        content = {**self._position, "loss": value, "images": images, "captions": captions}
-        name = f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE
-        file = Path(trainer.default_root_dir) / name
-        write_json(content, file)
+        file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
+        write_json({**place, "loss": value, "images": images, "captions": captions}, file)
         raise UserError(
-            f"the loss of step {self._position['step']} is {value}; {file} lists the images and captions of its batch; "
+            f"the loss of step {place['step']} is {value}; {file} lists the images and captions of its batch; "
             "lower optimizer.lr or look at them, and train again"
         )
-
-
-def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Copy the loss to the CPU; a loss from a GPU is there once the returned event is set."""
-    if not loss.is_cuda:
-        return loss, None
-    host_loss, copied = loss.to("cpu", non_blocking=True), torch.cuda.Event()
-    copied.record()
-    return host_loss, copied
 
 
 class WorkerShutdown(Callback):

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any, NoReturn
 
@@ -18,7 +18,8 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from omegaconf import DictConfig
+from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -36,14 +37,13 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
+from showattendtell.training.build import cluster_environment, report_refusals, silence_warnings
 from showattendtell.training.interruption import RESUME
-from showattendtell.training.trainer import cluster_environment, report_refusals, silence_warnings
 
-Settings = Mapping[str, Any]
 Train = Callable[[Any], float]
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
-"""Names of Lightning's strategies that can train here."""
+"""Names of Lightning's strategies that can train in processes that are started here."""
 
 
 class DataParallel(DDPStrategy):
@@ -53,82 +53,68 @@ class DataParallel(DDPStrategy):
         super().__init__(timeout=TIMEOUT, gradient_as_bucket_view=True)
 
 
-def launch(train: Train, settings: Settings) -> float:
-    """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
+def launch(train: Train, config: DictConfig) -> float:
+    """Return what `train(config)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
     silence_warnings()
-    trainer = plain_settings(settings)["trainer"]
+    strategy = config.trainer.get("strategy", "auto")
+    if isinstance(strategy, str) and strategy not in STRATEGIES:  # others start processes themselves, or share a model
+        raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
     if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices")
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
         try:
-            return _run_process(train, _process_settings(settings, devices, nodes))
+            return _run_process(train, config)
         except ReportedElsewhere:
             sys.exit(2)
-    if trainer.get("num_nodes", 1) != 1:
-        number = trainer["num_nodes"]
+    number = config.trainer.get("num_nodes", 1)
+    if number != 1:
         raise UserError(
             f"trainer.num_nodes={number} needs torchrun on each machine, or SLURM; docs/training.md has the commands"
         )
-    num_processes = _bare_trainer(settings).num_devices
-    if num_processes > 1:
-        return _start(train, _process_settings(settings, num_processes, 1), num_processes)
-    if trainer.get("devices") == "auto":
-        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
-    return train(settings)
+    if config.trainer.get("devices", 1) != 1:
+        num_processes = _bare_trainer(config).num_devices
+        if num_processes > 1:
+            return _start(train, config, num_processes)
+    return train(config)
 
 
-def _bare_trainer(settings: Settings) -> lightning.Trainer:
-    """Return a Trainer that knows devices and strategy.
-
-    Raises:
-        UserError: for a strategy that does not start its processes here, or does not keep the whole model in each.
-    """
-    strategy = plain_settings(settings)["trainer"].get("strategy", "auto")
-    if isinstance(strategy, str) and strategy not in STRATEGIES:
-        raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
+def _bare_trainer(config: DictConfig) -> lightning.Trainer:
+    """Return a Trainer that knows devices and strategy."""
     with report_refusals("trainer"):
         trainer: lightning.Trainer = build(
-            settings["trainer"], plugins=cluster_environment(), logger=False, enable_progress_bar=False
+            config.trainer, plugins=cluster_environment(), logger=False, enable_progress_bar=False
         )
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
     return trainer
 
 
-def _process_settings(settings: Settings, devices: int, nodes: int) -> Settings:
-    """Return the settings for processes on some machines.
+def _run_process(train: Train, config: DictConfig) -> float:
+    """Run `train` in this process of a group, of which only the first prints, and return its result.
 
     Raises:
-        UserError: they ask for another number of processes.
+        UserError: the configuration asks for another number of processes.
     """
-    trainer = plain_settings(settings)["trainer"]
-    given = trainer.get("devices", 1)
-    num_devices = len(given) if isinstance(given, list) else given
-    if num_devices not in (1, "auto", -1, "-1", devices, str(devices)):
+    devices = int(os.environ["LOCAL_WORLD_SIZE"])
+    given = plain_settings(config)["trainer"].get("devices", 1)
+    is_list = isinstance(given, list)
+    if (len(given) if is_list else given) not in (1, "auto", -1, "-1", devices, str(devices)):
         raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
-    changed: dict[str, Any] = {"num_nodes": nodes, "devices": given if isinstance(given, list) else devices}
-    if trainer.get("strategy", "auto") == "auto":
-        changed["strategy"] = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
-    return with_trainer(settings, **changed)
-
-
-def _run_process(train: Train, settings: Settings) -> float:
-    """Run `train` in this process of a group, of which only the first prints, and return its result."""
-    strategy = _bare_trainer(settings).strategy
+    num_nodes = int(os.environ["WORLD_SIZE"]) // devices
+    config = with_trainer(config, num_nodes=num_nodes, devices=given if is_list else devices)
+    if config.trainer.get("strategy", "auto") == "auto":
+        config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
+    strategy = _bare_trainer(config).strategy
     with report_lost_processes():
         with announced_wait():
             strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
-            result = train(settings)
+            result = train(config)
         if dist.is_initialized():
             dist.destroy_process_group()
         return result
 
 
-def _start(train: Train, settings: Settings, num_processes: int) -> float:
+def _start(train: Train, config: DictConfig, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
@@ -146,20 +132,20 @@ def _start(train: Train, settings: Settings, num_processes: int) -> float:
         shutdown_timeout=60,  # seconds for child processes to save and end
     )
     try:
-        return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
+        return float(elastic_launch(agent, _work)(train, config, HydraConfig.instance().cfg)[0])
     except SignalException as notice:
         sys.exit(128 + notice.sigval)
     except ChildFailedError as error:
         _report(error, num_processes)
 
 
-def _work(train: Train, settings: Settings, hydra: Any) -> float:
+def _work(train: Train, config: DictConfig, hydra: Any) -> float:
     """Run `train` in a process started here, with Hydra's state of the run; the parent process reports its errors."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     silence_warnings()
     try:
-        return _run_process(train, settings)
+        return _run_process(train, config)
     except LostProcessError:
         sys.exit(2)  # the parent knows which process failed, and why
     except ReportedElsewhere as reported:

@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Protocol
 
 import pytorch_lightning as lightning
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -29,12 +31,10 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
-from showattendtell.training.extras import LossTerm
 from showattendtell.training.graphs import StepGraphs
-from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
-from showattendtell.types import Batch, BatchShard, ShardedBatch
+from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
@@ -42,6 +42,30 @@ TRAINED = "training_means"
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
+
+
+class LossTerm(Protocol):
+    """Changes the loss on the captions of each batch; see `CaptioningModule.terms`."""
+
+    def check(self, module: "CaptioningModule") -> None:
+        """Raise `UserError` if a `CaptioningModule` cannot be trained with this term."""
+
+    def __call__(self, output: LossOutput, batch: Batch) -> LossOutput:
+        """Return the loss of a batch with this term, from its loss without it."""
+        ...
+
+
+class TrainingExtra:
+    """Base class of the targets of nodes in the training configuration that the core does not know."""
+
+    def change_data(self, dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
+        """Return the data set that is trained on."""
+        return dataset
+
+    def change_module(self, module: "CaptioningModule", config: DictConfig) -> dict[str, Any]:
+        """Change a `CaptioningModule` before training. Return what a resumed run must have in common, as plain data for
+        the checkpoint's metadata."""
+        return {}
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -98,8 +122,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.01, fused=True)
         self.schedule = schedule or cosine_of_recipe
-        self.step_terms: Mapping[str, Tensor] = {}
-        """The weighted loss terms of a training step until its backward pass, for callbacks."""
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: StepGraphs | None = None  # in training on a GPU
@@ -190,8 +212,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 self.step_nll = output.nll.detach() * captions / words
                 means["nll_per_word"] = (self.step_nll, words)
             self._train_means.update(means)
-        self.step_terms = {name: shard.weight * term for name, term in output.terms.items()}
         return shard.weight * loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Add the norm of all gradients before clipping to the means of the epoch, at every step that is logged."""
+        if self.global_step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+            if norm.isfinite():  # mixed precision skips other steps
+                self._train_means.update({"gradient_norm": (norm, 1)})
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D); by CUDA graphs where the encoder is trained on a GPU."""
@@ -204,9 +233,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             for parameter in self.parameters():
                 # gradients of an earlier batch may lie in the memory of a graph, which now writes the next ones there
                 parameter.grad = None if parameter.grad is None else parameter.grad.clone()
-
-    def on_after_backward(self) -> None:
-        self.step_terms = {}  # they hold the graph, and a module with a graph cannot be copied
 
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
@@ -241,11 +267,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         outputs = self(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
-        self._val_means.update({"nll_per_word": (nll, words)})
-        for name, value in attention_statistics(outputs, batch.tokens).items():
-            self._val_means.update({f"attention_{name}": value})
-        for name, value in self._word_classes.betas(outputs, batch.tokens).items():
-            self._val_means.update({f"beta_{name}": value})
+        means: dict[str, Any] = {"nll_per_word": (nll, words)}
+        maps, gates = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)
+        means |= {f"attention_{name}": value for name, value in maps.items()}
+        means |= {f"beta_{name}": value for name, value in gates.items()}
+        self._val_means.update(means)
 
     def _score_captions(self, batch: ImageBatch, dataloader_idx: int) -> None:
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
@@ -288,8 +314,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         means.reset()
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
-        let_lightning_unscale(optimizer)
+        optimizer: Any = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
+        optimizer._step_supports_amp_scaling = False  # Lightning unscales gradients before it clips them
         if math.isinf(self.trainer.estimated_stepping_batches):
             raise UserError(
                 "trainer: the learning rate schedule needs a last step; set trainer.max_epochs or trainer.max_steps, "

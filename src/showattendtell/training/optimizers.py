@@ -1,13 +1,15 @@
-"""Parameter groups, the Graves RMSProp optimizer, and learning-rate schedules."""
+"""Parameter groups, the Graves RMSProp optimizer, learning-rate schedules, and averages of the weights."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from showattendtell.settings import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
@@ -15,17 +17,8 @@ Schedule = Callable[[int, int], float]
 """Factor on the learning rate at a step out of the total number of steps."""
 
 
-class Constant(NamedTuple):
-    """Constant rate after a linear warm-up over `warmup` steps."""
-
-    warmup: NonNegativeInt = 0
-
-    def __call__(self, step: int, total: int) -> float:
-        return min(1.0, (step + 1) / (self.warmup + 1))
-
-
 class Cosine(NamedTuple):
-    """Linear warm-up over `warmup` steps, then half a cosine from 1 towards `final`.
+    """Linear warm-up over `warmup` steps, then half a cosine from 1 towards `final`; constant with `final=1`.
 
     Steps are counted from 0, so the last one is `total` - 1. `final` would be reached in the step after it, as with
     `torch.optim.lr_scheduler.CosineAnnealingLR`.
@@ -105,3 +98,23 @@ class GravesRMSprop(Optimizer):
         mean.mul_(group["decay"]).add_(gradient, alpha=1 - group["decay"])
         deviation = (mean_square - mean**2 + group["eps"]).sqrt()
         parameter.add_(change.mul_(group["momentum"]).addcdiv_(gradient, deviation, value=-group["lr"]))
+
+
+class ExponentialMovingAverage(WeightAveraging):
+    """Averages the weights over the steps of training; validation and checkpoints use the averaged weights.
+
+        theta' <- d theta' + (1 - d) theta,  d = min(decay, (1 + t) / (10 + t)) at step t
+
+    The warmup of d, which is that of TensorFlow and timm, lets short trainings forget their initial weights. Unlike
+    Lightning's `EMAWeightAveraging`, it changes no weight that training does not change: the average is computed as
+    theta' + (1 - d) (theta - theta'), without rounding where both are equal.
+
+    Args:
+        decay: the largest d.
+    """
+
+    def __init__(self, decay: Fraction = 0.999):
+        def update(averaged: Sequence[Tensor], weights: Sequence[Tensor], step: Tensor | int) -> None:
+            get_ema_multi_avg_fn(min(decay, (1 + int(step)) / (10 + int(step))))(averaged, weights, step)
+
+        super().__init__(multi_avg_fn=update)

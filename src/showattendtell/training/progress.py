@@ -1,40 +1,194 @@
-"""Progress within an epoch: figures of single steps, the progress bar, and lines where there is no terminal."""
+"""Reports of a run: `metrics.csv`, a line for each epoch, and the progress within it."""
 
+import csv
+import io
 import math
 import resource
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback, RichProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from pytorch_lightning.callbacks.progress.rich_progress import ProcessingSpeedColumn
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
 from rich import get_console
 from rich.progress import BarColumn
 from torch import Tensor
 from torch.optim import Optimizer
 
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.inference.predictions import measure_attention
+from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.runtime.distributed import mean_over_processes, rank
-from showattendtell.training.lightning_internals import is_accumulating
-from showattendtell.training.loggers import MetricsFile
+from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
+from showattendtell.settings import short_metric
+from showattendtell.training.checkpointing import is_accumulating
+from showattendtell.training.module import CaptioningModule
+from showattendtell.visualization.figures import draw_curves, read_metrics
+
+NLL = "val/nll_per_word"
+CIDER = "val/cider"
+MOVEMENT = "val/attention_movement"
+CURVE = "learning_curve.png"
 
 SENT = ".dashboards"
 """File in a run's folder with the last step whose figures the dashboards have."""
 
-
 MEASURED = 2.0
 """Seconds of training from which its time is estimated."""
 
+FEW_STEPS = 100
+"""Steps before which figures of the attention say nothing."""
 
-def about(seconds: float) -> str:
-    """Return a duration for people: about 12 minutes."""
-    if seconds < 5400:
-        minutes = max(1, round(seconds / 60))
-        return f"about {minutes} minute{'s' * (minutes > 1)}"
-    return f"about {seconds / 3600:.1f} hours"
+
+def build_monitor(monitor: str, brevity_penalty: bool) -> tuple[str, str, Literal["max", "min"]]:
+    """Return the names of the reported BLEU-4 and of the metric for best.ckpt and early stopping, and its mode."""
+    bleu4 = "val/bleu4_with_penalty" if brevity_penalty else "val/bleu4"
+    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[short_metric(monitor)]
+    return bleu4, metric, "min" if metric == NLL else "max"
+
+
+def best_of(trainer: Trainer) -> ModelCheckpoint:
+    """Return the callback that writes `best.ckpt`, which is the last of its kind."""
+    return trainer.checkpoint_callbacks[-1]  # type: ignore[return-value]
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a line above the progress bar."""
+    get_console().print(text, style=style, soft_wrap=True, highlight=False)
+
+
+class MetricsFile(Logger):
+    """A run's `metrics.csv`: one row per call, one column per metric.
+
+    Lightning's CSVLogger removes the existing file when a run resumes. When a column is added it overwrites the file,
+    which a kill or a full disk then truncates.
+    """
+
+    name, version = "", ""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.path = folder / METRICS
+        self.rows: list[dict[str, Any]] = []
+        self._has_warned = False
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append({**metrics, "step": step})
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the run's configuration is already in the same folder."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write all rows; a failure is reported once, and the next call writes these rows too."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, sorted({name for row in self.rows for name in row}))
+        writer.writeheader()
+        writer.writerows(self.rows)
+        try:
+            with atomic_write(self.path) as stream:
+                stream.write(text.getvalue().encode())
+        except OSError as error:
+            if not self._has_warned:
+                print(
+                    f"warning: {self.path} cannot be written ({error.strerror}); the run continues, and the missing "
+                    "rows are written with the next ones",
+                    file=sys.stderr,
+                )
+            self._has_warned = True
+
+
+class EpochReport(Callback):
+    """Prints one line per epoch, writes its seconds to `times.csv`, and draws the learning curve at the end.
+
+    The seconds include validation; those of an interrupted epoch are the parts that count. A run that resumes goes back
+    to the rows of `metrics.csv` at its checkpoint: those after it are logged again.
+
+    Args:
+        brevity_penalty: whether the reported BLEU-4 has the brevity penalty.
+    """
+
+    def __init__(self, brevity_penalty: bool = False):
+        self._bleu4, _, _ = build_monitor("bleu4", brevity_penalty)
+        self._seconds: list[float] = []
+        self._elapsed = self._started = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._log: Any = trainer.logger  # the metrics file, which is the first
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._started = time.monotonic() - self._elapsed
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.on_train_epoch_end()  # log its metrics for the callbacks; Lightning would do so after them
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        best = best_of(trainer)
+
+        def describe(metric: str, digits: int) -> str:
+            value = f"{metric} {values.get(metric, math.nan):.{digits}f}"
+            if metric == best.monitor and best.best_model_score is not None:
+                value += f" (best {best.best_model_score:.{digits}f})"
+            return value
+
+        figures = [describe("train/nll_per_word", 3)]
+        if NLL in values:
+            figures += [describe(NLL, 3), f"perplexity {math.exp(values[NLL]):.1f}", describe(self._bleu4, 1)]
+            figures += [describe(CIDER, 1), describe("val/distinct_captions", 0)]
+        seconds = self._end_epoch(trainer)
+        rest = seconds * max(0, (trainer.max_epochs or 0) - trainer.current_epoch - 1)
+        left = f", about {duration(rest)} left" if rest > 60 else ""
+        print_line(f"epoch {trainer.current_epoch + 1:>3}: {', '.join(figures)}; {seconds:.0f} s{left}")
+        is_trained = trainer.global_step >= FEW_STEPS
+        if is_trained and values.get(MOVEMENT, 1.0) < MIN_MOVEMENT and getattr(pl_module, "selective", False):
+            print_line(
+                f"warning: the attention hardly changes between words ({100 * values[MOVEMENT]:.1f} % of its weight); "
+                "a smaller loss.doubly_stochastic_weight, a larger optimizer.lr or another attention/score may help",
+                style="yellow",
+            )
+
+    def _end_epoch(self, trainer: Trainer) -> float:
+        """Write the seconds of all epochs, and return those of this one."""
+        now = time.monotonic()
+        self._seconds.append(now - self._started)
+        self._started = now
+        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            with suppress(OSError):  # reported with the metrics file, and written again after the next epoch
+                write_times(self._seconds, Path(trainer.default_root_dir))
+        return self._seconds[-1]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        file = Path(trainer.default_root_dir) / METRICS
+        if rank() == 0 and file.is_file():
+            draw_curves(read_metrics(file), file.with_name(CURVE))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self._log.rows, "seconds": self._seconds, "running": time.monotonic() - self._started}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seconds, self._elapsed = list(state["seconds"]), state["running"]
+        self._log.rows = [dict(row) for row in state["rows"]]
+        self._log.save()
+
+
+class AttentionEvaluation(Callback):
+    """After each validation, scores attention on the words of reference captions, if the data set has boxes."""
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(data, CaptionDataModule):
+            return
+        scores = measure_attention(pl_module, data.val_images.images, data.val_images.examples, silent=True)
+        if scores:
+            pl_module.log("val/pointing_game", 100 * scores.model.hit_rate)
+            pl_module.log("val/attention_correctness", 100 * scores.model.correctness)
 
 
 class StepMetrics(Callback):
@@ -42,13 +196,13 @@ class StepMetrics(Callback):
 
     Dashboards get them every `trainer.log_every_n_steps` steps, as `train/loss_step`, `train/learning_rate`,
     `train/images_per_second` and `train/memory_gb` (the peak, of the first GPU or of the first process). Without a
-    terminal, a line is printed at least every `seconds` seconds, unless a single step takes longer.
+    terminal, a line is printed after the first batch that ends `seconds` seconds after the last line.
 
     Lightning's LearningRateMonitor, ThroughputMonitor and DeviceStatsMonitor write to all loggers, also to
     `metrics.csv`, which a resumed run has to reproduce; ThroughputMonitor also waits for the GPU after every step.
 
     Args:
-        seconds: longest time between two lines.
+        seconds: shortest time between two lines.
     """
 
     loss: Tensor | None = None
@@ -63,15 +217,14 @@ class StepMetrics(Callback):
         self._rates: list[float] = []  # learning rates at the last step
         self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
-        self._last_printed = self._last_batch = 0.0
-        self._first: tuple[int, float] | None = None
-        self._measured = False
+        self._last_printed = 0.0
+        self._batches, self._first_ended, self._is_estimated = 0, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
             with suppress(OSError, ValueError):
                 self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
-        self._last_printed = self._last_batch = self._last_rate = time.monotonic()
+        self._last_printed = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._images, self._last_rate = 0, time.monotonic()
@@ -94,7 +247,7 @@ class StepMetrics(Callback):
         if self._is_due(now):
             values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
             position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
-            self._print(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
+            print_line(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
 
     def on_validation_batch_end(
         self,
@@ -108,37 +261,35 @@ class StepMetrics(Callback):
         if self._is_due(time.monotonic()):
             sizes = trainer.num_val_batches
             done = sum(sizes[:dataloader_idx]) + batch_idx + 1
-            self._print(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
+            print_line(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
 
     def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
-        loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
-        if self.nll_per_word is not None:
-            nll = float(self.nll_per_word)
-            loss = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
+        nll = math.nan if self.nll_per_word is None else float(self.nll_per_word)
         speed = self.images_per_second or 0.0
         images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
-        return {**loss, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
+        words = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
+        return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
         """Print how long the training takes, once the first batches have shown their speed."""
-        if self._measured or rank() or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        self._batches += 1
+        if self._batches == 1:
+            self._first_ended = now  # the first batch takes longer than others
+        seconds = now - self._first_ended
+        if self._is_estimated or self._batches < 3 or seconds < MEASURED:
             return
-        if self._first is None or batch_idx <= self._first[0]:
-            self._first = batch_idx, now  # after the first batch, which takes longer
-        batches, seconds = batch_idx - self._first[0], now - self._first[1]
-        if batches >= 2 and seconds >= MEASURED:
-            self._measured = True
-            epochs = (trainer.max_epochs or 0) - trainer.current_epoch
-            rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / batches
-            if epochs > 0 and 60 < rest < math.inf:
-                self._print(f"training takes {about(rest)}, and the validations after each epoch")
+        self._is_estimated = True
+        epochs = (trainer.max_epochs or 0) - trainer.current_epoch
+        rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / (self._batches - 1)
+        if 60 < rest < math.inf and rank() == 0:
+            print_line(f"training takes about {duration(rest)}, and the validations after each epoch")
 
     def _log(self, trainer: Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
         step = trainer.global_step - 1  # the number that Lightning logs
-        is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
+        is_due = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        if not loggers or not is_due or is_accumulating(trainer) or step <= self._last_sent:
             return
         device = trainer.strategy.root_device
         if device.type == "cuda":
@@ -158,13 +309,11 @@ class StepMetrics(Callback):
                 (Path(trainer.default_root_dir) / SENT).write_text(str(step))
 
     def _is_due(self, now: float) -> bool:
-        """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
-        duration, self._last_batch = now - self._last_batch, now
-        return now + duration - self._last_printed > self._seconds and rank() == 0 and not get_console().is_terminal
-
-    def _print(self, line: str) -> None:
-        self._last_printed = time.monotonic()
-        get_console().print(line, soft_wrap=True, highlight=False)
+        """Return whether to print a line now."""
+        is_due = now - self._last_printed >= self._seconds and rank() == 0 and not get_console().is_terminal
+        if is_due:
+            self._last_printed = now
+        return is_due
 
 
 class ProgressBar(RichProgressBar):
@@ -183,8 +332,7 @@ class ProgressBar(RichProgressBar):
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, StepMetrics):
                     figures = callback.describe()
-                    loss = figures.get("loss per word") or figures.get("loss", "")
-                    self._values = {"loss": loss, "images/s": figures["images/s"]}
+                    self._values = {"loss": figures["loss per word"], "images/s": figures["images/s"]}
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:

@@ -12,12 +12,11 @@ from omegaconf import DictConfig
 
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.entry_point import Choices
-from showattendtell.config.folders import find_options
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.models.captioner import Captioner
@@ -60,18 +59,11 @@ class Recipe:
 
     def __init__(self, attention: Any, decoder: Any, **settings: Any):
         given = {"attention": attention, "decoder": decoder}
-        named = {group: option for group, option in given.items() if isinstance(option, str)}
-        for group, option in named.items():
-            options = find_options("train", group)
-            if option not in options:
-                raise UserError(
-                    f"{group} '{option}' is unknown{did_you_mean(option, options)}; pass a name out of "
-                    f"{', '.join(options)}, or the class itself: {group}=..."
-                )
-        # dataset=custom changes no other group
-        config = compose(
-            "train", ["dataset=custom", *(f"{group}={option}" for group, option in named.items())], with_hydra=True
-        )
+        named = [f"{group}={option}" for group, option in given.items() if isinstance(option, str)]
+        try:
+            config = compose("train", ["dataset=custom", *named], with_hydra=True)  # it changes no other group
+        except UserError as error:  # also where a checkpoint has the name of a class
+            raise UserError(f"{error} (a class of your own is passed itself: attention=MyAttention)") from None
         self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
         is_named = attention is None or isinstance(attention, str)
         self.attention = to_plain(config.attention) if is_named else attention

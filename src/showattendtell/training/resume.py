@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,8 @@ from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
-from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
+from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
-from showattendtell.training.interruption import NOT_FINITE
-from showattendtell.training.loggers import METRICS
 
 READING_ERRORS = (AttributeError, LookupError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
@@ -37,6 +35,7 @@ class ResumePoint(NamedTuple):
         metadata: that of the checkpoint.
         finished: whether the run is complete.
         best: the best value of the metric `monitor`, if there is one.
+        epoch, step: how many are complete.
     """
 
     folder: Path
@@ -44,6 +43,8 @@ class ResumePoint(NamedTuple):
     metadata: Mapping[str, Any] = {}
     finished: bool = False
     best: float | None = None
+    epoch: int = 0
+    step: int = 0
 
 
 def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> ResumePoint:
@@ -63,25 +64,31 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
         return ResumePoint(folder)
     if checkpoints_in(folder):
         return _resume(folder, settings)
-    files = [*root.rglob(LAST), *root.rglob(PREVIOUS)] if root else []
-    files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    found = None  # the newest unfinished run, or the newest
-    for run_folder in dict.fromkeys(file.parent for file in files):
+    runs = _runs_of(settings, root) if root else []
+    found = min(runs, key=lambda run: run.finished, default=None)  # the newest unfinished one, or else the newest
+    if found:
+        discard(folder)
+        return _resume(found.folder, settings)
+    if (folder / BEST).is_file():
+        raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
+    print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
+    return ResumePoint(folder)
+
+
+def _runs_of(settings: Mapping[str, Any], root: Path) -> Iterator[ResumePoint]:
+    """Yield the runs with these settings, newest first."""
+    for folder in folders_with(root, LAST, PREVIOUS):
         with suppress(UserError):  # from another version, or damaged
-            point = peek(run_folder)
-            if find_differences(settings, point.metadata["config"]):
-                continue
-            if found is None or not point.finished:
-                found = point
-            if not point.finished:
-                break
-    if found is None:
-        if (folder / BEST).is_file():
-            raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
-        print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
-        return ResumePoint(folder)
-    discard(folder)
-    return _resume(found.folder, settings)
+            run = peek(folder)
+            if not find_differences(settings, run.metadata["config"]):
+                yield run
+
+
+def folders_with(root: Path, *names: str) -> list[Path]:
+    """Return the folders below `root` with a file of one of these names, that of the newest file first."""
+    files = [file for name in names for file in root.rglob(name)]
+    files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+    return list(dict.fromkeys(file.parent for file in files))
 
 
 def run_of(name: str) -> Path:
@@ -129,7 +136,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
     if not file.is_file():
         start = peek(folder)
         assert start.checkpoint
-        return start.checkpoint, stored_arguments(start.metadata["arguments"], start.checkpoint)
+        return start.checkpoint, stored_arguments(start.metadata.get("arguments"), start.checkpoint)
     try:
         with file.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(2 * LIMIT))
@@ -143,16 +150,15 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs, and remove incomplete files of a killed run."""
-    with ExitStack() as locks:
-        with raise_together():
-            if rank() == 0:
-                file = lock_file(folder / LOCK)
-                if file is None:
-                    raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
-                locks.enter_context(file)
-                for name in (BEST, LAST, METRICS, TIMES, f"*{NOT_FINITE}"):
-                    for partial in folder.glob(f"{name}.*{UNFINISHED}"):
-                        partial.unlink()
+    lock: Any = nullcontext()
+    with raise_together():
+        if rank() == 0:
+            lock = lock_file(folder / LOCK)
+            if lock is None:
+                raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
+            for partial in folder.glob(f"*.*.*{UNFINISHED}"):  # as `atomic_write` names them
+                partial.unlink()
+    with lock:
         yield
 
 
@@ -171,15 +177,9 @@ def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
 
 
 def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
-    file = _intact_checkpoint(folder)
-    start, progress = _read(file)
+    start = _read(_intact_checkpoint(folder))
     stored = start.metadata["config"]
-    try:
-        stored_epochs, stored_steps = stored["trainer"].get("max_epochs"), stored["trainer"].get("max_steps")
-        epoch, step = int(progress["epoch"]), int(progress["global_step"])
-    except READING_ERRORS as error:
-        raise _altered_error(file, error) from None
-    max_epochs = settings["trainer"].get("max_epochs")
+    stored_epochs, max_epochs = stored["trainer"].get("max_epochs"), settings["trainer"].get("max_epochs")
     is_extended = isinstance(max_epochs, int) and isinstance(stored_epochs, int) and max_epochs > stored_epochs > 0
     if is_extended:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
@@ -192,16 +192,17 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
             "or leave resume out for a new run"
         )
     if is_extended:
-        if start.finished and (epoch < stored_epochs or step == stored_steps):  # it would stop again immediately
+        is_short = start.epoch < stored_epochs or start.step == stored["trainer"].get("max_steps")
+        if start.finished and is_short:  # it would stop again immediately
             best = folder / (LAST if start.best is None else BEST)
             raise UserError(
-                f"{folder} ended after {epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
+                f"{folder} ended after {start.epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with init_from={best}"
             )
         start = start._replace(finished=False)
         print(f"{folder} is extended by {max_epochs - stored_epochs} epochs, to {max_epochs}")
     if not start.finished:
-        print(f"{folder} resumes after step {step}, in epoch {epoch + 1}")
+        print(f"{folder} resumes after step {start.step}, in epoch {start.epoch + 1}")
     return start
 
 
@@ -249,39 +250,31 @@ def _existing(folder: Path) -> list[Path]:
     return files
 
 
-def is_trained(folder: Path) -> bool:
-    """Return whether the run in a folder is finished."""
-    return (folder / LAST).is_file() and peek(folder).finished
-
-
 def peek(folder: Path) -> ResumePoint:
     """Read the newest checkpoint of a run that opens; a complete check would take long."""
-    *newer, oldest = _existing(folder)
-    for file in newer:
+    files = _existing(folder)
+    for file in files:
         with suppress(UserError):
-            return _read(file)[0]
-    return _read(oldest)[0]
+            return _read(file)
+    return _read(files[0])  # which raises its error
 
 
-def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
-    """Return the start of training from a checkpoint, and its content.
+def _read(file: Path) -> ResumePoint:
+    """Return the start of training from a checkpoint.
 
     Raises:
-        UserError: the checkpoint was altered, or written before `resume` existed.
+        UserError: the checkpoint was altered, or has another origin.
     """
     content = load(file, mmap=True)
     metadata, callbacks = content[METADATA_KEY], content.get("callbacks", {})
     try:
-        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in metadata:
-            raise UserError(f"{file} was written by a version that could not resume; train again without resume")
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
-        metadata["config"].keys()
-        return ResumePoint(file.parent, file, metadata, finished, None if best is None else float(best)), content
+        metadata["config"]["trainer"].keys()  # raises if it is no mapping
+        best, epoch, step = None if best is None else float(best), int(content["epoch"]), int(content["global_step"])
+        return ResumePoint(file.parent, file, metadata, finished, best, epoch, step)
     except READING_ERRORS as error:
-        raise _altered_error(file, error) from None
-
-
-def _altered_error(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file} was altered since it was written ({sentence(error)}); train again without resume")
+        raise UserError(
+            f"{file} cannot be resumed ({sentence(error)}): it was altered, or train did not write it; leave resume out"
+        ) from None

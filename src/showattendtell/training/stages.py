@@ -13,10 +13,18 @@ from showattendtell.config.command_line import quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import config_dirs, read_choices, run_folder, search_root, write_settings
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.runtime.files import BEST, write_json
+from showattendtell.runtime.files import BEST, LAST, write_json
 from showattendtell.runtime.launched import Subcommands, is_launched
 from showattendtell.settings import may_differ
-from showattendtell.training.resume import STAGES, check_unused, command_of, discard, is_resumed, is_trained, peek
+from showattendtell.training.resume import (
+    STAGES,
+    check_unused,
+    command_of,
+    discard,
+    folders_with,
+    is_resumed,
+    peek,
+)
 
 
 class Stage(NamedTuple):
@@ -29,7 +37,9 @@ class Stage(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return is_trained(self.folder) if self.command == "train" else (self.folder / BEST).is_file()
+        if self.command == "train":
+            return (self.folder / LAST).is_file() and peek(self.folder).finished
+        return (self.folder / BEST).is_file()
 
 
 def run_stages(settings: DictConfig) -> float:
@@ -106,19 +116,17 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
         if (folder / STAGES).is_file() and not _has_command(folder, given):
             raise UserError(f"{folder} has the stages of another command; give its own command, or set another folder")
         return folder
-    found = None  # the newest unfinished run, or the newest
-    for file in sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True):
+    found = None  # the newest unfinished run, or else the newest
+    for other in folders_with(root, STAGES):
         with suppress(UserError):  # damaged
-            if not _has_command(file.parent, given):
-                continue
-            found = found or file.parent
-            if not all(stage.is_finished for stage in plan_stages(settings["stages"], file.parent, given)):
-                found = file.parent
-                break
-    if found is None:
-        return folder
-    discard(folder)
-    return found
+            if _has_command(other, given):
+                found = found or other
+                if not all(stage.is_finished for stage in plan_stages(settings["stages"], other, given)):
+                    found = other
+                    break
+    if found:
+        discard(folder)
+    return found or folder
 
 
 def _has_command(folder: Path, given: Sequence[str]) -> bool:

@@ -220,7 +220,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture
 def teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The setting of two teachers of random weights, in place of two checkpoints."""
-    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
 
     def load(paths: Sequence[str], *_: object) -> list[SimpleNamespace]:

@@ -21,12 +21,10 @@ from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import BEST
-from showattendtell.runtime.random_states import kept_random_states
-from showattendtell.training.callbacks import CURVE, best_of, metrics_file
-from showattendtell.training.lightning_internals import is_accumulating
-from showattendtell.training.loggers import METRICS
+from showattendtell.runtime.files import BEST, METRICS
+from showattendtell.training.checkpointing import is_accumulating, kept_random_states
 from showattendtell.training.module import CaptioningModule
+from showattendtell.training.progress import CURVE, best_of
 from showattendtell.types import Example
 from showattendtell.visualization.figures import encode
 
@@ -54,7 +52,7 @@ class DashboardCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Read the logged steps before `metrics.csv` is truncated to the checkpoint; dashboards keep theirs."""
-        self._logged = logged_values(metrics_file(trainer).path)
+        self._logged = logged_values(Path(trainer.default_root_dir) / METRICS)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ids = dict(state["ids"])
@@ -90,8 +88,9 @@ class DashboardCallback(Callback):
                 dashboard.attempt(partial(dashboard.show_panels, panels, step))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        log, best = metrics_file(trainer), best_of(trainer)
-        files = [log.path.with_name(name) for name in (BEST, METRICS, CURVE)]
+        log: Any = trainer.logger  # the metrics file
+        best, folder = best_of(trainer), Path(trainer.default_root_dir)
+        files = [folder / name for name in (BEST, METRICS, CURVE)]
         if rank() or best.best_model_score is None or not files[0].is_file():
             return
         monitor, choose = str(best.monitor), max if best.mode == "max" else min

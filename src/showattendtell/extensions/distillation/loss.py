@@ -24,7 +24,7 @@ from showattendtell.losses.caption import LossOutput
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import PositiveFloat, Probability, Texts
-from showattendtell.training.extras import TrainingExtra
+from showattendtell.training.module import TrainingExtra
 from showattendtell.types import Batch, Caption, Dataset
 
 

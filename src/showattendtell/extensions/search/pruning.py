@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 
 from showattendtell.extensions.search.study import current_trial, open_storage
 from showattendtell.runtime.distributed import any_rank, rank
-from showattendtell.training.callbacks import best_of
+from showattendtell.training.progress import best_of
 
 
 class TrialPruning(Callback):

@@ -23,9 +23,9 @@ def main(config: DictConfig) -> None:
     from showattendtell.extensions.serving.server import LOOPBACK, address, is_local, listen
     from showattendtell.extensions.serving.server import run as run_app
     from showattendtell.inference.captioning import load_captioners, model_note
-    from showattendtell.runtime.memory import return_freed_images
+    from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 
-    return_freed_images()
+    keep_freed_memory(LARGE_BLOCK)
     listening, limits = listen(config.host, config.port), build(config.limits)
     models, url = ModelRegistry(load_captioners(config)), address(config.host, listening)
     local = is_local(listening)

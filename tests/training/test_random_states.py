@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from showattendtell.runtime.random_states import random_states, set_random_states
+from showattendtell.training.checkpointing import random_states, set_random_states
 
 
 def draw() -> list[float]:
