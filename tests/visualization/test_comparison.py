@@ -9,7 +9,6 @@ import pytest
 from repository import SHARED
 from results import ensemble, result, write
 
-from showattendtell.config.schemas import Column
 from showattendtell.visualization.comparison import COLUMNS, DATASETS, compare, find_unbeaten, paper_rows
 from showattendtell.visualization.result_files import find_results
 from showattendtell.visualization.tables import HEADINGS, ResultsTable, TableValue
