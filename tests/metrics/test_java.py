@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.metrics.java import MetricError, find_error_line, run_java
+from showattendtell.metrics.java import MetricError, run_java
 
 
 def test_a_java_that_is_not_there_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
@@ -19,10 +19,3 @@ def test_a_program_has_limited_time():
 def test_a_program_that_fails_is_reported_with_its_exception():
     with pytest.raises(MetricError, match="the test ended with status 1: .*ClassNotFoundException: Nothing"):
         run_java("the test", ["Nothing"], 60)
-
-
-def test_the_complaint_is_the_exception_else_the_last_line():
-    trace = b"Error: no score:\n  java.lang.NullPointerException: engine\n\tat Scorer.main\n"
-    assert find_error_line(trace) == "java.lang.NullPointerException: engine"
-    assert find_error_line(b"Error occurred\nnot enough space\n\n") == "not enough space"
-    assert find_error_line(b"") == "it did not say why"

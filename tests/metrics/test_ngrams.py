@@ -82,4 +82,4 @@ def test_an_empty_caption_is_worth_nothing():
 def test_endings_by_hand():
     captions = [["a", "dog"], ["a", "dog", "on", "the"], [], ["dogs", "run", "with"]]
     endings = ending_rates(*count_endings(captions, [True, False, True, True]))
-    assert endings == (25.0, 50.0, 2.25)
+    assert endings == {"unended": 25.0, "dangling": 50.0, "words": 2.25}

@@ -127,7 +127,7 @@ def test_the_page_names_nothing_outside_itself():
 @pytest.mark.parametrize(("size", "kept"), [((1200, 800), (640, 427)), ((300, 500), (300, 500)), ((9000, 3), (640, 1))])
 def test_a_photograph_is_kept_at_a_sensible_size(size: tuple[int, int], kept: tuple[int, int]):
     entry = make_entry("a.jpg", [gated(photograph(*size))])
-    assert entry.copy.size == kept
+    assert entry.outputs[0].photograph.size == kept
     picture = Image.open(io.BytesIO(base64.b64decode(entry.picture.partition(",")[2])))
     assert (picture.format, picture.size) == ("WEBP", kept)
 

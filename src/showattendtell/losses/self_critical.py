@@ -133,7 +133,7 @@ class SelfCriticalLoss(nn.Module):
         """Return weighted means of the reward and its terms, and statistics of how captions end."""
         means = {name: image_weights.cpu() @ value.mean(dim=1) for name, value in values.items()}
         words, ended = map(self.vocabulary.decode, captions), [EOS in tokens for tokens in captions]
-        rates = ending_rates(*count_endings([*words], ended))._asdict()
+        rates = ending_rates(*count_endings([*words], ended))
         return {**means, **{name: torch.tensor(rate) for name, rate in rates.items()}}
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 from statistics import fmean as mean
-from typing import NamedTuple
 
 from pycocoevalcap.rouge.rouge import my_lcs
 
@@ -83,15 +82,6 @@ INCOMPLETE_ENDINGS = frozenset(
 """Words that require a following word."""
 
 
-class EndingRates(NamedTuple):
-    """Endings of captions, in percent: captions without `<eos>`, and captions whose last word requires another one; and
-    the mean number of words."""
-
-    unended: float
-    dangling: float
-    words: float
-
-
 def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[int, int, int, int]:
     """Return the numbers of captions, of unended and of dangling ones, and of all words."""
     split = split_captions(captions)
@@ -99,7 +89,11 @@ def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[i
     return len(split), len(ended) - sum(ended), dangling, sum(map(len, split))
 
 
-def ending_rates(captions: int, unended: int, dangling: int, words: int) -> EndingRates:
-    """Return the rates, given the sums that `count_endings` returned."""
+def ending_rates(captions: int, unended: int, dangling: int, words: int) -> dict[str, float]:
+    """Return what `modular.Endings` computes, given the sums that `count_endings` returned."""
     num_captions = max(1, captions)
-    return EndingRates(100 * unended / num_captions, 100 * dangling / num_captions, words / num_captions)
+    return {
+        "unended": 100 * unended / num_captions,
+        "dangling": 100 * dangling / num_captions,
+        "words": words / num_captions,
+    }

@@ -36,12 +36,7 @@ def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str =
     except OSError as error:
         raise MetricError(f"{name} cannot be started: {error}") from None
     if process.returncode:
-        raise MetricError(f"{name} ended with status {process.returncode}: {find_error_line(process.stderr)}")
+        # the first line with an exception, else the last line
+        line = re.search(r".*\.\w*(Exception|Error)\b.*|.*\Z", process.stderr.decode(errors="replace").strip())
+        raise MetricError(f"{name} ended with status {process.returncode}: {line and line[0].strip()}")
     return process.stdout.decode(errors="replace")
-
-
-def find_error_line(printed: bytes) -> str:
-    """Return the most informative line of an error output: the first exception, else the last line."""
-    text = printed.decode(errors="replace").strip()
-    exception = re.search(r".*\.\w*(Exception|Error)\b.*", text)
-    return exception[0].strip() if exception else text.rpartition("\n")[2].strip() or "it did not say why"

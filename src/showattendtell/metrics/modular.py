@@ -306,7 +306,7 @@ class Endings(GatheredMetric):
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
         counts = [sum(column) for column in zip((0, 0, 0, 0), *self.items(), strict=True)]
-        return scalars(ending_rates(*counts)._asdict())
+        return scalars(ending_rates(*counts))
 
 
 class _AttentionScore(GatheredMetric):

@@ -3,13 +3,19 @@
 Compare only scores of captions from the same tokenizer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.data.tokenizers import (
+    CharacterTokenizer,
+    PlainTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+    WordTokenizer,
+)
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
@@ -32,42 +38,29 @@ class PTBTokenizer(Tokenizer):
         raise UserError("tokenizer=ptb is for scores; train with another one, such as plain or words")
 
 
-TARGETS = {
-    "showattendtell.data.tokenizers.PlainTokenizer": "plain",
-    "showattendtell.data.tokenizers.WordTokenizer": "words",
-    "showattendtell.data.tokenizers.CharacterTokenizer": "characters",
-    "showattendtell.data.tokenizers.WhitespaceTokenizer": "whitespace",
-    "showattendtell.metrics.tokenizers.PTBTokenizer": "ptb",
+SCORING: dict[str, type[Tokenizer]] = {
+    "plain": PlainTokenizer,
+    "words": WordTokenizer,
+    "characters": CharacterTokenizer,
+    "whitespace": WhitespaceTokenizer,
+    "ptb": PTBTokenizer,
 }
-"""Names of the tokenizers for scores by their classes in the config group `tokenizer`."""
-TOKENIZERS = tuple(TARGETS.values())
+"""The tokenizers for scores."""
 
 
 def scoring_name(settings: Mapping[str, Any]) -> str:
     """Return the name of a tokenizer for scores, given its settings. Raise `UserError` for one of training only."""
     target = settings["_target_"]
-    if target not in TARGETS or len(settings) > 1:
+    names = {f"{cls.__module__}.{cls.__qualname__}": name for name, cls in SCORING.items()}
+    if target not in names or len(settings) > 1:
         option = target.rpartition(".")[2]
-        raise UserError(f"{option} is for training; score with tokenizer={', '.join(TOKENIZERS)}, without settings")
-    return TARGETS[target]
+        raise UserError(f"{option} is for training; score with tokenizer={', '.join(SCORING)}, without settings")
+    return names[target]
 
 
 def default_scoring_name(tokenizer: Tokenizer) -> str:
     """Return the tokenizer for scores of a model with this tokenizer: `plain` for the plain one, otherwise `words`."""
     return "plain" if isinstance(tokenizer, PlainTokenizer) else "words"
-
-
-def _characters(sentence: str) -> list[str]:
-    return [token for token in CharacterTokenizer(lowercase=True).tokenize(sentence) if token[0].isalnum()]
-
-
-SPLIT: dict[str, Callable[[str], Iterable[str]]] = {
-    "plain": tokenize,
-    "words": WordTokenizer().tokenize,
-    "characters": _characters,
-    "whitespace": str.split,
-}
-"""The tokenizers for scores that need no Java."""
 
 
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
@@ -82,10 +75,13 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         MetricError: Stanford's tokenizer cannot be run.
         UserError: the tokenizer is unknown.
     """
-    if tokenizer not in TOKENIZERS:
-        raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
-    if split := SPLIT.get(tokenizer):
-        return [list(split(sentence)) for sentence in sentences]
+    if tokenizer not in SCORING:
+        raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, SCORING)}")
+    if tokenizer == "characters":
+        characters = map(CharacterTokenizer(lowercase=True).tokenize, sentences)
+        return [[token for token in tokens if token[0].isalnum()] for tokens in characters]
+    if tokenizer != "ptb":
+        return list(map(list, map(SCORING[tokenizer]().tokenize, sentences)))
     # ptb: one run of the program for all sentences, one per line
     program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)

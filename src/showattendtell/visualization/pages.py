@@ -224,15 +224,13 @@ class PageEntry(NamedTuple):
     """A photograph on a page.
 
     name        shown as it is
-    copy        the reduced photograph
-    picture     the same as a data URI
-    outputs     the captions of each model; their photographs are reduced too
+    picture     the reduced photograph as a data URI
+    outputs     the captions of each model, with the reduced photograph
     references  reference captions
     measures    values by which the page can be sorted
     """
 
     name: str
-    copy: Image.Image
     picture: str
     outputs: Sequence[ImageCaptions]
     references: Sequence[str] = ()
@@ -269,7 +267,7 @@ def make_entry(
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
     reduced = [replace(output, photograph=copy) for output in outputs]
-    return PageEntry(name, copy, picture, reduced, references, measures)
+    return PageEntry(name, picture, reduced, references, measures)
 
 
 def write_page(page: Page, path: Path) -> Path:

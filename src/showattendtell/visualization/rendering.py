@@ -10,7 +10,6 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
-from tabulate import LATEX_ESCAPE_RULES
 
 from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.result_files import read_result
@@ -68,7 +67,9 @@ def escape_markdown(value: Any) -> Any:
     return re.sub(r"[\\`*<|]|\](?=[(\[:])|&(?=#?\w+;)|:(?=//)|(?<=www)\.|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
-LATEX = {**str.maketrans(LATEX_ESCAPE_RULES), ord("±"): r"$\pm$"}
+LATEX = {ord(letter): f"\\{letter}" for letter in "&%$#_{}"}
+LATEX |= {ord(letter): rf"\ensuremath{{{letter}}}" for letter in "<>"}
+LATEX |= {ord("^"): r"\^{}", ord("~"): r"\textasciitilde{}", ord("\\"): r"\textbackslash{}", ord("±"): r"$\pm$"}
 
 
 def escape_latex(value: Any) -> Any:

@@ -4,20 +4,15 @@ import csv
 import json
 import os
 import signal
-import sys
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from repository import ROOT
 from runs import TINY, Run, assert_done, validated
 from wandb_files import artifact_of, figures_of, read_wandb
-
-from showattendtell.extensions.dashboards.loggers import ImagePanel
 
 ITS_PLACE = """
 os.environ.pop("WANDB_SERVICE", None)
@@ -166,27 +161,3 @@ def test_of_several_processes_one_has_the_dashboards(run: Run, prepared: Any, tm
     [part] = parts_of(tmp_path)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert numbers_of(part) == [pytest.approx(row) for row in logged(tmp_path)]
-
-
-pytest.importorskip("wandb_workspaces")
-
-
-@pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    sys.modules.pop("wandb_report", None)
-    return import_module("wandb_report")
-
-
-def test_the_report_shows_the_documented_figures_of_a_group(report: Any):
-    made = report.build_report("me", "captions", "soft or hard")
-    grids = [block for block in made.blocks if hasattr(block, "panels")]
-    plots = {name for grid in grids for panel in grid.panels for name in getattr(panel, "y", None) or []}
-    documented = (ROOT / "docs/dashboards.md").read_text()
-    assert {"val/bleu4", "val/attention_entropy"} <= plots
-    assert [name for name in plots if name.split("_")[0] not in documented] == []
-    assert {run.filters for grid in grids for run in grid.runsets} == {'Group == "soft or hard"'}
-    assert [panel.table_name for grid in grids for panel in grid.panels if hasattr(panel, "table_name")] == [
-        "val/captions"
-    ]
-    assert ImagePanel._fields[0] == "image"
