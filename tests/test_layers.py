@@ -32,7 +32,7 @@ LAYERS = [
 """A module imports only its own folder and the rows above it. So nothing imports an extension."""
 
 PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
-PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing", "importlib", "logging", "triton"}
+PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing", "importlib"}
 """The libraries that attention and decoders import."""
 
 ENCODER = {"models.encoder", "models.pretrained"}

@@ -67,6 +67,14 @@ def imagefolder_of_splits(root: Path) -> None:
         write(root / folder / "metadata.jsonl", "\n".join(lines))
 
 
+def folders_of_splits(root: Path) -> None:
+    """One table of bare names; only the folders of the photographs say the splits."""
+    for image in SAID:
+        (root / SPLIT[image]).mkdir(exist_ok=True)
+        (root / SPLIT[image] / image).touch()
+    table(root / "captions.csv", ["image", "caption"], PAIRS)
+
+
 def kohya(root: Path) -> None:
     put(root / "img/10_dog")
     for image, captions in SAID.items():
@@ -130,7 +138,7 @@ RECORDS = [{"Image_Name": image, "Caption": caption} for image, caption in PAIRS
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     **{"Kaggle's Flickr8k": kaggle_flickr8k, "Kaggle's Flickr30k": kaggle_flickr30k, "imagefolder": imagefolder},
     **{"imagefolder of splits": imagefolder_of_splits, "kohya": kohya, "texts apart": texts_apart},
-    **{"VizWiz": vizwiz, "Karpathy's": karpathy},
+    **{"VizWiz": vizwiz, "Karpathy's": karpathy, "folders of splits": folders_of_splits},
     "columns in any case": tables(header=("Image Name", "CAPTION")),
     "columns of other names": tables(header=("Photo", "description")),
     "a file of any name": tables(name="My Sheet.tsv", delimiter="\t"),
@@ -176,7 +184,7 @@ def test_a_layout_is_found_by_itself(tmp_path: Path, layout: str):
     assert all(Path(example.path).is_file() for example in dataset.examples())
 
 
-@pytest.mark.parametrize("layout", ["imagefolder of splits", "Karpathy's"])
+@pytest.mark.parametrize("layout", ["imagefolder of splits", "Karpathy's", "folders of splits"])
 def test_the_splits_of_a_layout_are_kept(tmp_path: Path, layout: str):
     LAYOUTS[layout](tmp_path)
     splits = read_custom(str(tmp_path)).splits

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -256,10 +256,14 @@ def read_custom(
         found = read_references(look_in([folder], file_name)) if file_name else read_found(folder)
         file = found or read_sidecars(image_folder, folder, lists, skip_missing)
         if file.form == PLAIN:
-            raise UserError(f"{file_name} names no images; write CSV with the columns image and caption")
+            raise UserError(
+                f"{file_name or 'the caption file'} names no images; write CSV with the columns image and caption"
+            )
         file = file.renamed(inside)
         if lists:
             file = with_lists(file, lists, skip_missing)
+        if not file.splits:
+            file = _with_folders(file, image_folder)
         around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
         file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
@@ -305,6 +309,14 @@ def read_text(
         return assemble(texts.stem, file, None, captions_per_image)
 
     return read_languages(captions, read)
+
+
+def _with_folders(file: CaptionFile, folder: Path) -> CaptionFile:
+    """Return the file with the path in a folder in place of an image's bare name, since the path may say its split."""
+    paths = [os.path.relpath(path, folder) for path in photographs(folder)]
+    uses = Counter(map(os.path.basename, paths))
+    path_of = {os.path.basename(path): path for path in paths}
+    return file.renamed(lambda image: path_of[image] if uses[image] == 1 else image)
 
 
 def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:

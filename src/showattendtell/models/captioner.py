@@ -23,7 +23,7 @@ from showattendtell.models.interfaces import (
     Packing,
     Steps,
 )
-from showattendtell.models.kernels import runs_triton, to_multiply, without_autocast
+from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
 from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
@@ -260,10 +260,8 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, state_matrix).add_(state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(score)], dim=1)
-            if runs_triton(regions):
-                from showattendtell.models.kernels.gpu_recurrence import score_and_read
-
-                weights, context = score_and_read(keys.values, regions, images, query, score, present)
+            if (kernels := accelerator(regions)) is not None:
+                weights, context = kernels.score_and_read(keys.values, regions, images, query, score, present)
             else:
                 groups = CaptionGroups(images, len(regions))
                 region_scores = RegionPairs(groups, keys, score).scores(query)

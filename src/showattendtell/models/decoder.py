@@ -33,7 +33,7 @@ from showattendtell.models.interfaces import (
     drop_channels,
     is_fused,
 )
-from showattendtell.models.kernels import runs_triton, to_multiply
+from showattendtell.models.kernels import accelerator, to_multiply
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.kernels.recurrence import RecurrenceWeights, unroll_fused
 from showattendtell.settings import Fraction, PositiveInt
@@ -275,7 +275,7 @@ class LSTMDecoder(RecurrentDecoder):
     def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
         attention: Any = captioner.attention
         words = transposed(self.word_scores.weight)
-        is_fast = words.device.type == "cpu" or runs_triton(words)
+        is_fast = words.device.type == "cpu" or accelerator(words) is not None
         if not (is_fast and attention.fuses_decoding(self) and self._fuses(attention)):
             return partial(IncrementalDecoder, captioner, words)
         state, bias, context, score = self._recurrence_weights(attention)

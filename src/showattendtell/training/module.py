@@ -29,9 +29,9 @@ from showattendtell.metrics.modular import RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
+from showattendtell.models.kernels import device_module
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
-from showattendtell.training.graphs import StepGraphs
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
@@ -124,7 +124,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or cosine_of_recipe
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
-        self.graphs: StepGraphs | None = None  # in training on a GPU
+        self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
@@ -187,14 +187,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return self.captioner.attention.selective and self.encoder.constant_regions is None
 
     def on_fit_start(self) -> None:
-        if self.device.type == "cuda":
-            # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
-            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-            self.graphs = StepGraphs(self.loss, self.captioner, self.encoder)
+        steps = device_module("steps", self.device)
+        self.graphs = steps and steps.StepGraphs(self.loss, self.captioner, self.encoder)
 
     def on_fit_end(self) -> None:
         if self.graphs and rank() == 0:
-            print(f"CUDA graphs of {len(self.graphs)} shapes of batches took {self.graphs.memory / 1e9:.1f} GB")
+            print(self.graphs)
         self.graphs = None  # a module with graphs cannot be copied
 
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
@@ -223,7 +221,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 self._train_means.update({"gradient_norm": (norm, 1)})
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pixels (I, 3, H, W) as grids (I, L, D); by CUDA graphs where the encoder is trained on a GPU."""
+        """Encode pixels (I, 3, H, W) as grids (I, L, D); by graphs where the encoder is trained on a GPU."""
         if self.graphs is None or not (self.training and self.encoder.trainable):
             return super().encode(pixels)
         return self.graphs.encode(pixels)

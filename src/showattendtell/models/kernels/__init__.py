@@ -1,30 +1,28 @@
 """The fast path: hand-derived backward passes, and loops compiled by numba.
 
     recurrence     `unroll_fused`, the fast version of `RecurrentDecoder.unroll`, the plain loop over the steps
-    gpu_*          the same with Triton's kernels
     attention      additive scores and weighted sums of regions
     cross_entropy  cross-entropy and log-sum-exp of the words' scores
     products       float32 matrix products by MKL or oneDNN
     parallel       the compiled loops over images, and threads
+
+The kernels for GPUs are those of an extension, see `accelerator`.
 
 Read `RecurrentDecoder.unroll` first: it is the model. Tests compare all others with it and with torch. Autograd
 functions here handle mixed precision themselves, with the functions of this module: products in the autocast's dtype,
 everything else in float32.
 """
 
-import logging
-import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-log = logging.getLogger(__name__)
-
-MIN_CAPABILITY = (7, 0)
-"""Compute capability from which on Triton supports a GPU."""
+EXTENSIONS = Path(__file__).parents[2] / "extensions"
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -45,22 +43,26 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
 
 
-def runs_triton(values: Tensor) -> bool:
-    """Return whether Triton's kernels can compute with tensors like this one.
+def device_module(name: str, device: torch.device) -> Any:
+    """Return the module `name` of an extension whose `supports(device)` is true, None without one."""
+    for file in sorted(EXTENSIONS.glob(f"*/{name}.py")):
+        module = import_module(f"showattendtell.extensions.{file.parent.name}.{name}")
+        if module.supports(device):
+            return module
+    return None
 
-    With TRITON_INTERPRET=1 Triton runs them on the CPU, slowly, for tests.
+
+def accelerator(values: Tensor) -> Any:
+    """Return the module `kernels` of an extension that computes with tensors like this one, None without one.
+
+    Its functions take the place of operators: `unroll`, `cross_entropy` and `score_and_read`, whose arguments are those
+    of their calls.
     """
-    return values.dtype != torch.float64 and not torch.compiler.is_compiling() and _runs_triton(values.device)
+    if values.dtype == torch.float64 or torch.compiler.is_compiling():
+        return None
+    return _accelerator(values.device)
 
 
 @cache
-def _runs_triton(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
-        log.info("attention runs on torch's kernels: Triton needs compute capability %d.%d", *MIN_CAPABILITY)
-        return False
-    if find_spec("triton") is None:
-        log.info("attention runs on torch's kernels, which are slower: Triton is not installed")
-        return False
-    return True
+def _accelerator(device: torch.device) -> Any:
+    return device_module("kernels", device)

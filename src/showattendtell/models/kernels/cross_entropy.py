@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.models.kernels import runs_triton, to_multiply, without_autocast
+from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.parallel import compilable, run_threaded
 from showattendtell.models.kernels.products import linear, matmul
 
@@ -118,11 +118,10 @@ class OutputFeatures(NamedTuple):
         probabilities. The gradient of the scores is computed for some words at a time.
         """
         operands = to_multiply(*self)
-        function: Any = _CrossEntropy
-        if runs_triton(operands[0]):
-            from showattendtell.models.kernels.gpu_cross_entropy import GPUCrossEntropy as function  # noqa: N813
+        kernels = accelerator(operands[0])
+        compute: Any = _CrossEntropy.apply if kernels is None else kernels.cross_entropy
         with without_autocast(targets.device):
-            return CrossEntropy(*function.apply(*operands, targets, label_smoothing))
+            return CrossEntropy(*compute(*operands, targets, label_smoothing))
 
     def logits(self) -> Tensor:
         """Return the logits of the words, (N, V)."""

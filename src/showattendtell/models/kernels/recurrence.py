@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.interfaces import GivenCaptions, Packing, Steps
-from showattendtell.models.kernels import runs_triton, without_autocast
+from showattendtell.models.kernels import accelerator, without_autocast
 from showattendtell.models.kernels.attention import (
     AdditiveKeys,
     RegionPairs,
@@ -86,12 +86,10 @@ def unroll_fused(
     attended = (given, use_expectation, present)
     inputs = (word_gates, *initial, *weights)
     with without_autocast(keys.device):
-        if runs_triton(keys):
-            from showattendtell.models.kernels.gpu_recurrence import GPURecurrence
-
+        if (kernels := accelerator(keys)) is not None:
             noise = None if sampler is None else sampler.noise(len(word_gates), keys)
             steps = len(packing.sizes)
-            results = GPURecurrence.apply(steps, image_index, noise, *attended, keys, regions, *inputs)
+            results = kernels.unroll(steps, image_index, noise, *attended, keys, regions, *inputs)
         else:
             keys, regions = keys.to(single), regions.to(single)
             groups = CaptionGroups(image_index, len(keys))

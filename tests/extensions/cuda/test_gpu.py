@@ -133,13 +133,13 @@ CASES = [
 def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance, monkeypatch):
     if INTERPRETED and (size == "large" or dtype == torch.bfloat16):
         pytest.skip("too slow, or no such numbers, without a GPU")
-    from showattendtell.models.kernels import gpu_recurrence
+    from showattendtell.extensions.cuda import recurrence
 
     if INTERPRETED and size == "odd":  # several blocks of everything
-        monkeypatch.setattr(gpu_recurrence, "MAX_CHANNELS", 16)
-        monkeypatch.setattr(gpu_recurrence, "MAX_REGIONS", 8)
-        monkeypatch.setattr(gpu_recurrence, "CONTEXT_CHANNELS", 8)
-        monkeypatch.setattr(gpu_recurrence, "LSTM_UNITS", 4)
+        monkeypatch.setattr(recurrence, "MAX_CHANNELS", 16)
+        monkeypatch.setattr(recurrence, "MAX_REGIONS", 8)
+        monkeypatch.setattr(recurrence, "CONTEXT_CHANNELS", 8)
+        monkeypatch.setattr(recurrence, "LSTM_UNITS", 4)
     (packing, images, given, use_expectation, present), exact = make_arguments(SIZES[size], gate, is_hard, is_padded)
     exact = [part.requires_grad_() for part in exact]
     groups, sample = CaptionGroups(images, 3), likeliest if is_hard else None
@@ -150,7 +150,7 @@ def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance,
     dtypes = [dtype] * 3 + [torch.float32] * 2 + [dtype] * 3 + [torch.float32]
     inputs = [part.detach().to(DEVICE, kind).requires_grad_() for part, kind in zip(exact, dtypes, strict=True)]
     steps = len(packing.sizes)
-    found = differentiate(gpu_recurrence.GPURecurrence.apply(steps, *options, *inputs), inputs)
+    found = differentiate(recurrence.GPURecurrence.apply(steps, *options, *inputs), inputs)
     assert len(found) == len(expected)
     for value, right in zip(found, expected, strict=True):
         error = (value.cpu().double() - right.double()).norm()
@@ -196,7 +196,7 @@ def test_losses_of_models(kind: str, monkeypatch: pytest.MonkeyPatch):
         return {name: part.detach().cpu() for name, part in found.items() if part is not None}
 
     found = gradients()
-    monkeypatch.setattr(kernels, "_runs_triton", lambda device: False)
+    monkeypatch.setattr(kernels, "_accelerator", lambda device: None)
     expected = gradients()
     assert found.keys() == expected.keys()
     for name, right in expected.items():
@@ -236,7 +236,7 @@ def test_beam_search(gate: str, monkeypatch: pytest.MonkeyPatch):
         return [[candidate.tokens for candidate in candidates] for candidates in captions]
 
     found = search()
-    monkeypatch.setattr(kernels, "_runs_triton", lambda device: False)
+    monkeypatch.setattr(kernels, "_accelerator", lambda device: None)
     assert found == search()
 
 

@@ -1,5 +1,6 @@
-"""The cross-entropy of `cross_entropy` on a GPU: one kernel forward and one backward, which reads and writes the scores
-once. The gradient takes the place of the scores, so that (N, V) is stored once, in the precision of the products.
+"""The cross-entropy of `models.kernels.cross_entropy` on a GPU: one kernel forward and one backward, which reads and
+writes the scores once. The gradient takes the place of the scores, so that (N, V) is stored once, in the precision of
+the products.
 """
 # ruff: noqa: N803
 

@@ -27,6 +27,11 @@ MAX_GRAPHS, MIN_FREE = 64, 0.2
 """The largest number of captured shapes, and the part of the GPU's memory that has to be free to capture one more."""
 
 
+def supports(device: torch.device) -> bool:
+    """Return whether training steps on this device can be CUDA graphs."""
+    return device.type == "cuda"
+
+
 class Graphs:
     """CUDA graphs of the calls of modules.
 
@@ -120,6 +125,8 @@ class StepGraphs:
     """
 
     def __init__(self, loss: SoftLoss, captioner: Captioner, encoder: Encoder):
+        # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         self._loss, self._captioner, self._encoder = loss, captioner, encoder
         self._of_loss, self._of_encoder = Graphs(), Graphs()
         self._flat: dict[int, _FlatLoss] = {}
@@ -127,10 +134,9 @@ class StepGraphs:
     def __len__(self) -> int:
         return len(self._of_loss) + len(self._of_encoder)
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the graphs take."""
-        return self._of_loss.memory + self._of_encoder.memory
+    def __str__(self) -> str:
+        memory = self._of_loss.memory + self._of_encoder.memory
+        return f"CUDA graphs of {len(self)} shapes of batches took {memory / 1e9:.1f} GB"
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D), as the encoder does."""

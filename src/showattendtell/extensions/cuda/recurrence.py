@@ -1,4 +1,4 @@
-"""The fused recurrence on a GPU: the equations of `recurrence`, a step in five launches each way.
+"""The fused recurrence on a GPU: the equations of `models.kernels.recurrence`, a step in five launches each way.
 
 Forward, per step: a product of h; `score_kernel`, a program per caption and block of regions; `context_kernel`, a
 program per caption and block of channels: the softmax, a sample, the weighted sum and the gate; a product of z;
@@ -26,7 +26,7 @@ MAX_CHANNELS, MAX_REGIONS = 512, 256
 """The largest numbers that a program reads at once."""
 
 PADDING = tl.constexpr(-1e30)
-"""Score of padding, see `attention.PADDING`."""
+"""Score of padding, see `models.kernels.attention.PADDING`."""
 
 
 @triton.jit
