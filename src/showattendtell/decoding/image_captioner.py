@@ -1,5 +1,5 @@
-"""The complete model: encoder, captioner, vocabulary and decoding; and the calibration of a trained model: a scaling of
-the word probabilities, and the distance of images from the training images.
+"""The complete model: encoder, captioner, vocabulary and decoding; and the calibration of a trained model: a map of the
+word probabilities, and the distance of images from the training images.
 
 Sizes are those of `showattendtell.types`; K is the number of principal directions of a calibration.
 """
@@ -10,7 +10,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import logsigmoid, normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.data.vocabulary import PAD, Vocabulary
@@ -25,11 +25,13 @@ from showattendtell.types import CaptionerOutput
 class Calibration(nn.Module):
     """Calibrated probabilities of words, and how unlike the training images an image is.
 
-    The temperature of a step depends on the entropy H of its words (entropy-based temperature scaling, Balanya et al.
-    2024). A share epsilon of the probability is that of any of the V words: a model trained by rewards is not right
-    more often where it is surer. No order of words changes:
+    The probability p of the most probable word becomes q (beta calibration, Kull et al. 2017), with a, b >= 0, so that
+    q rises with p:
 
-        p_cal = (1 - epsilon) softmax(log p / exp(t_0 + t_1 H)) + epsilon / V     H = -sum_v p_v log p_v
+        logit q = a log p - b log(1 - p) + c
+
+    The other words share 1 - q in proportion to their probabilities, but none gets more than q. What that leaves is
+    shared equally by all V words. No order of words changes.
 
     The unlikeness of an image is the squared distance of its mean region, scaled to length 1, from the plane of the K
     principal directions of the training images (the residual of a principal component analysis):
@@ -37,20 +39,20 @@ class Calibration(nn.Module):
         u = m / |m|     m = mean_i a_i     d = u - mu     unlikeness = |d|^2 - |W^T d|^2
 
     Args:
-        scaling: (3,) t_0, t_1 and epsilon.
+        curve: (3,) a, b and c.
         mean: (D,) mu, the mean of u over the training images.
         directions: (D, K) W, orthonormal.
         threshold: (), the unlikeness above which the model is unsure.
     """
 
-    scaling: Tensor
+    curve: Tensor
     mean: Tensor
     directions: Tensor
     threshold: Tensor
 
-    def __init__(self, scaling: Tensor, mean: Tensor, directions: Tensor, threshold: Tensor):
+    def __init__(self, curve: Tensor, mean: Tensor, directions: Tensor, threshold: Tensor):
         super().__init__()
-        for name, values in zip(NAMES, (scaling, mean, directions, threshold), strict=True):
+        for name, values in zip(NAMES, (curve, mean, directions, threshold), strict=True):
             self.register_buffer(name, values.float())
 
     def forward(self, regions: Tensor) -> Tensor:
@@ -61,24 +63,29 @@ class Calibration(nn.Module):
 
     def calibrate(self, log_probs: Tensor) -> Tensor:
         """Return calibrated log p (..., V) of the words from log p (..., V)."""
-        return scale(log_probs, self.scaling)
+        best, word = log_probs.max(dim=-1, keepdim=True)
+        others = log_probs.scatter(-1, word, -torch.inf)
+        rest = others.logsumexp(dim=-1, keepdim=True)  # log(1 - p), also for p near 1
+        a, b, c = self.curve
+        log_odds = a * best - b * rest + c
+        log_q, log_share = logsigmoid(log_odds), logsigmoid(-log_odds)
+        factor = log_share - rest
+        excess = (others.amax(dim=-1, keepdim=True) + factor - log_q).clamp(min=0)  # of the runner-up
+        scaled = (others + factor - excess).scatter(-1, word, log_q)
+        left = log_share + torch.log(-torch.expm1(-excess) / log_probs.shape[-1])
+        return torch.logaddexp(scaled, left)
 
 
-NAMES = ("scaling", "mean", "directions", "threshold")
+NAMES = ("curve", "mean", "directions", "threshold")
 """Names of the tensors of a `Calibration`."""
+
+CURVE_LIMIT = 9
+"""Largest absolute value in the curve of a `Calibration`."""
 
 
 def unit_mean(regions: Tensor) -> Tensor:
     """Return the mean of regions (I, L, D), scaled to length 1: (I, D)."""
     return normalize(regions.mean(dim=1), dim=1)
-
-
-def scale(log_probs: Tensor, scaling: Tensor) -> Tensor:
-    """Return calibrated log p (..., V) of log p (..., V) by t_0, t_1 and epsilon; see `Calibration`."""
-    offset, slope, epsilon = scaling
-    entropy = -(log_probs.exp() * log_probs).sum(dim=-1, keepdim=True)
-    scaled = (log_probs / torch.exp(offset + slope * entropy)).softmax(dim=-1)
-    return torch.log((1 - epsilon) * scaled + epsilon / log_probs.shape[-1])
 
 
 class ImageCaptioner(nn.Module):

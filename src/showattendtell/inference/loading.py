@@ -26,7 +26,7 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
-from showattendtell.decoding.image_captioner import NAMES, Calibration, ImageCaptioner
+from showattendtell.decoding.image_captioner import CURVE_LIMIT, NAMES, Calibration, ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.inference.checkpoints import (
     CACHE,
@@ -107,7 +107,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             "install the release of the encoder's package that it was trained with"
         )
     if calibration and len(calibration.mean) != encoder.region_dim:
-        raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
+        raise UserError(f"the calibration in {path} is that of another encoder; use another copy of it")
     target = _device(device)
     return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
 
@@ -209,7 +209,7 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     """Remove the calibration from a state dict and return it, if there is one.
 
     Raises:
-        UserError: it lacks a tensor, or has one of another shape.
+        UserError: it lacks a tensor, or has one of another shape or with values that no fit returns.
     """
     prefix = f"{CALIBRATION}."
     stored = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
@@ -217,8 +217,10 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
         return None
     match [tuple(stored[name].shape) for name in NAMES if name in stored]:
         case [(3,), (dim,), (rows, _), ()] if rows == dim and len(stored) == len(NAMES):
-            return Calibration(**stored)
-    raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
+            calibration = Calibration(**stored)
+            if calibration.curve.abs().max() <= CURVE_LIMIT:
+                return calibration
+    raise UserError(f"the calibration in {path} was altered, or is of another version; use another copy of it")
 
 
 def _device(name: str) -> torch.device:

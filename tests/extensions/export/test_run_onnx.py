@@ -102,7 +102,7 @@ def test_the_script_is_as_sure_as_the_package():
     captioner, close = small_captioner(seed=3), {"rel": 1e-4}
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(beam_size=3, max_length=6))  # type: ignore[arg-type]
     mean, directions = principal_directions(unit_mean(REGIONS))
-    calibration = Calibration(torch.tensor([0.4, -0.1, 0.2]), mean, directions, torch.tensor(torch.inf))
+    calibration = Calibration(torch.tensor([0.8, 0.4, -0.5]), mean, directions, torch.tensor(torch.inf))
     unlikeness = calibration(REGIONS)
     calibration.threshold = unlikeness.median()
     with plain_torch():
@@ -110,7 +110,7 @@ def test_the_script_is_as_sure_as_the_package():
         expected = calibrate_captions(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
-        card = {**SEARCH, "calibration": {"scaling": [0.4, -0.1, 0.2], "threshold": calibration.threshold.item()}}
+        card = {**SEARCH, "calibration": {"curve": [0.8, 0.4, -0.5], "threshold": calibration.threshold.item()}}
         for number, [other] in enumerate(expected):
             started = start(graphs, card, np.array([number]))
             caption = beam_search(graphs, card, started, 3)

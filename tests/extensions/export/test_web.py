@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from axe import faults
 from chromium import started_browser
 from PIL import Image
@@ -20,6 +21,7 @@ from slow_cases import slow_after
 from small_models import small_model
 
 import showattendtell
+from showattendtell.decoding.image_captioner import Calibration
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
@@ -45,11 +47,15 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ONNX graphs of a small model, with the script that runs them."""
+    """The ONNX graphs of a small calibrated model, with the script that runs them."""
     folder, weights = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("weights") / "best.ckpt"
     weights.touch()
+    small = small_model()
+    width = small.encoder.region_dim
+    directions, _ = torch.linalg.qr(torch.randn(width, 2))
+    calibration = Calibration(torch.tensor([0.8, 0.4, -0.5]), torch.zeros(width), directions, torch.tensor(2.0))
     with plain_torch():
-        model = export_model("small", small_model(), weights, 8)
+        model = export_model("small", small, weights, 8, calibration)
         write_formats(folder, model, ["onnx"])
     write_metadata(folder, model.metadata)
     return folder

@@ -217,7 +217,7 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 @torch.no_grad()
 def test_a_calibrated_model_has_a_graph_of_unlikeness(way: str):
     directions, _ = torch.linalg.qr(torch.randn(D, 2))
-    calibration = Calibration(torch.zeros(2), torch.rand(D), directions, torch.tensor(0.5))
+    calibration = Calibration(torch.zeros(3), torch.rand(D), directions, torch.tensor(0.5))
     model = ImageCaptioner(Grids(), small_captioner(), VOCABULARY, BeamSearch())  # type: ignore[arg-type]
     with plain_torch():
         graph = graphs_of(model.eval(), 6, calibration)["unlikeness"]

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.special import expit
 from small_checkpoints import save
 from small_models import small_model
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, scale, unit_mean
+from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, unit_mean
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
-    fit_scaling,
+    fit_curve,
     principal_directions,
     score_calibration,
     write_calibration,
@@ -35,22 +36,31 @@ def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tenso
     return (1.6 * logits).log_softmax(dim=1), targets
 
 
-def made_up(width: int, scaling: Sequence[float] = (0.4, -0.1, 0.2), threshold: float = 0.3) -> Calibration:
+def made_up(width: int, curve: Sequence[float] = (0.8, 0.4, -0.5), threshold: float = 0.3) -> Calibration:
     generator = torch.Generator().manual_seed(0)
     mean, directions = principal_directions(unit_mean(torch.rand(40, 3, width, generator=generator)))
-    return Calibration(torch.tensor(scaling), mean, directions, torch.tensor(threshold))
+    return Calibration(torch.tensor(curve), mean, directions, torch.tensor(threshold))
 
 
-def test_a_planted_temperature_is_found():
+def test_a_planted_curve_is_found():
+    """Words of which the most probable one is right with the calibrated probability."""
+    generator = torch.Generator().manual_seed(0)
+    log_p = (3 * torch.randn(40_000, 5, generator=generator)).log_softmax(dim=1)
+    p = log_p.max(dim=1).values.double().exp().numpy()
+    q = expit(0.8 * np.log(p) - 0.4 * np.log1p(-p) - 0.5)
+    is_right = torch.rand(len(q), generator=generator).numpy() < q
+    targets = np.where(is_right, log_p.argmax(dim=1), log_p.argmin(dim=1))
+    a, b, c = fit_curve(log_p, torch.from_numpy(targets)).tolist()
+    found = expit(a * np.log(p) - b * np.log1p(-p) + c)
+    assert np.abs(found - q).max() < 0.02
+
+
+def test_a_sure_model_is_calibrated():
     log_p, targets = words_of_a_sure_model()
-    scaling = fit_scaling(log_p, targets)
-    found, right = scale(log_p, scaling), (log_p / 1.6).log_softmax(dim=1)
-    assert (found.exp() - right.exp()).abs().max() < 0.1
-    own = made_up(6, scaling.tolist())
+    own = made_up(6, fit_curve(log_p, targets).tolist())
     before, after = score_calibration([(log_p[:2000], targets[:2000]), (log_p[2000:], targets[2000:])], own)
     assert before.error > 0.1
     assert after.error < 0.03
-    assert after.nll == pytest.approx(-right.gather(1, targets.unsqueeze(1)).mean().item(), abs=0.02)
     assert after.nll < before.nll
 
 
@@ -78,7 +88,7 @@ def test_confidence_is_the_mean_of_calibrated_probabilities_and_doubt_is_a_dista
         for found, before in zip(of_image, captions[image], strict=True):
             tokens = torch.tensor([found.tokens])
             logits = model.captioner(regions[image : image + 1], torch.tensor([0]), tokens).logits
-            scaled = scale(logits.log_softmax(dim=1), calibration.scaling)
+            scaled = calibration.calibrate(logits.log_softmax(dim=1))
             expected = scaled.gather(1, tokens.T).squeeze(1)
             torch.testing.assert_close(found.calibrated_log_probs, expected, atol=1e-5, rtol=1e-4)
             assert found.confidence == pytest.approx(math.exp(expected.mean()), rel=1e-4)
@@ -118,7 +128,8 @@ def alter(path: str, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"scaling": torch.zeros(2)}, r"the calibration in .* was altered; calibrate it again"),
+        ({"curve": torch.zeros(2)}, r"the calibration in .* was altered"),
+        ({"curve": torch.full((3,), 1e30)}, r"the calibration in .* was altered"),
         ({"directions": torch.zeros(7, 2)}, r"the calibration in .* was altered"),
         ({"more": torch.zeros(1)}, r"the calibration in .* was altered"),
         (

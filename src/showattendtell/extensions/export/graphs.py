@@ -254,6 +254,6 @@ def export_model(
         "preprocessing": {**module.encoder.preprocessing._asdict(), "longest": MAX_ASPECT_RATIO},
     }
     if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
-        scaling = calibration.scaling.tolist()
-        card["calibration"] = {"scaling": scaling, "threshold": calibration.threshold.item()}
+        curve = calibration.curve.tolist()
+        card["calibration"] = {"curve": curve, "threshold": calibration.threshold.item()}
     return ExportModel(name, module, graphs, card)

@@ -202,12 +202,18 @@ def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
     """Return a copy of log p (B, V), calibrated if the model is: see `Calibration` of the package."""
     if "calibration" not in card:
         return log_probs.copy()
-    offset, slope, epsilon = card["calibration"]["scaling"]
-    entropy = -(np.exp(log_probs) * log_probs).sum(axis=1, keepdims=True)
-    scaled = log_probs / np.exp(offset + slope * entropy)
-    exponentials = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    shares = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return np.log((1 - epsilon) * shares + epsilon / log_probs.shape[1])
+    a, b, c = card["calibration"]["curve"]
+    others = np.exp(log_probs.astype(np.float64))
+    best = np.arange(len(others)), others.argmax(axis=1)
+    others[best] = 0
+    rest = others.sum(axis=1)
+    log_odds = a * log_probs[best] - b * np.log(rest) + c
+    q, share = np.exp(-np.logaddexp(0, -log_odds)), np.exp(-np.logaddexp(0, log_odds))
+    factor = np.minimum(share / rest, q / others.max(axis=1))
+    left = np.maximum(share - factor * rest, 0) / log_probs.shape[1]
+    calibrated = factor[:, None] * others
+    calibrated[best] = q
+    return np.log(calibrated + left[:, None])
 
 
 def words_of(caption: OnnxCaption, card: Card) -> list[str]:

@@ -19,7 +19,7 @@ from showattendtell.config.instantiate import Config, find_source
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, scale, unit_mean
+from showattendtell.decoding.image_captioner import CURVE_LIMIT, Calibration, calibrate_captions, unit_mean
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import (
     CALIBRATION,
@@ -82,7 +82,7 @@ class WordScores(NamedTuple):
 
 
 def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tuple[WordScores, WordScores]]:
-    """Fit a calibration on the data set that a model was trained on: the scaling on the validation captions, the
+    """Fit a calibration on the data set that a model was trained on: the curve on the validation captions, the
     principal directions on the training images, and the threshold on the validation images. Also return the scores of
     the validation captions before and after it.
 
@@ -104,8 +104,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
     words = list(word_log_probs(Predictor(model.module, source(sample)), sample))
     log_probs, targets = zip(*words, strict=True)
-    scaling = fit_scaling(torch.cat(log_probs), torch.cat(targets))
-    calibration = Calibration(scaling, *principal_directions(features), torch.tensor(torch.inf))
+    curve = fit_curve(torch.cat(log_probs), torch.cat(targets))
+    calibration = Calibration(curve, *principal_directions(features), torch.tensor(torch.inf))
     unlikeness = torch.cat(
         [calibration(regions.cpu()) for regions in read_regions(Predictor(model.module, source(val)), val)]
     )
@@ -141,9 +141,9 @@ def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
     return mean, rows[:num_directions].T.half().float()
 
 
-def fit_scaling(log_probs: Tensor, targets: Tensor) -> Tensor:
-    """Return t_0, t_1 and epsilon of `Calibration`, (3,), that minimize the log loss of the event that the most
-    probable word is the right one.
+def fit_curve(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return a, b and c of `Calibration`, (3,), that minimize the log loss of the event that the most probable word is
+    the right one: a logistic regression.
 
     The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model
     never writes.
@@ -152,17 +152,19 @@ def fit_scaling(log_probs: Tensor, targets: Tensor) -> Tensor:
         log_probs: (N, V) of the words.
         targets: (N,) the words of the reference captions.
     """
-    correct = (log_probs.argmax(dim=1) == targets).double()
-
-    def loss(scaling: np.ndarray) -> float:
-        p = scale(log_probs, torch.tensor(scaling, dtype=log_probs.dtype)).amax(dim=1).exp().double()
-        p = p.clamp(1e-6, 1 - 1e-6)
-        return float(-(correct * p.log() + (1 - correct) * (1 - p).log()).mean())
-
     from scipy.optimize import minimize  # takes a while to import
 
-    bounds = [(-3, 3), (-1, 1), (1e-3, 0.9)]  # with epsilon above 0, log p stays finite
-    result = minimize(loss, [0.0, 0.0, 0.05], method="Powell", bounds=bounds, options={"xtol": 1e-3, "ftol": 1e-6})
+    best, words = log_probs.max(dim=1)
+    rest = log_probs.scatter(1, words.unsqueeze(1), -torch.inf).logsumexp(dim=1)
+    features = torch.stack([best, -rest, torch.ones_like(best)], dim=1).double().numpy()
+    is_right = (words == targets).double().numpy()
+
+    def loss(curve: np.ndarray) -> float:
+        log_odds = features @ curve
+        return float(np.mean(np.logaddexp(0, log_odds) - is_right * log_odds))
+
+    bounds = [(0, CURVE_LIMIT), (0, CURVE_LIMIT), (-CURVE_LIMIT, CURVE_LIMIT)]
+    result = minimize(loss, [1.0, 1.0, 0.0], bounds=bounds)
     return torch.tensor(result.x, dtype=torch.float32)
 
 
@@ -171,6 +173,7 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
     return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
 
 
+@torch.no_grad()
 def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)

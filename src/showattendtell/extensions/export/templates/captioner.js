@@ -166,13 +166,16 @@ function join(words, {separator, replacements}) {
 /** log p of a word of a row of log p (V,), calibrated as `run_onnx.py` does; as it is without a calibration. */
 function calibrated(logProbs, word, calibration) {
   if (!calibration) return logProbs[word];
-  const [offset, slope, epsilon] = calibration.scaling;
-  const entropy = -logProbs.reduce((sum, each) => each > -Infinity ? sum + Math.exp(each) * each : sum, 0);
-  const temperature = Math.exp(offset + slope * entropy);
-  const peak = logProbs.reduce((a, b) => Math.max(a, b), -Infinity) / temperature;
-  const sum = logProbs.reduce((total, each) => total + Math.exp(each / temperature - peak), 0);
-  const scaled = Math.exp(logProbs[word] / temperature - peak) / sum;
-  return Math.log((1 - epsilon) * scaled + epsilon / logProbs.length);
+  const [a, b, c] = calibration.curve;
+  const largest = values => values.reduce((one, other) => Math.max(one, other), -Infinity);
+  const best = largest(logProbs), top = logProbs.indexOf(best), others = logProbs.slice();
+  others[top] = -Infinity;
+  const rest = others.reduce((sum, each) => sum + Math.exp(each), 0);
+  const logOdds = a * best - b * Math.log(rest) + c;
+  const q = 1 / (1 + Math.exp(-logOdds)), share = 1 / (1 + Math.exp(logOdds));
+  const factor = Math.min(share / rest, q / Math.exp(largest(others)));
+  const left = Math.max(0, share - factor * rest) / logProbs.length;
+  return Math.log((word === top ? q : factor * Math.exp(logProbs[word])) + left);
 }
 
 /**
