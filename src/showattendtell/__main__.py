@@ -1,4 +1,4 @@
-"""The command `showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
+"""`showattendtell COMMAND ...` and `python -m showattendtell COMMAND ...`: run `python -m showattendtell.COMMAND ...`."""
 
 import ast
 import runpy
