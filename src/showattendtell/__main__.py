@@ -1,4 +1,4 @@
-"""`showattendtell COMMAND ...` and `python -m showattendtell COMMAND ...`: run `python -m showattendtell.COMMAND ...`."""
+"""`showattendtell COMMAND ...` and `python -m showattendtell COMMAND ...`, which run `showattendtell.COMMAND`."""
 
 import ast
 import runpy
