@@ -5,7 +5,6 @@ from showattendtell.visualization.tables import (
     describe_intervals,
     print_attention_scores,
     print_comparison,
-    print_notes,
     print_scores,
 )
 
@@ -36,12 +35,6 @@ def test_the_table_of_attention_shows_the_model_next_to_the_baselines_and_by_kin
             ["center prior", "1,200", "50.0", "30.0"],
             *([["model: people", "1,000", "80.0", "60.0"], ["model: animals", "200", "50.0", "0.0"]] * with_kinds),
         ]
-
-
-def test_notes_are_printed_a_line_each_with_their_brackets(capsys: pytest.CaptureFixture[str]):
-    print_notes(("[a].txt: one was [bold]left out", "two were not"))
-    expected = ["note: [a].txt: one was [bold]left out", "note: two were not"]
-    assert capsys.readouterr().out.splitlines() == expected
 
 
 FIGURES = {
