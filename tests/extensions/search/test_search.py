@@ -77,7 +77,6 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str):
     ran = [out.count(f"seed {light_command.NEEDS_ANOTHER} in runs/own-study/") for out, _ in output]
     assert sum(ran) == 12
     assert min(ran) > 0
-    assert (tmp_path / "runs/own-study/report.html").exists()
 
 
 @pytest.mark.slow
