@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from showattendtell.data.image_limits import FORMATS, SUFFIXES
-from showattendtell.data.images import as_image, decode_image, find_images, name_of, read_pixels
+from showattendtell.data.images import as_image, decode_image, find_images, image_size, name_of, read_pixels
 from showattendtell.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -113,6 +113,33 @@ def test_a_photograph_is_called_by_its_file(file: Path):
     with Image.open(file) as image, file.open("rb") as content:
         assert [name_of(one) for one in (file, str(file), image, content)] == [str(file)] * 4
     assert name_of(PIXELS) == "of ndarray"
+
+
+@pytest.mark.parametrize(("most", "size"), [(70_000, (300, 200)), (50_000, (150, 100)), (4_000, (75, 50))])
+def test_a_jpeg_of_more_pixels_is_decoded_at_a_fraction_of_its_size(most: int, size: tuple[int, int]):
+    across, down = np.mgrid[:200, :300] // 2
+    picture = Image.fromarray(np.stack([across, down, across], axis=2).astype(np.uint8))
+    small = decode_image(encoded(picture, "JPEG"), "panorama.jpg", max_pixels=most)
+    assert small.size == size
+    np.testing.assert_allclose(np.asarray(small), np.asarray(picture.resize(size, Image.Resampling.BOX)), atol=6)
+
+
+def test_a_panorama_of_more_pixels_than_pillow_allows_is_read(tmp_path: Path):
+    path, picture = tmp_path / "panorama.jpg", Image.new("L", (30_000, 6_000), 200)
+    picture.paste(50, (15_000, 0, 30_000, 6_000))
+    picture.save(path, quality=20)
+    pixels = read_pixels(path)
+    assert image_size(str(path)) == (15_000, 3_000)
+    assert pixels.shape == (3, 3_000, 15_000)
+    assert [round(int(pixels[0, 1_500, place]), -1) for place in (3_000, 12_000)] == [200, 50]
+
+
+@pytest.mark.parametrize("settings", [{"format": "PNG"}, {"format": "JPEG", "progressive": True}])
+def test_a_photograph_that_would_be_held_in_memory_as_a_whole_is_refused(settings: dict[str, Any]):
+    content = io.BytesIO()
+    Image.new("1" if settings["format"] == "PNG" else "L", (30_000, 6_000)).save(content, **settings)
+    with pytest.raises(UserError, match=r"panorama has (more than 178.957 million pixels|\d+ scans)"):
+        decode_image(content.getvalue(), "panorama")
 
 
 @pytest.mark.parametrize("form", ["WEBP", "AVIF", "JPEG2000", "HEIF"])

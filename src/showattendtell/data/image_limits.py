@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 FORMATS = {
     "JPEG": ".jpg .jpeg .jpe .jfif .mpo",
@@ -41,10 +42,12 @@ FILE_MEGABYTES = 16.0
 """Default maximum size of a photograph from outside this machine: an upload, or the content of a URL."""
 
 MEGAPIXELS = 64.0
-"""Default maximum number of pixels of these photographs, in millions."""
+"""Default maximum number of pixels of these photographs, in millions. A larger baseline JPEG is decoded at a fraction
+of its size."""
 
 MAX_PIXELS = 178_956_970
-"""Maximum number of pixels of a photograph on this machine, which is Pillow's limit."""
+"""Maximum number of pixels of a photograph on this machine, which is Pillow's limit. A larger baseline JPEG is decoded
+at a fraction of its size."""
 
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
@@ -90,7 +93,7 @@ class LargeImageError(CostlyImageError):
     """An image has too many pixels."""
 
     def __init__(self, max_pixels: float):
-        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy")
+        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy or a baseline JPEG")
 
 
 class CountingReader(io.BufferedReader):
@@ -113,6 +116,8 @@ def bounded_open(
 ) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
+    A baseline JPEG of more than `max_pixels` has the size at which it will be decoded.
+
     Args:
         raw: the file, unbuffered or in memory.
         formats: Pillow's format names; those that the installed Pillow lacks are ignored.
@@ -132,7 +137,7 @@ def bounded_open(
             raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
     with _open(reader, formats) as image:
         if image.width * image.height > max_pixels:
-            raise LargeImageError(max_pixels)
+            _reduce(image, max_pixels)
         if image.info.get("compression") in SLOW_COMPRESSION.get(image.format or "", ()):
             raise CostlyImageError(f"is a {image.format} whose compression takes long; save it again as PNG or JPEG")
         _check_exif(len(image.info.get("exif") or b""))
@@ -147,7 +152,11 @@ def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
         try:
             return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
         except Image.DecompressionBombError:
-            raise LargeImageError(MAX_PIXELS) from None
+            reader.seek(0)
+            if reader.read(2) != b"\xff\xd8":
+                raise LargeImageError(MAX_PIXELS) from None
+            reader.seek(0)
+            return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
         except UnidentifiedImageError:
             reader.seek(0)
     if HEIF.match(reader.read(12)) and "HEIF" in formats and find_spec("pillow_heif") is None:
@@ -160,6 +169,20 @@ def _load_heif() -> None:
         import pillow_heif
 
         pillow_heif.register_heif_opener()
+
+
+def _reduce(image: Image.Image, max_pixels: float) -> None:
+    """Have a baseline JPEG decoded at a half, a quarter or an eighth of its size. A progressive one is held in memory
+    as a whole.
+
+    Raises:
+        LargeImageError: it is too large even then, or has another format.
+    """
+    pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
+    factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
+    if not isinstance(image, JpegImageFile) or "progressive" in image.info or factor is None:
+        raise LargeImageError(max_pixels)
+    image.draft(None, (image.width // factor, image.height // factor))
 
 
 def _check_exif(num_bytes: int) -> None:
@@ -204,7 +227,8 @@ def check_jpeg(content: bytes | bytearray) -> None:
         scans += marker == SCAN
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     _check_exif(exif)
-    max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
+    # several scans are held in memory as a whole
+    max_scans = min(SCANS, SCAN_PIXELS // max(pixels, 1)) if pixels <= MAX_PIXELS else 1
     if scans > max_scans:
         raise CostlyImageError(
             f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {max_scans} scans"

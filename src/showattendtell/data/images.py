@@ -60,7 +60,7 @@ def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> I
 
     Args:
         name: its name in error messages.
-        max_pixels: maximum number of pixels, checked before decoding.
+        max_pixels: maximum number of pixels, checked before decoding; a larger baseline JPEG is reduced.
 
     Raises:
         UserError: as `open_image`.
@@ -77,7 +77,8 @@ def read_pixels(path: str | Path) -> Tensor:
     """
     # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some color spaces
     with _opened(path) as image:
-        if image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1:
+        is_whole = not getattr(image, "decoderconfig", ())  # see `bounded_open`
+        if image.format == "JPEG" and is_whole and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
             # torchvision announced a release without decoders. Pillow decides whether a file is broken.
             with suppress(AttributeError, RuntimeError):

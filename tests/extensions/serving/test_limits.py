@@ -43,6 +43,7 @@ def test_limits_are_known_before_anything_is_sent(narrow: Served):
         ([SMALL + bytes(50_000)], 413, "0.jpg has more than 0.05 MB"),
         ([SMALL + bytes(100_000)], 413, "the request has more than 0.1 MB"),
         ([encoded(noise(101, 100), "PNG")], 413, "0.jpg: more than 0.01 million pixels"),
+        ([encoded(noise(202, 100), "JPEG")], 200, ""),
         ([encoded(noise(80, 80), "JPEG")] * 2, 413, "the photographs together: more than 0.01 million pixels"),
     ],
     ids=[
@@ -51,6 +52,7 @@ def test_limits_are_known_before_anything_is_sent(narrow: Served):
         "too large a file",
         "too large a request",
         "too many pixels",
+        "a larger JPEG",
         "together",
     ],
 )
