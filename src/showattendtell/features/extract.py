@@ -42,7 +42,7 @@ from showattendtell.runtime.launched import end_with_parent
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset, Example
+from showattendtell.types import Dataset
 
 Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
@@ -258,7 +258,10 @@ def open_features(
     store = FeatureStore(path, store_settings(encoder, extraction))
     store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
-    changed += [Path(example.path) for example in dataset.examples() if _has_changed(example, store)]
+    for example in dataset.examples():
+        stamp = store.stamps.get(example.image)
+        if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
+            changed.append(Path(example.path))
     if changed:
         raise UserError(
             f"{len(changed)} files changed since the grids in {path} were computed from them, the first is "
@@ -271,11 +274,6 @@ def open_features(
             f"{skipped[0]}); skip them with dataset.skip_unreadable=true, or replace them and delete the folder"
         )
     return store, dataset.without(store.skipped)
-
-
-def _has_changed(example: Example, store: FeatureStore) -> bool:
-    stamp = store.stamps.get(example.image)
-    return stamp is not None and os.path.isfile(example.path) and not stamp.is_of(example.path)
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
