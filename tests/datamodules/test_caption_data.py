@@ -128,13 +128,3 @@ def test_grids_that_are_held_are_read_once_and_are_the_same():
 
 def test_training_holds_its_grids_when_it_is_reported_to(tmp_path: Path):
     assert trained_by_lightning(tmp_path, 2, cache_on_device=True).trained == trained_by_lightning(tmp_path, 2).trained
-
-
-def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_path: Path):
-    data = caption_data(examples_of())
-    settings = {"accelerator": "cpu", "devices": 2, "strategy": "ddp_fork", "logger": False}
-    data.trainer = lightning.Trainer(default_root_dir=tmp_path, **settings)
-    with pytest.raises(UserError, match="pass use_distributed_sampler=False to the Trainer"):
-        data.train_dataloader()
-    data.trainer = lightning.Trainer(default_root_dir=tmp_path, use_distributed_sampler=False, **settings)
-    assert len(data.train_dataloader()) == 4

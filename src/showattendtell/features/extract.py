@@ -4,7 +4,6 @@ import itertools
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ from showattendtell.runtime.launched import end_with_parent
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset, Example
+from showattendtell.types import Dataset
 
 Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
@@ -198,8 +197,7 @@ class Extraction:
     Args:
         workers: number of processes. Without a GPU each encodes and writes its own images. With a GPU they
             read images, by default one for each core but one.
-        dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value;
-            the loss is reported.
+        dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value.
         precision: number format of the encoder. Shorter formats are faster on GPUs and some CPUs; the error
             of bfloat16 is 1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, that of float16 an
             eighth of it.
@@ -260,7 +258,10 @@ def open_features(
     store = FeatureStore(path, store_settings(encoder, extraction))
     store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
-    changed += [Path(example.path) for example in dataset.examples() if _has_changed(example, store)]
+    for example in dataset.examples():
+        stamp = store.stamps.get(example.image)
+        if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
+            changed.append(Path(example.path))
     if changed:
         raise UserError(
             f"{len(changed)} files changed since the grids in {path} were computed from them, the first is "
@@ -273,11 +274,6 @@ def open_features(
             f"{skipped[0]}); skip them with dataset.skip_unreadable=true, or replace them and delete the folder"
         )
     return store, dataset.without(store.skipped)
-
-
-def _has_changed(example: Example, store: FeatureStore) -> bool:
-    stamp = store.stamps.get(example.image)
-    return stamp is not None and os.path.isfile(example.path) and not stamp.is_of(example.path)
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
@@ -300,10 +296,7 @@ def write_features(
         work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
-    store = FeatureStore(path)
-    if extraction.dtype != "float16":
-        console.print(f"  {extraction.dtype} loses {100 * store.relative_error:.2f} % of the grids' norm")
-    for reason in store.skipped.values():
+    for reason in FeatureStore(path).skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
@@ -319,15 +312,14 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     free = decimal(shutil.disk_usage(existing).free)
     size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path} ({free} free)"
     console.print(size, soft_wrap=True, highlight=False, markup=False)
-    ended, started, before = Event(), time.monotonic(), count_written(path, plan)
+    ended = Event()
 
     def follow() -> None:
         while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
             done = count_written(path, plan)
-            rate = f"{(done - before) / (time.monotonic() - started):.1f} images/s"
-            progress.update(task, completed=done, description=f"features, {rate}")
+            progress.update(task, completed=done)
             if not console.is_terminal:
-                console.print(f"features: {done} of {total} images, {rate}", highlight=False)
+                console.print(f"features: {done} of {total} images", highlight=False)
 
     shown = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:

@@ -10,7 +10,6 @@ processes and machines can write one store and an interrupted one loses one shar
     verified.json   size and time of each shard when its checksum was last compared
 """
 
-import fcntl
 import io
 import json
 import math
@@ -31,7 +30,7 @@ from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import fadvise, open_folder, write_json
+from showattendtell.runtime.files import fadvise, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
@@ -127,16 +126,12 @@ def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class Manifest(BaseModel):
-    """Content of `store.json`.
-
-    relative_error: |stored - computed| / |computed|, Euclidean norms over all grids.
-    """
+    """Content of `store.json`."""
 
     format: int
     dataset: str
     settings: Annotated[dict[str, Any], AfterValidator(_check_size)]
     shards: int
-    relative_error: float
 
 
 class ShardRecord(BaseModel):
@@ -145,26 +140,18 @@ class ShardRecord(BaseModel):
     images: names by position, unreadable images included.
     skipped: unreadable images with the reason; their grids are 0.
     checksum: CRC-32 of the shard's file.
-    lost, whole: sums of squares over all values of (stored - computed) and of computed.
     stamps: of the photographs when they were encoded.
     """
 
     images: list[str]
     skipped: dict[str, str]
     checksum: int
-    lost: float
-    whole: float
     stamps: dict[str, FileStamp]
 
 
-def shard_file(path: Path, number: int) -> Path:
-    """Return the file with the grids of a shard."""
-    return path / f"{number:05}.npy"
-
-
-def record_file(path: Path, number: int) -> Path:
-    """Return the file with the record of a shard, which exists if the shard is complete."""
-    return path / f"{number:05}.json"
+def shard_file(path: Path, number: int, suffix: str = ".npy") -> Path:
+    """Return the file with the grids of a shard, or with `.json` that with its record, which completes it."""
+    return path / f"{number:05}{suffix}"
 
 
 def is_finished(path: Path) -> bool:
@@ -185,25 +172,6 @@ def shard_bytes(settings: Settings, images: int) -> int:
     """Return the size of a shard in bytes."""
     grids: int = images * settings["views"] * grid_type(settings).itemsize
     return len(shard_header(settings, images)) + grids
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a store.
-
-    Raises:
-        UserError: it is missing, damaged or of another format.
-    """
-    if path.is_dir() and not is_finished(path):
-        raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
-    manifest = _read(path / MANIFEST, Manifest)
-    if manifest.format != FORMAT:
-        raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
-    return manifest
-
-
-def read_records(path: Path, shards: int) -> list[ShardRecord]:
-    """Read the records of all shards. Raise `UserError` if one is missing or damaged."""
-    return [_read(record_file(path, number), ShardRecord) for number in range(shards)]
 
 
 def _read(file: Path, model: type[Content]) -> Content:
@@ -242,7 +210,6 @@ class FeatureStore:
     Attributes:
         settings: with which the grids were computed.
         views: grids per image.
-        relative_error: of storage, see `Manifest`.
         skipped: unreadable images, with the reason.
         stamps: of the photographs when they were encoded.
 
@@ -252,30 +219,35 @@ class FeatureStore:
 
     def __init__(self, path: Path, expected: Settings | None = None):
         self.path = path
-        manifest = read_manifest(path)
+        if path.is_dir() and not is_finished(path):
+            raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
+        manifest = _read(path / MANIFEST, Manifest)
+        if manifest.format != FORMAT:
+            raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
         self.settings: Settings = manifest.settings
         if expected is not None:
             check_same_settings(path, self.settings, expected)
-        self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
+        self.views: int = manifest.settings["views"]
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
         self._files: dict[int, int] = {}
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
-        # header of _headers[k] bytes, the views of an image follow each other.
-        names, firsts, headers, self._checksums = list[str](), list[int](), list[int](), list[int]()
-        for number, record in enumerate(read_records(path, manifest.shards)):
+        self._header = len(shard_header(self.settings, 1))  # of all shards: numpy leaves room for the number of images
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header,
+        # the views of an image follow each other.
+        names, firsts, self._checksums = list[str](), list[int](), list[int]()
+        for number in range(manifest.shards):
+            record = _read(shard_file(path, number, ".json"), ShardRecord)
             file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
             firsts.append(len(names))
-            headers.append(len(shard_header(self.settings, len(record.images))))
             self._checksums.append(record.checksum)
             names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
-        self._firsts, self._headers = np.array(firsts, int), np.array(headers, int)
+        self._firsts = np.array(firsts, int)
         self._rows = {image: row for row, image in enumerate(names) if image not in self.skipped}
 
     def rows(self, images: Sequence[str]) -> Tensor:
@@ -308,7 +280,7 @@ class FeatureStore:
         size = self._grid.itemsize
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         grids = (rows.numpy() - self._firsts[shards]) * self.views + views.numpy()
-        places = list(zip(shards.tolist(), (self._headers[shards] + grids * size).tolist(), strict=True))
+        places = list(zip(shards.tolist(), (self._header + grids * size).tolist(), strict=True))
         content = np.empty((len(rows), size), np.uint8)
         try:
             for shard, offset in places:  # the disk can then read all grids at once
@@ -334,30 +306,18 @@ class FeatureStore:
     def verify_changed(self) -> None:
         """Verify a store at its first use, and again if size or time of a shard has changed since then.
 
-        Of several processes one verifies and the others wait. A cache that may not be written has no mark,
-        and every process verifies.
-
         Raises:
             UserError: for the first shard that is damaged.
         """
         files = [shard_file(self.path, number) for number in range(len(self._checksums))]
         stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
         mark = self.path / VERIFIED
-
-        def is_verified() -> bool:
-            with suppress(OSError, ValueError, RecursionError):
-                return bool(json.loads(mark.read_bytes()) == stamps)
-            return False
-
-        if is_verified():
-            return
-        with open_folder(self.path) as folder:
-            if os.access(self.path, os.W_OK):
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            if not is_verified():
-                self.verify()
-                with suppress(OSError):
-                    write_json(stamps, mark)
+        with suppress(OSError, ValueError, RecursionError):
+            if json.loads(mark.read_bytes()) == stamps:
+                return
+        self.verify()
+        with suppress(OSError):  # the cache may be read-only
+            write_json(stamps, mark)
 
     def _open(self, number: int) -> int:
         if number not in self._files:
@@ -388,13 +348,11 @@ def print_stores(folder: Path, compare: bool) -> None:
     Raises:
         UserError: shards are damaged; it lists the first one of each store.
     """
-    stores, errors = find_stores(folder), list[str]()
-    if not stores:
-        print(f"there are no stores of grids in {folder}")
-        return
-    print(f"in {folder}")
+    stores = find_stores(folder)
+    print(f"in {folder}" if stores else f"there are no stores of grids in {folder}")
     for path in stores:
         print(f"{path.relative_to(folder)}: {_describe(path)}")
+    errors = list[str]()
     for path in filter(is_finished, stores) if compare else []:
         try:
             FeatureStore(path).verify()

@@ -13,7 +13,7 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
-from showattendtell.data.languages import in_language, language_of, tokenized
+from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.errors import UserError, did_you_mean
@@ -37,13 +37,11 @@ from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
-    attention_score_figures,
     describe_intervals,
     print_attention_scores,
     print_notes,
     print_scores,
     print_statistics,
-    relation_figures,
 )
 
 SHAPES = "showattendtell.data.shapes.read_shapes"
@@ -126,7 +124,8 @@ class EvaluationRun(NamedTuple):
     @property
     def language(self) -> str:
         """The language of the captions; empty if the data set does not say it."""
-        return language_of(self.examples)
+        languages = languages_of(self.examples)
+        return languages[0] if len(languages) == 1 else ""
 
     def scoring_tokenizer(self, tokenizer: Config | None) -> str:
         """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""
@@ -391,7 +390,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
-    figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
+    figures |= measure_relations(*run.predictors[0], run.examples)
     print_statistics(figures)
     if not _lacks_attention(run):
         figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
@@ -400,9 +399,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
 
 def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object."""
-    attention_scores = measure_attention(*run.predictors[0], run.examples)
-    assert attention_scores
-    figures = attention_score_figures(attention_scores)
+    figures = measure_attention(*run.predictors[0], run.examples)
     print_attention_scores(figures, title, with_kinds)
     return figures
 

@@ -19,18 +19,17 @@ from showattendtell.extensions.photo_metadata.descriptions import DescriptionWri
 exiv2 = pytest.importorskip("exiv2", reason="needs the extra xmp")
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 CAPTION = "ein Hündchen läuft, 狗"
-FORMATS = {"photo.jpg": "JPEG", "photo.png": "PNG", "photo.webp": "WEBP", "photo.tif": "TIFF", "stereo.jpg": "MPO"}
+FORMATS = {"photo.jpg": "JPEG", "photo.png": "PNG", "photo.webp": "WEBP", "photo.tif": "TIFF"}
 FIELDS = ("XMP-dc:Description", "XMP-iptcCore:AltTextAccessibility", "IPTC:Caption-Abstract")
 
 
 def photograph(path: Path, **settings: Any) -> Path:
-    """An image of noise with a camera's EXIF data and a color profile; an MPO has two."""
+    """An image of noise with a camera's EXIF data and a color profile."""
     image = Image.effect_noise((64, 48), 50).convert("RGB")
     exif = Image.Exif()
     exif[ExifTags.Base.Make], exif[ExifTags.Base.Orientation] = "Camera", 6
     kind = FORMATS.get(path.name)
-    several = {"save_all": True, "append_images": [image.rotate(180)]} if kind == "MPO" else {}
-    image.save(path, kind, exif=exif, icc_profile=PROFILE, **several, **settings)
+    image.save(path, kind, exif=exif, icc_profile=PROFILE, **settings)
     return path
 
 
@@ -63,12 +62,11 @@ def test_exiftool_reads_the_caption_and_the_pixels_stay(exiftool: str, tmp_path:
     assert frames(path) == before
     assert has_description(str(path))
     assert (tmp_path / f"{name}_original").read_bytes() == content
-    options = ("-IFD0:all", "-ICC_Profile:all", "-MPImage2:MPImageLength")
+    options = ("-IFD0:all", "-ICC_Profile:all")
     others = [
         tags(exiftool, file, *options) | {"SourceFile": "", "IFD0:StripOffsets": 0} for file in tmp_path.iterdir()
     ]
     assert others[0] == others[1]
-    assert ("MPImage2:MPImageLength" in others[0]) == (FORMATS[name] == "MPO")
 
 
 def test_the_coded_data_of_a_jpeg_are_not_touched(tmp_path: Path):
@@ -163,6 +161,13 @@ def test_files_of_other_formats_are_refused_and_stay(tmp_path: Path):
         assert f"{tmp_path / name}" in fault
         assert fault.endswith("give a JPEG, PNG, WebP or TIFF file that is not damaged")
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_jpeg_of_several_pictures_is_refused(tmp_path: Path):
+    path, image = tmp_path / "stereo.jpg", Image.new("RGB", (8, 8))
+    image.save(path, "MPO", save_all=True, append_images=[image])
+    with pytest.raises(UserError, match=r"does not write into .*stereo.jpg, a JPEG of several pictures"):
+        write_description(str(path), CAPTION)
 
 
 def test_a_damaged_file_and_a_url_are_refused(tmp_path: Path):
