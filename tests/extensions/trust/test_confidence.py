@@ -174,7 +174,9 @@ def test_a_calibration_changes_no_caption():
 def test_scores_of_words_worked_by_hand():
     """Two words of p 0.9, one of them right, and one of 0.6 that is right."""
     log_p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
-    before, _ = score_calibration([(log_p, torch.tensor([0, 1, 0]))], made_up(6))
+    before, after = score_calibration([(log_p, torch.tensor([0, 1, 0]))], made_up(6, [1, 1, -1]))
     assert before.error == pytest.approx((2 * (0.9 - 0.5) + (1 - 0.6)) / 3)
     assert (before.confidence, before.accuracy) == pytest.approx((0.8, 2 / 3))
+    # odds of 9 become 9 / e; the word of p 0.6 cannot fall below 0.5
+    assert (after.confidence, after.accuracy) == pytest.approx(((2 / (1 + math.e / 9) + 0.5) / 3, 2 / 3))
     assert before.nll == pytest.approx(-(math.log(0.9) + math.log(0.1) + math.log(0.6)) / 3)

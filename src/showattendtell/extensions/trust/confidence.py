@@ -192,9 +192,9 @@ def score_calibration(
     parts = []  # before and after: p of the predicted word, whether it is right, and log p, (2, 3, N)
     for log_probs, targets in batches:
         scored = torch.stack([log_probs, calibration.cpu().calibrate(log_probs)])  # (2, N, V)
-        best, words = scored.max(dim=2)
-        log_p = scored[:, torch.arange(len(targets)), targets]
-        parts.append(torch.stack([best.exp(), (words == targets).to(best), log_p], dim=1))
+        words, numbers = log_probs.argmax(dim=1), torch.arange(len(targets))
+        is_right = (words == targets).to(scored).expand(2, -1)
+        parts.append(torch.stack([scored[:, numbers, words].exp(), is_right, scored[:, numbers, targets]], dim=1))
     scores = []
     for p, is_right, log_p in torch.cat(parts, dim=2).double():
         error = binary_calibration_error(p, is_right.int(), n_bins=15)
