@@ -167,10 +167,10 @@ KINDS = {
     ),
     "an absolute path to no photograph": Kind(
         rows("/etc/z.jpg,A dog .,train"),
-        "images/etc/z.jpg; .* 3 photographs of other",
+        "images/etc/z.jpg; photographs of other names",
     ),
     "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
-    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; .* 3 photographs of other"),
+    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; photographs of other names"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filename": "../../z.jpg"}), "val2014/z.jpg", read_coco),
     "NUL in a name": Kind(
         both(gone(*LISTS), coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)])),
