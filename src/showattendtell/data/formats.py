@@ -120,8 +120,13 @@ def parse_rows(text: str, delimiter: str, quotes: bool = True) -> Iterator[tuple
     Raises:
         ValueError: a cell begins with a quote and is not in quotes.
     """
-    lines, quoting = io.StringIO(text, newline="\n"), csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline="\n"),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        skipinitialspace=True,
+        strict=True,
+    )
     first = 1
     try:
         for cells in reader:
