@@ -14,10 +14,11 @@ compared with each reference caption of its image. A generated word that a refer
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+from torchvision.ops import box_iou
 
 from showattendtell.data.coco import Name
 from showattendtell.data.tokenizers import PlainTokenizer
@@ -100,17 +101,10 @@ def _match(
     first = {other.name: other for other in reversed(others)}
     for item in items:
         if item.name in first:
-            pairs = product(item.boxes, first[item.name].boxes)
-            overlaps[item.name].append(any(intersection_over_union(a, b) > IOU for a, b in pairs))
+            boxes = (torch.tensor(each.boxes, dtype=torch.float64) for each in (item, first[item.name]))
+            overlaps[item.name].append(bool((box_iou(*boxes) > IOU).any()))
         else:
             unmatched[item.name] += 1
-
-
-def intersection_over_union(a: Box, b: Box) -> float:
-    """Return the area of the intersection of two boxes divided by that of their union, 0 to 1."""
-    common = a.clipped(b).area
-    union = a.area + b.area - common
-    return common / union if union else 0.0
 
 
 def attended_box(weights: np.ndarray, seen: Box | RegionBoxes) -> Box:
