@@ -267,7 +267,7 @@ def evaluate(config: Config) -> float:
     if not only_attention:
         figures = _score_captions(run, captions, config, metrics, clip)
         result = main_score(config.metrics, figures)
-    elif reason := _lacks_attention(run):
+    elif reason := lacks_boxes(run, ATTENTION):
         raise UserError(reason)
     else:
         figures = _score_attention(run, run.title(), with_kinds=True)
@@ -371,7 +371,7 @@ def score(
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
+    if ATTENTION in config.metrics and (reason := lacks_boxes(run, ATTENTION)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
@@ -391,7 +391,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     figures |= measure_relations(*run.predictors[0], run.examples)
     print_statistics(figures)
-    if not _lacks_attention(run):
+    if not lacks_boxes(run, ATTENTION):
         figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
     return figures
 
@@ -403,12 +403,16 @@ def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[s
     return figures
 
 
-def _lacks_attention(run: EvaluationRun) -> str:
-    """Return why attention cannot be scored; an empty text if it can."""
+def lacks_boxes(run: EvaluationRun, metric: str) -> str:
+    """Return why a metric of attention at ground-truth boxes cannot be computed; an empty text if it can."""
     if len(run.predictors) > 1:
-        return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
-    if any(caption.phrases for example in run.examples for caption in example.captions):
-        return ""
+        return f"{metric} is scored for one model; give a single checkpoint, or leave {metric} out of metrics"
+    has_boxes = any(caption.phrases for example in run.examples for caption in example.captions)
+    return "" if has_boxes else ask_for_boxes(run)
+
+
+def ask_for_boxes(run: EvaluationRun) -> str:
+    """Return the sentence for a data set without ground-truth boxes."""
     return (
         f"the data set {run.dataset.name} has no ground-truth boxes of what its captions name; give them as "
         "dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"

@@ -31,7 +31,7 @@ from showattendtell.extensions.trust.hallucination import (
     hallucination_rates,
     merge_synonyms,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes, lacks_boxes
 from showattendtell.inference.predictions import maps_by_caption
 from showattendtell.metrics.java import MetricError
 from showattendtell.types import Box, Caption, Example, RegionBoxes
@@ -178,7 +178,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
         variant, names = "nouns", merge_synonyms(nouns)
         annotated = list(range(len(run.examples)))
     else:
-        raise _lacks_boxes(run)
+        raise MetricError(ask_for_boxes(run))
     mentions, hallucinations = [], {}
     for i in annotated:
         example, caption = run.examples[i], captions[i]
@@ -193,10 +193,8 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
 
 def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return F1-all and F1-loc with precision and recall."""
-    if len(run.predictors) > 1:
-        raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
-    if not any(caption.phrases for example in run.examples for caption in example.captions):
-        raise _lacks_boxes(run)
+    if reason := lacks_boxes(run, "grounding"):
+        raise MetricError(reason)
     classes = {word: noun for (word,), noun in _nouns(run).items()}
     images = []
     written = maps_of_captions(*run.predictors[0], run.examples, captions)
@@ -219,13 +217,6 @@ def _grounded(caption: Caption, classes: Mapping[str, str]) -> GroundedCaption:
 
 def _nouns(run: EvaluationRun) -> dict[Name, str]:
     return find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
-
-
-def _lacks_boxes(run: EvaluationRun) -> MetricError:
-    return MetricError(
-        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
-        "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
-    )
 
 
 def maps_of_captions(
