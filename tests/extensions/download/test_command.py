@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_server import ArchiveServer, files_in, serve_archives, tarred, zipped
+from archive_server import ArchiveServer, files_in, serve_archives, zipped
 from disks import small_disk
 from slow_cases import slow_after
 
@@ -142,16 +142,6 @@ def test_what_has_no_address_is_required_when_the_rest_is_there(
     assert len(read_flickr8k(str(tmp_path / "data")).examples()) == 3
 
 
-def test_flickr30k_comes_as_tar_files(download: Download, server: ArchiveServer, tmp_path: Path):
-    server.files = {
-        "flickr30k.tar.gz": tarred({"results_20130124.token": b"1.jpg#0\ta dog\n", "readme.txt": b""}),
-        "flickr30k-images.tar.gz": tarred({"flickr30k-images/1.jpg": b"photo", "flickr30k-images/readme.txt": b""}),
-    }
-    done = download("dataset=flickr30k", f"mirror={server.address}", "parts=[images,captions]")
-    assert done.status == 0, done.err
-    assert list(files_in(tmp_path / "data")) == ["flickr30k-images/1.jpg", "results_20130124.token"]
-
-
 def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server: ArchiveServer, tmp_path: Path):
     server.faults = ["busy", "drop:1000000", "busy", "drop:500000"]
     done = download(*SETTINGS, f"mirror={server.address}", "parts=[images]")
@@ -265,23 +255,6 @@ def test_a_process_killed_while_it_unpacks_writes_nothing_twice(
     }
     assert {name: (folder / name).stat().st_ino for name in written} == written
     assert len(server.requests) == 3
-
-
-@pytest.mark.slow
-def test_whenever_a_process_is_killed_the_next_ones_complete_it(
-    download: Download, server: ArchiveServer, tmp_path: Path
-):
-    server.pause, lives = 0.004, random.Random(0)
-    for _ in range(5):
-        process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
-        while not (tmp_path / "data" / "downloads").exists():
-            time.sleep(0.01)
-        time.sleep(lives.uniform(0.3, 2.0))
-        kill(process)
-        whole = {name: data for name, data in files_in(tmp_path / "data").items() if not name.endswith(".part")}
-        assert whole.items() <= UNPACKED.items()
-    assert download(*SETTINGS, f"mirror={server.address}").status == 0
-    assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
 
 
 def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, server: ArchiveServer, tmp_path: Path):
