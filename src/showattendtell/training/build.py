@@ -91,12 +91,6 @@ class TrainingData(NamedTuple):
     extras: Mapping[str, TrainingExtra]
 
 
-def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
-    """Build the nodes of extensions."""
-    nodes = {str(name): node for name, node in config.items() if name not in PARTS and isinstance(node, DictConfig)}
-    return {name: build(node) for name, node in nodes.items() if TARGET in node}
-
-
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build_dataset(config), build(config.encoder)
@@ -110,9 +104,11 @@ def build_data(config: DictConfig) -> TrainingData:
     source, dataset = build_source(config, dataset, encoder)
     vocabulary = initial_vocabulary(config, dataset, origin)
     dataset = tokenized(dataset, vocabulary.tokenizer)
-    references, extras = dataset.split("train"), build_extras(config)
-    for extra in extras.values():
-        dataset = extra.change_data(dataset, vocabulary.tokenizer)
+    references, extras = dataset.split("train"), dict[str, TrainingExtra]()
+    for name, node in config.items():
+        if name not in PARTS and isinstance(node, DictConfig) and TARGET in node:
+            extras[str(name)] = build(node)
+            dataset = extras[str(name)].change_data(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
