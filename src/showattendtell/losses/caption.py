@@ -167,9 +167,32 @@ class SoftLoss(nn.Module):
         terms = {**output.terms, "supervision": self.supervision_weight * mean}
         return output._replace(terms=terms, metrics={**output.metrics, "attention_supervision": mean.detach()})
 
+    @torch.no_grad()
     def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the input tokens (B, T) of scheduled sampling; None if no word is sampled."""
-        return mix_words(captioner, regions, image_index, tokens, self.sampling_prob, self.offset)
+        """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if no word is sampled.
+
+        They are `<start>`, then the caption's words, each but the first `offset` replaced with `sampling_prob` by a
+        word that is sampled from the model given the inputs so far. The model is in evaluation mode.
+        """
+        if not self.sampling_prob:
+            return None
+        order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
+        with eval_mode(captioner):
+            decoder = Ensemble([captioner]).make_decoder([regions])
+            states = decoder.init_state().index_select(image_index[order])
+            rows = torch.arange(len(image_index), device=image_index.device)
+            inputs = [torch.full_like(image_index, START)]
+            suppressed = torch.tensor([PAD, START], device=image_index.device)
+            for step, words in enumerate(tokens[order].T[:-1]):
+                output, states = decoder.step(states, rows, inputs[-1])
+                if step < self.offset:
+                    inputs.append(words)
+                    continue
+                scores = output.scores.index_fill(1, suppressed, -torch.inf)
+                sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
+                inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < self.sampling_prob, words))
+        mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
+        return mixed.masked_fill(tokens == PAD, PAD)
 
     @property
     def sampling_prob(self) -> float:
@@ -244,36 +267,3 @@ def negative_log_correctness(weights: Tensor, maps: Tensor) -> Tensor:
     largest = maps.to(weights.dtype).amax(dim=2, keepdim=True)
     correctness = (weights * maps / largest.clamp(min=smallest)).sum(dim=2)
     return -(correctness.clamp(min=smallest).log() * (largest.squeeze(2) > 0)).sum(dim=1)
-
-
-@torch.no_grad()
-def mix_words(
-    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float, offset: int = 0
-) -> Tensor | None:
-    """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if the probability is 0.
-
-    They are `<start>`, then the caption's words, each replaced with `probability` by a word that is sampled from the
-    model given the inputs so far. The model is in evaluation mode.
-
-    Args:
-        offset: the number of tokens before the words of a caption, which are never replaced.
-    """
-    if not probability:
-        return None
-    order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
-    with eval_mode(captioner):
-        decoder = Ensemble([captioner]).make_decoder([regions])
-        states = decoder.init_state().index_select(image_index[order])
-        rows = torch.arange(len(image_index), device=image_index.device)
-        inputs = [torch.full_like(image_index, START)]
-        suppressed = torch.tensor([PAD, START], device=image_index.device)
-        for step, words in enumerate(tokens[order].T[:-1]):
-            output, states = decoder.step(states, rows, inputs[-1])
-            if step < offset:
-                inputs.append(words)
-                continue
-            scores = output.scores.index_fill(1, suppressed, -torch.inf)
-            sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
-            inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
-    mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
-    return mixed.masked_fill(tokens == PAD, PAD)
