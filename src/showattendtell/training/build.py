@@ -20,7 +20,6 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
@@ -264,8 +263,6 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):  # they keep the whole model in a process
-        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
     return trainer, best
 
 

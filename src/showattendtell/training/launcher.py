@@ -32,7 +32,6 @@ from showattendtell.runtime.distributed import (
     TIMEOUT,
     LostProcessError,
     ReportedElsewhere,
-    announced_wait,
     rank,
     report_lost_processes,
 )
@@ -58,7 +57,7 @@ def launch(train: Train, config: DictConfig) -> float:
     otherwise in one process per configured device, all started here."""
     silence_warnings()
     strategy = config.trainer.get("strategy", "auto")
-    if isinstance(strategy, str) and strategy not in STRATEGIES:  # others start processes themselves, or share a model
+    if strategy not in STRATEGIES:  # others start processes themselves, or share a model
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
     if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -105,8 +104,7 @@ def _run_process(train: Train, config: DictConfig) -> float:
         config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
     strategy = _bare_trainer(config).strategy
     with report_lost_processes():
-        with announced_wait():
-            strategy.setup_environment()
+        strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
             result = train(config)
         if dist.is_initialized():
