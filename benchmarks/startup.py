@@ -21,7 +21,7 @@ from benchmarks.decoding import draw_photographs
 from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import seconds_of
-from showattendtell.cli import COMMANDS
+from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import reference_pages
 
-from showattendtell.extensions.search.study import PAGE, find_study, render, summarize_study
+from showattendtell.extensions.search.study import PAGE, StudySummary, find_study, render
 
 FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""
@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     files.append(File.generated(config, FONT, content=font.read_bytes()))
     for database in Path(config.docs_dir).glob("studies/*/study.db"):
         folder = database.parent
-        page = render(summarize_study(find_study(folder, None), Path(folder.name)))
+        page = render(StudySummary(find_study(folder, None), Path(folder.name)))
         files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
 
 

@@ -13,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 
 import showattendtell
 from showattendtell import metrics
-from showattendtell.cli import COMMANDS
+from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import command_folder, config_folders
 from showattendtell.config.help import Setting, explain, find_listed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
-from showattendtell.cli import COMMANDS
+from showattendtell.__main__ import COMMANDS
 
 
 def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +30,7 @@ def test_the_overview_names_every_module_that_can_be_run():
     runnable = {file.stem for file in package.glob("*.py") if 'if __name__ == "__main__"' in file.read_text()}
     runnable |= {file.parent.name for file in package.glob("*/__main__.py")}
     runnable |= {file.stem for file in package.glob("extensions/*/commands/*.py")}
-    assert runnable - {"cli"} == set(COMMANDS)
+    assert runnable - {"__main__"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize(

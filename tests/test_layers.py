@@ -13,7 +13,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 COMMANDS = {"prepare", "features.__main__", "train", "average", "evaluate", "score", "report"}
-COMMANDS |= {"caption", "demo", "cli"}
+COMMANDS |= {"caption", "demo", "__main__"}
 
 LAYERS = [
     {"errors"},

@@ -13,7 +13,7 @@ from benchmarks.harness.figures import Figure, verdict
 from benchmarks.harness.machine import Code, Machine, this_code, this_machine
 from benchmarks.harness.results import Run, last_comparable, store, stored
 from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, main
-from benchmarks.harness.timing import growth_factor, interleave, medians
+from benchmarks.harness.timing import interleave, medians
 
 from benchmarks import __main__ as everything
 
@@ -75,12 +75,6 @@ def test_variants_take_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
     assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 1
     assert medians({"a": [1.0, 9.0, 2.0]}) == {"a": 2.0}
-
-
-def test_growth_factor_is_two_to_the_exponent():
-    assert growth_factor([10, 20, 40], [3.0, 99.0, 12.0]) == pytest.approx(2)
-    assert growth_factor([1, 4], [5.0, 5.0]) == 1
-    assert growth_factor([1, 4], [1.0, 16.0]) == pytest.approx(4)
 
 
 @pytest.fixture

@@ -38,8 +38,3 @@ def test_the_checkpoint_captions_and_every_command_is_valid(monkeypatch: pytest.
 
     monkeypatch.setattr(startup, "run_python", run_here)
     assert measured() == NAMES
-
-
-@pytest.mark.slow
-def test_every_command_runs():
-    assert measured() == NAMES

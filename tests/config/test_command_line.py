@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from showattendtell.cli import COMMANDS
+from showattendtell.__main__ import COMMANDS
 from showattendtell.config.command_line import ALIASES, as_argument, parse
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError

@@ -82,7 +82,7 @@ def test_the_common_settings_of_a_command_are_settings_with_a_description(comman
     assert command != "train" or OF_LIBRARIES.keys() <= described
 
 
-@pytest.mark.parametrize("command", ["cli", "train", "export", "demo"])
+@pytest.mark.parametrize("command", ["__main__", "train", "export", "demo"])
 def test_the_version_is_printed(answer: Answer, command: str):
     done = answer(command, "--version")
     assert done.out == f"showattendtell {__version__}\nIMPORTED []\n"

@@ -14,7 +14,7 @@ import pytest
 from chromium import started_browser
 from documentation import ROOT
 
-from showattendtell.cli import COMMANDS
+from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
 from showattendtell.config.help import find_listed
 

@@ -78,6 +78,8 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "tuned by text": (lambda card, _: card["encoder"].update(tuned="yes"), "metadata.*tuned"),
     "splits of null": (metadata(splits=None), "metadata.*splits"),
     "format of text": (metadata(format="3"), "in format '3'"),
+    "another format": (metadata(format=99), "in format 99, .* reads format 3"),
+    "unknown setting": (setting("decoder", wdth=3), "wdth"),
     "vocabulary of numbers": (words(lambda all_words: all_words.__setitem__(9, 9)), "metadata.*vocabulary"),
     "a word twice": (words(lambda all_words: all_words.__setitem__(9, all_words[8])), "each word once"),
     "escape sequence in a word": (words(lambda all_words: all_words.__setitem__(9, "\x1b[2J")), "control characters"),

@@ -93,14 +93,16 @@ def test_scores_worked_by_hand(examples: list[Example]):
     The wide image is seen from 0.3 to 0.7, looked at in the middle column, from 0.433 to 0.567: 7/8 of it are ball. The
     high one is seen from 0.1 to 0.9 and looked at in the last column, from 0.633 on: all dog.
     """
-    attention_scores = measure_attention(module(), images, examples)
-    assert attention_scores.by_kind["other"] == (1 / 2, pytest.approx(2 * 7 / 8 / 4), 4)
-    assert attention_scores.by_kind["animals"] == (1 / 2, pytest.approx((1 / 8 + 1) / 2), 2)
+    scores = measure_attention(module(), images, examples)
+    assert list(scores["attention_by_kind"]["other"].values()) == pytest.approx([50, 100 * 2 * 7 / 8 / 4, 4])
+    assert list(scores["attention_by_kind"]["animals"].values()) == pytest.approx([50, 100 * (1 / 8 + 1) / 2, 2])
     wide, high = 0.25 / 0.4, 0.45 / 0.8
-    assert attention_scores.uniform == (
-        pytest.approx((4 * 2 / 3 + 2 * 1 / 3) / 6),
-        pytest.approx((2 * wide + (1 - wide) + 2 * high + (1 - high)) / 6),
-        6,
+    assert list(scores["attention_baselines"]["uniform"].values()) == pytest.approx(
+        [
+            100 * (4 * 2 / 3 + 2 * 1 / 3) / 6,
+            100 * (2 * wide + (1 - wide) + 2 * high + (1 - high)) / 6,
+            6,
+        ]
     )
 
 
@@ -111,7 +113,7 @@ def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whol
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     plain = [example._replace(captions=(Caption(("a", "dog")),)) for example in examples]
-    assert measure_attention(module(), images, plain) is None
+    assert measure_attention(module(), images, plain) == {}
 
 
 def test_the_model_chooses_between_relations_where_captions_name_one(examples: list[Example]):
@@ -123,4 +125,5 @@ def test_the_model_chooses_between_relations_where_captions_name_one(examples: l
         example._replace(captions=captions)
         for example, captions in zip(examples, ((near, left), (neither, left)), strict=True)
     )
-    assert measure_relations(module(), images, [first, second]) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
+    scores = measure_relations(module(), images, [first, second])
+    assert list(scores.values()) == pytest.approx([200 / 3, 200 / 3, 3])

@@ -1,19 +1,16 @@
 """What the command `caption` reads, prints and writes."""
 
 import csv
-import io
 import json
 import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from archive_server import ArchiveServer, serve_archives
 from PIL import Image
@@ -21,9 +18,6 @@ from runs import Run, Start, assert_done, assert_error, held_out, kill, validate
 from slow_cases import slow_after
 
 from showattendtell import load
-from showattendtell.inference.captioning import print_captions
-from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.pages import ImageCaptions
 
 SHORT = "decoding.max_length=4"
 
@@ -231,24 +225,3 @@ def test_captions_are_written_into_photographs(run_forked: Run, checkpoint: Path
         assert (place / f"{name}_original").read_bytes() == content[name]
     assert (place / "2.gif").read_bytes() == content["2.gif"]
     assert list(tmp_path.iterdir()) == [place]
-
-
-def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):
-    def output(*sentences: str) -> ImageCaptions:
-        captions = (
-            CaptionOutput([4], np.zeros(1), np.zeros((1, 1, 1)), np.zeros(1), tuple(sentence.split()))
-            for sentence in sentences
-        )
-        return ImageCaptions("", Image.new("RGB", (1, 1)), Box(0, 0, 1, 1), tuple(captions))
-
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdout", terminal)
-    outputs = [("soft", output("a dog", "two \x1b dogs")), ("hard", output("a cat"))]
-    print_captions("a.jpg", outputs, [Path("captions/a.png")], is_single=True)
-    assert terminal.getvalue().splitlines() == [
-        "a.jpg: a dog",
-        "  also: two \\x1b dogs",
-        "  hard: a cat",
-        "  captions/a.png",
-    ]

@@ -1,6 +1,5 @@
 """Every command that reads a file of others says in one sentence that it is no file of its kind."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -41,24 +40,9 @@ def folder_with(config: bytes) -> Callable[[Path], Any]:
     return write
 
 
-def altered(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], Any]:
-    metadata = json.loads((BUNDLED / CONFIG).read_text(encoding="utf-8"))
-    change(metadata)
-    return folder_with(json.dumps(metadata).encode())
-
-
-def nested(depth: int) -> Any:
-    content: Any = 1
-    for _ in range(depth):
-        content = {"a": content}
-    return content
-
-
 MODELS: dict[str, Callable[[Path], Any]] = {
     "pipe": os.mkfifo,
     "text": written(b"a dog"),
-    "nested settings": altered(lambda metadata: metadata["config"].update(note=nested(30))),
-    "environment": altered(lambda metadata: metadata["config"]["encoder"].update(network="${oc.env:SECRET}")),
     "empty": written(b""),
     "YAML": written(b"a: " + b"[" * 100_000),
     "zip of nothing": written(b"PK\x05\x06" + bytes(18)),
@@ -68,18 +52,15 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "nested JSON": folder_with(b"[" * 100_000),
     "JSON of a huge number": folder_with(b'{"a": ' + b"9" * 5000 + b"}"),
     "JSON of another encoding": folder_with(b"\xff\xfe{"),
-    "long text": altered(lambda metadata: metadata["config"].update(note="${" * 60_000)),
 }
 
 
 @pytest.mark.parametrize("form", MODELS)
-def test_a_model_that_is_none_is_reported(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SECRET", "hunter2")
+def test_a_model_that_is_none_is_reported(tmp_path: Path, form: str):
     MODELS[form](tmp_path / "hostile")
-    with pytest.raises(UserError, match="encoder.network" if form == "environment" else "hostile") as error:
+    with pytest.raises(UserError, match="hostile") as error:
         load_model(str(tmp_path / "hostile"), "cpu", BeamSearch())
     assert str(error.value).isprintable()
-    assert "hunter2" not in str(error.value)
 
 
 MODEL_COMMANDS = [
@@ -101,31 +82,9 @@ def test_a_command_reports_a_model_that_is_none(run_forked: Run, tmp_path: Path,
     assert_error(run_forked(*command, folder=tmp_path), "hostile")
 
 
-HUGE = b"9" * 5000
-RESULTS = {
-    "another encoding": b"\xff\xfe",
-    "nested": b"[" * 100_000,
-    "huge number": json.dumps(result(seed=0)).replace('"seed": 0', '"seed": @').encode().replace(b"@", HUGE, 1),
-    "empty": b"",
-    "list": b"[]",
-    "number": b"5",
-    "null": b"null",
-    "lone surrogate": b'{"captions": {"a.jpg": "\\ud800"}}',
-    "zeros": bytes(100),
-}
-
-
-@pytest.mark.parametrize("form", RESULTS)
-def test_a_result_file_that_is_none_is_reported(tmp_path: Path, form: str):
-    file = tmp_path / "results-test.json"
-    file.write_bytes(RESULTS[form])
-    with pytest.raises(UserError, match="results-test.json"):
-        read_result(file)
-
-
 @pytest.mark.parametrize("command", [["report", "results-test.json"], ["score", "hypotheses=results-test.json"]])
 def test_a_command_reports_a_result_file_that_is_none(run_forked: Run, tmp_path: Path, command: list[str]):
-    (tmp_path / "results-test.json").write_bytes(RESULTS["nested"])
+    (tmp_path / "results-test.json").write_bytes(b"[" * 100_000)
     assert_error(run_forked(*command, folder=tmp_path), "results-test.json")
 
 

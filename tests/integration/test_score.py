@@ -1,7 +1,6 @@
 """The score command on caption files of any origin."""
 
 import json
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import measure_bleu
 from showattendtell.metrics.tokenizers import pair_up
 
-GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "annotations"
+GOLDENS = SHARED / "goldens" / "coco-test"
 
 QUICK = "metrics=[bleu,rouge_l,cider]"
 """The metrics that need no Java."""
@@ -151,33 +150,6 @@ def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
     assert_error(score(*line[:-1], "output=judgments.txt"), "judgments.txt exists")
 
 
-CROWD = """a.jpg\ta.jpg#0\t1\t3\t0
-a.jpg\tc.jpg#1\t0\t0\t3
-b.jpg\tb.jpg#1\t1\t3\t0
-b.jpg\ta.jpg#0\t0\t0\t3
-c.jpg\ta.jpg#1\t0.333333\t1\t2
-c.jpg\tb.jpg#1\t0\t0\t3
-"""
-
-
-@pytest.mark.parametrize(
-    ("settings", "captions", "tau_b"),
-    slow_after(1, [([], 6, 10 / (11 * 14) ** 0.5), (["candidates=drop"], 4, 3 / (3 * 6) ** 0.5)]),
-)
-def test_a_crowd_rates_references_too(score: Run, judged: Path, settings: list[str], captions: int, tau_b: float):
-    """The common subsequences of the six captions with the other references of their images have the ROUGE-L 0.478,
-    0.436, 0.453, 0, 0.453 and 0.262: 10 pairs are concordant, 1 ties in the score and 4 in the rating. Without the
-    first and the third caption, 3 pairs are concordant and 3 tie in the rating."""
-    (judged / "crowd.txt").write_text(CROWD)
-    line = ["judgments=crowd.txt", "references=Flickr8k.token.txt", "metrics=[rouge_l]", "output=tau.json"]
-    done = assert_done(score(*line, *settings))
-    result = read(judged, "tau.json")
-    assert result["scores"]["rouge_l"]["tau_b"] == pytest.approx(100 * tau_b)
-    assert (result["captions"], result["own_references"]) == (captions, 2)
-    assert (result["candidates"], result["published_protocol"]) == (("drop", False) if settings else ("keep", True))
-    assert f"candidates={result['candidates']} ({'not the ' if settings else ''}published" in done.out
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
@@ -258,17 +230,3 @@ def test_captions_of_others_get_the_scores_of_the_reference_implementations(scor
     assert found["rouge_l"] == pytest.approx(100 * golden["rouge_l"], abs=1e-6)
     assert found["cider"] == pytest.approx(100 * golden["cider"], abs=1e-6)
     assert (found["words"], found["reference_words"]) == (golden["hypothesis_length"], golden["reference_length"])
-
-
-@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_annotators_agree_with_themselves_on_coco(score: Run, user: Path):
-    """Everyone's first caption as the hypothesis, by number, before all captions of the image, by file name."""
-    shutil.copy(COCO_MINI / "captions_val2017.json", user / "coco.json")
-    content = json.loads((user / "coco.json").read_text())
-    first = {annotation["image_id"]: annotation for annotation in reversed(content["annotations"])}
-    (user / "first.json").write_text(json.dumps(list(first.values())))
-    assert_done(score("references=coco.json", "hypotheses=first.json", QUICK))
-    result = read(user)
-    assert (result["images"], result["reference_captions"]) == (len(content["images"]), len(content["annotations"]))
-    assert result["scores"]["first.json"]["bleu4"] == pytest.approx(100, abs=1e-6)
-    assert result["scores"]["first.json"]["rouge_l"] == pytest.approx(100, abs=1e-6)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from PIL import Image
-from runs import TINY, Run, assert_done, assert_error
+from runs import TINY, Evil, Run, assert_done, assert_error
 from slow_cases import slow_after
 
 from showattendtell.config.compose import compose, plain_settings
@@ -21,16 +21,6 @@ from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import load
 
 SECRET = "a-password-in-the-environment"
-
-
-class Evil:
-    """Unpickled, it leaves a file behind."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
 
 
 @pytest.fixture

@@ -143,24 +143,29 @@ def test_the_weight_of_a_box_is_spread_over_its_area():
 
 
 def test_scores_are_means_over_words_and_by_kind_the_commonest_first():
-    assert score_attention([]) == ((0, 0, 0), (0, 0, 0), (0, 0, 0), {})
+    assert score_attention([])["attention_baselines"]["center"] == means(0, 0, 0)
     hit = GroundedWord(peaked(0, 1), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
     miss = GroundedWord(peaked(0, 0), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
-    attention_scores = score_attention(
+    scores = score_attention(
         [compare_maps(look) for look in (hit._replace(kind="animals"), hit, miss, hit._replace(kind=""))]
     )
-    assert attention_scores.model == (3 / 4, pytest.approx((0.3 * 3 + 0.1) / 4), 4)
-    assert attention_scores.uniform == (pytest.approx(1 / 8), pytest.approx(1 / 8), 4)
-    assert list(attention_scores.by_kind.items()) == [
-        ("people", (1 / 2, pytest.approx(0.2), 2)),
-        ("animals", (1, pytest.approx(0.3), 1)),
+    assert scores.items() >= means(75, pytest.approx(100 * (0.3 * 3 + 0.1) / 4), 4).items()
+    assert scores["attention_baselines"]["uniform"] == means(12.5, pytest.approx(12.5), 4)
+    assert list(scores["attention_by_kind"].items()) == [
+        ("people", means(50, pytest.approx(20), 2)),
+        ("animals", means(100, pytest.approx(30), 1)),
     ]
+
+
+def means(hits: float, correctness: float, words: int) -> dict[str, float]:
+    return {"pointing_game": hits, "attention_correctness": correctness, "pointing_game_words": words}
 
 
 def test_accuracy_stands_next_to_always_saying_the_commonest():
     pairs = [("left", "left"), ("left", "right"), ("above", "above"), ("left", "left"), ("near", "below")]
-    assert score_relations(pairs) == (pytest.approx(3 / 5), pytest.approx(3 / 5), 5)
-    assert score_relations([("left", "right"), ("above", "above")]) == (0.5, 0.5, 2)
+    names = ("relation_accuracy", "relation_majority", "relation_words")
+    assert score_relations(pairs) == dict(zip(names, (60, 60, 5), strict=True))
+    assert score_relations([("left", "right"), ("above", "above")]) == dict(zip(names, (50, 50, 2), strict=True))
 
 
 VOCABULARY = Vocabulary([*SPECIAL, "a", "dog", "on"])

@@ -16,7 +16,6 @@ from showattendtell.visualization.figures import (
     WHOLE,
     WORD,
     draw,
-    draw_curves,
     map_onto_photograph,
     place_words,
     read_metrics,
@@ -160,11 +159,3 @@ def test_rows_of_one_epoch_are_put_together(tmp_path: Path):
         "val/bleu4": {1: 12.5, 2: 14.0},
         "val/nll_per_word": {1: 3.5, 2: 3.25},
     }
-
-
-def test_the_curve_is_a_picture(tmp_path: Path):
-    (tmp_path / "metrics.csv").write_text(LOG)
-    draw_curves(read_metrics(tmp_path / "metrics.csv"), tmp_path / "curve.png")
-    with Image.open(tmp_path / "curve.png") as picture:
-        assert picture.width > 2 * picture.height
-        assert len(picture.convert("RGB").getcolors(maxcolors=1 << 20)) > 50

@@ -48,6 +48,10 @@ def without(name: str) -> dict[str, Any]:
         (b'{"dataset": "fl', "results-test.json is not a result file of evaluate .Invalid JSON: EOF while parsing"),
         (b"", "results-test.json is not a result file of evaluate"),
         (b"\xff\xfe", "results-test.json is not a result file of evaluate"),
+        (b"[" * 100_000, "results-test.json is not a result file of evaluate"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "results-test.json"),
+        (b'{"captions": {"a.jpg": "\\ud800"}}', "results-test.json is not a result file of evaluate"),
+        (b"null", "results-test.json is not a result file of evaluate"),
         ([1, 2], r"results-test.json is not a result file of evaluate \(Input should be an object\); leave it out$"),
         ({"images": []}, r"results-test.json is not a result file of evaluate \(dataset: Field required\)"),
         (
@@ -60,7 +64,20 @@ def without(name: str) -> dict[str, Any]:
         ),
         ({**result(), "dataset": "\x1b]0;title\x07"}, "results-test.json was altered.* control characters"),
     ],
-    ids=["cut off", "empty", "binary", "a list", "foreign", "no settings", "uneven", "control"],
+    ids=[
+        "cut off",
+        "empty",
+        "binary",
+        "nested",
+        "huge",
+        "surrogate",
+        "null",
+        "a list",
+        "foreign",
+        "no settings",
+        "uneven",
+        "control",
+    ],
 )
 def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
     write(result(), tmp_path / "good/results-test.json")

@@ -1,24 +1,25 @@
 import pytest
 
-from showattendtell.metrics.attention import AttentionScores, MapScore
 from showattendtell.metrics.bootstrap import Difference
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import (
-    attention_score_figures,
     describe_intervals,
     describe_small_splits,
     print_attention_scores,
     print_comparison,
-    print_notes,
     print_scores,
 )
 
-ATTENTION_SCORES = AttentionScores(
-    model=MapScore(0.75, 0.5, 1200),
-    uniform=MapScore(0.25, 0.125, 1200),
-    center=MapScore(0.5, 0.3, 1200),
-    by_kind={"people": MapScore(0.8, 0.6, 1000), "animals": MapScore(0.5, 0.0, 200)},
-)
+
+def means(hits: float, correctness: float, words: int) -> dict[str, float]:
+    return {"pointing_game": hits, "attention_correctness": correctness, "pointing_game_words": words}
+
+
+ATTENTION_SCORES = {
+    **means(75, 50, 1200),
+    "attention_baselines": {"uniform": means(25, 12.5, 1200), "center": means(50, 30, 1200)},
+    "attention_by_kind": {"people": means(80, 60, 1000), "animals": means(50, 0, 200)},
+}
 
 
 def rows(printed: str) -> list[list[str]]:
@@ -29,19 +30,13 @@ def rows(printed: str) -> list[list[str]]:
 
 def test_the_table_of_attention_shows_the_model_next_to_the_baselines_and_by_kind(capsys: pytest.CaptureFixture[str]):
     for with_kinds in (False, True):
-        print_attention_scores(attention_score_figures(ATTENTION_SCORES), "where it looks", with_kinds)
+        print_attention_scores(ATTENTION_SCORES, "where it looks", with_kinds)
         assert rows(capsys.readouterr().out) == [
             ["model", "1,200", "75.0", "50.0"],
             ["uniform", "1,200", "25.0", "12.5"],
             ["center prior", "1,200", "50.0", "30.0"],
             *([["model: people", "1,000", "80.0", "60.0"], ["model: animals", "200", "50.0", "0.0"]] * with_kinds),
         ]
-
-
-def test_notes_are_printed_a_line_each_with_their_brackets(capsys: pytest.CaptureFixture[str]):
-    print_notes(("[a].txt: one was [bold]left out", "two were not"))
-    expected = ["note: [a].txt: one was [bold]left out", "note: two were not"]
-    assert capsys.readouterr().out.splitlines() == expected
 
 
 FIGURES = {

@@ -37,13 +37,11 @@ from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
-    attention_score_figures,
     describe_intervals,
     print_attention_scores,
     print_notes,
     print_scores,
     print_statistics,
-    relation_figures,
 )
 
 SHAPES = "showattendtell.data.shapes.read_shapes"
@@ -391,7 +389,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
         return {}
     statistics = measure_maps(*run.predictors[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
-    figures |= relation_figures(measure_relations(*run.predictors[0], run.examples))
+    figures |= measure_relations(*run.predictors[0], run.examples)
     print_statistics(figures)
     if not _lacks_attention(run):
         figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
@@ -400,9 +398,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
 
 def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object."""
-    attention_scores = measure_attention(*run.predictors[0], run.examples)
-    assert attention_scores
-    figures = attention_score_figures(attention_scores)
+    figures = measure_attention(*run.predictors[0], run.examples)
     print_attention_scores(figures, title, with_kinds)
     return figures
 

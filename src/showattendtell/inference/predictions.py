@@ -20,9 +20,7 @@ from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.metrics.attention import (
     RELATIONS,
-    AttentionScores,
     GroundedWord,
-    Relations,
     attention_statistics,
     score_relations,
 )
@@ -120,17 +118,17 @@ def reference_sentences(examples: Sequence[Example]) -> dict[str, list[str]]:
 
 def measure_attention(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], silent: bool = False
-) -> AttentionScores | None:
+) -> dict[str, Any]:
     """Score the attention maps at the nouns of the reference captions against the boxes of the named objects.
 
     Args:
         silent: show no progress, because another progress bar is shown.
 
     Returns:
-        The scores; None for examples without ground-truth boxes.
+        The scores, see `score_attention`; none for examples without ground-truth boxes.
     """
     if not any(caption.phrases for example in examples for caption in example.captions):
-        return None
+        return {}
     from showattendtell.metrics import PointingGame  # torchmetrics takes seconds to import
 
     pointing = PointingGame().to(module.device)
@@ -172,7 +170,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
 
 
-def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
+def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
     """Score the prediction of the relation words (left, above, ...) in the reference captions.
 
     The prediction is the relation word with the largest logit, given the words before it.

@@ -8,8 +8,8 @@ have the same size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -63,39 +63,29 @@ class WordHits(NamedTuple):
     center: AttentionHit
 
 
-class MapScore(NamedTuple):
-    """Mean over words, 0 to 1, and their number."""
+def score_attention(words: Sequence[WordHits]) -> dict[str, Any]:
+    """Return the mean scores over all words by their names in result files, 0 without words; rates in percent.
 
-    hit_rate: float
-    correctness: float
-    num_words: int
-
-
-class AttentionScores(NamedTuple):
-    """Scores of the model's maps and of the baselines; the model's also by kind, most frequent first."""
-
-    model: MapScore
-    uniform: MapScore
-    center: MapScore
-    by_kind: Mapping[str, MapScore]
-
-
-def score_attention(words: Sequence[WordHits]) -> AttentionScores:
-    """Return the mean scores over all words, 0 without words.
-
-    A word whose object is outside the visible part counts; every map scores 0 there.
+    Those of the baselines are in `attention_baselines`, those by kind in `attention_by_kind`, most frequent first. A
+    word whose object is outside the visible part counts; every map scores 0 there.
     """
 
-    def mean(scores: Sequence[AttentionHit]) -> MapScore:
+    def mean(scores: Sequence[AttentionHit]) -> dict[str, float]:
         number = max(len(scores), 1)
-        return MapScore(sum(hit for hit, _ in scores) / number, sum(part for _, part in scores) / number, len(scores))
+        return {
+            "pointing_game": 100 * (sum(hit for hit, _ in scores) / number),
+            "attention_correctness": 100 * (sum(part for _, part in scores) / number),
+            "pointing_game_words": len(scores),
+        }
 
+    uniform, center = mean([word.uniform for word in words]), mean([word.center for word in words])
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    model = mean([word.model for word in words])
-    uniform = mean([word.uniform for word in words])
-    center = mean([word.center for word in words])
-    return AttentionScores(model, uniform, center, by_kind)
+    return {
+        **mean([word.model for word in words]),
+        "attention_baselines": {"uniform": uniform, "center": center},
+        "attention_by_kind": by_kind,
+    }
 
 
 def compare_maps(word: GroundedWord) -> WordHits:
@@ -206,25 +196,21 @@ RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "betw
 """Words for a spatial relation between two objects."""
 
 
-class Relations(NamedTuple):
-    """Accuracy on the relation words of the reference captions.
+def score_relations(choices: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Score pairs of a reference word and the predicted word, both from `RELATIONS`, by the names in result files.
 
-    accuracy   fraction of them that the model predicts, 0 to 1
-    majority  accuracy of always predicting the most frequent one
-    num_words  their number
+    Returns:
+        `relation_accuracy`, the rate of correct predictions; `relation_majority`, that of always predicting the most
+        frequent word, both in percent; `relation_words`, the number of pairs.
     """
-
-    accuracy: float
-    majority: float
-    num_words: int
-
-
-def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
-    """Score pairs of a reference word and the predicted word, both from `RELATIONS`."""
     pairs = list(choices)
     majority = max(Counter(reference for reference, _ in pairs).values(), default=0)
     num_correct, num_words = sum(reference == predicted for reference, predicted in pairs), max(len(pairs), 1)
-    return Relations(num_correct / num_words, majority / num_words, len(pairs))
+    return {
+        "relation_accuracy": 100 * (num_correct / num_words),
+        "relation_majority": 100 * (majority / num_words),
+        "relation_words": len(pairs),
+    }
 
 
 MIN_MOVEMENT = 0.01

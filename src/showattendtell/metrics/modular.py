@@ -21,7 +21,6 @@ from torchmetrics.utilities import dim_zero_cat
 
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
-    AttentionScores,
     GroundedWord,
     WordHits,
     compare_maps,
@@ -316,22 +315,22 @@ class _AttentionScore(GatheredMetric):
     Gaussian around the `center`.
     """
 
-    _rate: str  # the field of `MapScore`
+    _rate: str  # the name in `score_attention`
 
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""
         self.append(map(compare_maps, words))
 
-    def scores(self) -> AttentionScores:
-        """Return the means over all words so far, also by kind of object, as fractions."""
+    def scores(self) -> dict[str, Any]:
+        """Return the means over all words so far, also by kind of object; see `score_attention`."""
         with self.sync_context():
             return score_attention([WordHits(*word) for word in self.items()])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
         scores = score_attention([WordHits(*word) for word in self.items()])
-        baselines = {"model": scores.model, "uniform": scores.uniform, "center": scores.center}
-        return scalars({name: 100 * getattr(score, self._rate) for name, score in baselines.items()})
+        maps = {"model": scores, **scores["attention_baselines"]}
+        return scalars({name: means[self._rate] for name, means in maps.items()})
 
 
 class PointingGame(_AttentionScore):
@@ -340,13 +339,13 @@ class PointingGame(_AttentionScore):
     Of several equal maxima, the fraction that lies in a box counts.
     """
 
-    _rate = "hit_rate"
+    _rate = "pointing_game"
 
 
 class AttentionCorrectness(_AttentionScore):
     """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
 
-    _rate = "correctness"
+    _rate = "attention_correctness"
 
 
 NamedMeans = Mapping[str, Tensor | tuple[Tensor, Tensor | int]]

@@ -187,8 +187,8 @@ class AttentionEvaluation(Callback):
             return
         scores = measure_attention(pl_module, data.val_images.images, data.val_images.examples, silent=True)
         if scores:
-            pl_module.log("val/pointing_game", 100 * scores.model.hit_rate)
-            pl_module.log("val/attention_correctness", 100 * scores.model.correctness)
+            pl_module.log("val/pointing_game", scores["pointing_game"])
+            pl_module.log("val/attention_correctness", scores["attention_correctness"])
 
 
 class StepMetrics(Callback):

@@ -1,5 +1,4 @@
-"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML; and the scores of
-attention by their names in result files."""
+"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML."""
 
 import csv
 import json
@@ -16,7 +15,6 @@ from rich.text import Text
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
-from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
 from showattendtell.visualization.rendering import FOLDER, fill
@@ -193,7 +191,7 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image.
 
     Args:
-        figures: see `attention_score_figures`.
+        figures: see `score_attention`.
     """
     table = numeric_table("attention", ("nouns", "pointing game", "correctness"), title=title)
     baselines = figures["attention_baselines"]
@@ -204,29 +202,6 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
         num_words, *rates = (scores[key] for key in ("pointing_game_words", "pointing_game", "attention_correctness"))
         table.add_row(name, f"{num_words:,}", *(f"{rate:.1f}" for rate in rates), end_section=name == "center prior")
     Terminal(highlight=False).print(table)
-
-
-def relation_figures(relations: Relations) -> dict[str, Any]:
-    """Return the scores of relations by their names in result files; rates in percent."""
-    return {
-        "relation_accuracy": 100 * relations.accuracy,
-        "relation_majority": 100 * relations.majority,
-        "relation_words": relations.num_words,
-    }
-
-
-def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
-    """Return the scores of attention maps by their names in result files; rates in percent."""
-
-    def describe(score: MapScore) -> dict[str, Any]:
-        rates = {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
-        return {**rates, "pointing_game_words": score.num_words}
-
-    return {
-        **describe(scores.model),
-        "attention_baselines": {"uniform": describe(scores.uniform), "center": describe(scores.center)},
-        "attention_by_kind": {kind: describe(score) for kind, score in scores.by_kind.items()},
-    }
 
 
 class TableValue(NamedTuple):

@@ -53,15 +53,3 @@ TRAININGS = {
 CAPTURED = {"marginal": {"attention": "marginal"}, "variational": {"attention": "variational"}}
 RESUMED = {"variational": ["attention=variational"]}
 ON_REGIONS = {"marginal": ["attention=marginal"]}
-HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
-SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
-FAULTS = {
-    "heads": (["attention=marginal", "attention/score=multihead"], ["needs a score with one head"]),
-    "blind": (["attention=marginal", "decoder.output=[word,hidden]"], ["add context to decoder.output"]),
-    "tanh": (["attention=marginal", "decoder.output_tanh=true"], ["leave out decoder.output_tanh"]),
-    "gate": (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
-    "hard": (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
-    "soft": (["attention=variational", SOFT_LOSS], ["cannot be trained with SoftLoss", "VariationalLoss"]),
-    "loss": (["attention=variational", "loss=soft"], ["there is no setting loss"]),
-    "samples": (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
-}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from runs import TINY, Run, Start, assert_done, kill, wait_for_steps
 
 pytestmark = pytest.mark.slow
@@ -61,19 +60,6 @@ def test_what_is_finished_is_passed_over_and_the_table_is_the_same(run: Run, fin
     assert (folder / "runs/paper-shapes/shapes.json").read_text() == before
 
 
-def test_a_run_that_fails_is_reported_at_the_end_and_the_table_has_the_others(run: Run, finished: str, folder: Path):
-    shutil.copytree(folder / "runs/paper-shapes", folder / "runs/faulty")
-    (folder / "runs/faulty/soft/2").write_text("in the way")
-    done = run("reproduce", *BUDGET, "seeds=[2,1]", "output=runs/faulty")
-    assert done.status == 2
-    assert "1 of the table's rows failed:\n  soft, seed 2: train ended with status" in done.err
-    content = json.loads((folder / "runs/faulty/shapes.json").read_text())
-    assert [len(row["results"]) for row in content["blocks"][0]["rows"]] == [1, 1]
-    [note] = [note for note in content["notes"] if note.startswith("not finished, and not in the table: ")]
-    assert " soft/2," in note
-    assert " soft/1," not in note
-
-
 def test_seeds_write_as_one_model_in_the_row_of_the_ensemble(run: Run, finished: str, folder: Path):
     done = assert_done(run("reproduce", *BUDGET, "seeds=[1,2]"))
     assert begun(done.out) == ["train", *["evaluate"] * 4]
@@ -112,32 +98,3 @@ def test_workers_share_the_runs_and_the_last_one_writes_the_whole_table(start: S
     assert "by another worker" in first + second
     content = json.loads((folder / "runs/shared/shapes.json").read_text())
     assert [len(row["results"]) for row in content["blocks"][0]["rows"]] == [3, 3, 1, 1]
-
-
-OWN_TABLE = """
-_target_: showattendtell.extensions.reproduction.tables.PaperTableConfig
-name: mine
-folder: mine
-base: gateless
-pages: [gateless]
-seeds: [1]
-decodings: [1]
-decoding: 1
-recipes:
-  gateless:
-    _target_: showattendtell.extensions.reproduction.tables.RecipeConfig
-    settings: [dataset=shapes, attention=gateless]
-"""
-
-
-def test_recipes_of_an_own_table_use_own_options(run: Run, folder: Path):
-    for file, text in {"table/mine": OWN_TABLE, "attention/gateless": "defaults: [soft]\ngate: none\n"}.items():
-        path = folder / f"my options/{file}.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    own = ["--config-dir", "my options", "table=mine", f"settings=[{','.join(SETTINGS)}]"]
-    done = assert_done(run("reproduce", *own))
-    assert begun(done.out) == ["prepare", "train", "evaluate", "caption"]
-    settings = yaml.safe_load((folder / "runs/paper-mine/gateless/1/.hydra/config.yaml").read_text())
-    assert settings["attention"]["gate"] == "none"
-    assert "nothing to train" in assert_done(run("reproduce", *own)).out

@@ -14,12 +14,7 @@ from results import ensemble, result, write
 from small_table import TABLE, configured, finish, hash_of, scored
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.tables import (
-    RecipeConfig,
-    TableRun,
-    make_runs,
-    record_weights,
-)
+from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun, make_runs
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
 
@@ -77,30 +72,6 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
 
     done = carry_out([*firsts, *seconds], meanwhile, tmp_path)
     assert done == (["soft, seed 1: it fails"], ["train soft/1", "train soft/2", "train soft_cider/2"])
-
-
-def test_a_second_stage_whose_first_was_trained_again_is_not_in_the_table(made: Any, tmp_path: Path):
-    firsts, seconds = stages(made)
-    for run in (*firsts, *seconds):
-        record_weights(run)
-        finish(run)
-    shutil.rmtree(firsts[0].folder)
-
-    def meanwhile(message: str) -> None:
-        finish(firsts[0])
-        firsts[0].best.write_text("trained again")
-        for beam in firsts[0].decodings:
-            write(scored(firsts[0], beam), firsts[0].result_file(beam))
-
-    errors, commands = carry_out([*firsts, *seconds], meanwhile, tmp_path)
-    assert commands == ["train soft/1"]
-    assert errors == [
-        f"soft_cider, seed 1: {seconds[0].folder} was made from earlier weights of soft, seed 1; delete it to train it "
-        "again"
-    ]
-    config = configured("recipes=[]")
-    work = Reproduction(TABLE, make_runs(TABLE, config, tmp_path), tmp_path, config, CommandRunner())
-    assert seconds[0].title not in [run.title for run in work.finished_runs()]
 
 
 def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_path: Path):

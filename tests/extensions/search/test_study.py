@@ -25,6 +25,7 @@ from showattendtell.extensions.search import study as studies
 from showattendtell.extensions.search.study import (
     FILE,
     MOST_ATTEMPTS,
+    StudySummary,
     Worker,
     current_trial,
     distribution_of,
@@ -32,7 +33,6 @@ from showattendtell.extensions.search.study import (
     open_storage,
     print_study,
     render,
-    summarize_study,
 )
 from showattendtell.runtime.files import LAST
 
@@ -257,7 +257,6 @@ def study() -> optuna.Study:
     study.add_trial(made_trial(TrialState.COMPLETE, 30.0, 0.01, seconds=7200.0))
     study.add_trial(made_trial(TrialState.PRUNED, 4.0, 0.0001, seconds=12.0))
     study.add_trial(made_trial(TrialState.FAIL, None, 0.1, error="the loss of step 3 is nan <&>"))
-    study.add_trial(made_trial(TrialState.FAIL, None, 0.1))  # it gave way to another worker's
     study.add_trial(made_trial(TrialState.RUNNING, None, 0.02))
     return study
 
@@ -265,7 +264,7 @@ def study() -> optuna.Study:
 def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
     study: optuna.Study, capsys: pytest.CaptureFixture[str]
 ):
-    print_study(summarize_study(study, Path("runs/mine-study")))
+    print_study(StudySummary(study, Path("runs/mine-study")))
     printed = capsys.readouterr().out
     assert printed.startswith("mine: 2 finished, 1 pruned, 1 failed, 1 running")
     rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", printed)
@@ -275,13 +274,13 @@ def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
 
 
 def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
-    assert summarize_study(study, Path("x")).command == (
+    assert StudySummary(study, Path("x")).command == (
         """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     )
 
 
 def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study: optuna.Study):
-    page = render(summarize_study(study, Path("runs/mine-study")))
+    page = render(StudySummary(study, Path("runs/mine-study")))
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"(?!data:)", page)
     assert "<script" not in page
     assert re.findall("<h2[^>]*>(.*?)</h2>", page) == [
@@ -297,7 +296,7 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
     study = by_bleu()
     study.add_trials([made_trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
-    summary = summarize_study(study, tmp_path)
+    summary = StudySummary(study, tmp_path)
     print_study(summary)
     assert render(summary).count("<img") == number
 
@@ -307,7 +306,7 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(
 ):
     figures = []
     monkeypatch.setattr(studies, "encode", figures.append)
-    studies.draw_settings(summarize_study(study, Path("x")))
+    studies.draw_settings(StudySummary(study, Path("x")))
     rate, score = figures[0].axes
     assert (rate.get_xscale(), score.get_xlabel()) == ("log", "attention/score")
     assert [sorted(line.get_ydata()) for line in rate.lines] == [[4.0], [20.0, 30.0], [30.0]]
@@ -318,7 +317,7 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 390), ("light", 1280)])
 def test_axe_finds_no_fault(study: optuna.Study, scheme: str, width: int, tmp_path: Path):
     with started_browser() as browser:
-        page = render(summarize_study(study, Path("runs/mine-study")))
+        page = render(StudySummary(study, Path("runs/mine-study")))
         assert_accessible(lambda **settings: browser.new_context(**settings).new_page(), page, tmp_path, scheme, width)
 
 

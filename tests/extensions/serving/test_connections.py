@@ -1,4 +1,4 @@
-"""One client shuts no others out: not with connections, not with bodies, not with files that take long to decode."""
+"""Connections, bodies and work are bounded: requests that are idle, slow or costly end, and others get answers."""
 
 import asyncio
 import contextlib
@@ -13,18 +13,15 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-import uvicorn
 from hostile_uploads import encoded, noise
 from server_requests import FORM, Response, caption, form, part, send_request
 from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
 from small_server import Served
-from uvicorn.server import ServerState
+from starlette.requests import Request
 
-from showattendtell.extensions.serving import server
-from showattendtell.extensions.serving.app import RequestQueue
-from showattendtell.extensions.serving.schemas import RequestError
-from showattendtell.extensions.serving.server import client_network
+from showattendtell.extensions.serving.app import Service
+from showattendtell.extensions.serving.schemas import Limits, RequestError, Upload
 
 Serve = Callable[..., Served]
 SMALL = encoded(noise(), "PNG")
@@ -34,7 +31,7 @@ SOON = 30
 
 @pytest.fixture(scope="module")
 def narrow(serve: Serve) -> Served:
-    return serve("limits.request_megabytes=0.1", "limits.seconds=1", "limits.connections=3", "limits.waiting=4")
+    return serve("limits.request_megabytes=0.1", "limits.seconds=1", "limits.connections=4", "limits.waiting=4")
 
 
 def place_of(served: Served) -> tuple[str, int]:
@@ -139,25 +136,13 @@ def wait_until(fulfilled: Callable[[], bool]) -> bool:
     return fulfilled()
 
 
-def test_of_too_many_connections_the_oldest_without_a_request_is_closed(narrow: Served):
-    with connected(narrow, 4) as [oldest, *others]:
-        assert oldest.recv(12) == b"HTTP/1.1 503"
-        others[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert others[-1].recv(12) == b"HTTP/1.1 200"
-
-
 HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
 
 
 def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow: Served):
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
-        refused = send_request(narrow.address, "")
-    assert (refused.status, refused.error) == (
-        503,
-        "this client has 3 connections; try again when one of them is closed",
-    )
-    assert int(refused.headers["retry-after"]) > 0
+        assert send_request(narrow.address, "").status == 503
     assert wait_until(lambda: send_request(narrow.address, "").status == 200)
 
 
@@ -204,136 +189,49 @@ def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
         sender.join()
 
 
-def test_unfinished_bodies_of_many_clients_turn_nobody_away(narrow: Served):
-    with contextlib.ExitStack() as stack:
-        for number in range(2, 8):
-            source = (f"127.0.0.{number}", 0)
-            connection = socket.create_connection(place_of(narrow), timeout=900, source_address=source)
-            stack.enter_context(connection).sendall(HEAD + b"Content-Length: 9999\r\n\r\n")
-        assert wait_until(lambda: caption(narrow.address, SMALL).status == 200)
+class Models:
+    """Models that take until they are released."""
+
+    def __init__(self) -> None:
+        self.released, self.described = threading.Event(), []
+
+    def describe(self, photographs: list[Upload], *_: Any) -> dict[str, Any]:
+        self.described += [photograph.name for photograph in photographs]
+        self.released.wait()
+        return {}
 
 
-async def in_queue(client: str, queue: RequestQueue, work: Callable[[], Any], gone: bool = False) -> Any:
-    """Ask for work as a request does that has arrived; the client may hang up soon after."""
-    async with queue.place(client) as place:
-        place.arriving = False
-        if gone:
-            asyncio.get_running_loop().call_later(0.1, place.task.cancel)
-        return await queue.work(client, work)
+def request_of(name: str, gone: asyncio.Event) -> Request:
+    """Return a request with a photograph, whose client hangs up when `gone` is set."""
+    body = form(part("photograph", SMALL, name))
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await gone.wait()
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return Request({"type": "http", "headers": [(b"content-type", FORM["Content-Type"].encode())]}, receive)
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_work_that_nobody_waits_for_is_not_begun(gone: bool):
-    queue, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
+def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool):
+    models = Models()
+    service = Service(models, Limits(seconds=60 if gone else 0.3))
 
     async def crowd() -> None:
-        first = asyncio.create_task(in_queue("b", queue, release.wait))
-        await asyncio.sleep(0)
+        first = asyncio.create_task(service.answer(request_of("first", asyncio.Event()), lambda *_: b""))
+        while not models.described:
+            await asyncio.sleep(0.01)
+        hung_up = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.1, hung_up.set if gone else str)
         with pytest.raises(RequestError):
-            await in_queue("a", queue, lambda: done.append(1), gone)
-        release.set()
+            await service.answer(request_of("second", hung_up), lambda *_: b"")
+        models.released.set()
         with contextlib.suppress(RequestError):
             await first
-        assert await in_queue("a", queue, lambda: 7) == 7
+        assert await service.answer(request_of("third", asyncio.Event()), lambda *_: b"done") == b"done"
 
     asyncio.run(crowd())
-    assert done == []
-
-
-def test_clients_take_turns_and_a_large_photograph_does_not_keep_others_waiting():
-    queue, release, order = RequestQueue(16, 60), threading.Event(), []
-
-    async def crowd() -> None:
-        large = asyncio.create_task(queue.work("a", release.wait, large=True))
-        held = threading.Event()
-        first = asyncio.create_task(in_queue("c", queue, held.wait))
-        await asyncio.sleep(0)
-        tasks = [asyncio.create_task(in_queue("a", queue, lambda n=n: order.append(f"a{n}"))) for n in range(5)]
-        await asyncio.sleep(0)
-        tasks.append(asyncio.create_task(in_queue("b", queue, lambda: order.append("b0"))))
-        await asyncio.sleep(0.2)
-        held.set()
-        await asyncio.gather(first, *tasks)
-        assert not large.done()
-        release.set()
-        await large
-
-    asyncio.run(crowd())
-    assert order.index("b0") <= 2
-    assert [one for one in order if one != "b0"] == ["a0", "a1", "a2", "a3", "a4"]
-
-
-@pytest.mark.parametrize(
-    ("held", "newcomer", "loser"),
-    [
-        ("aaaa", "b", "a"),  # the client with the most places gives one of them
-        ("aaab", "b", "a"),
-        ("AAbb", "c", "A"),
-        ("aabb", "b", "b"),  # it would have more than another
-        ("abcd", "e", "e"),
-        ("aBcd", "e", "B"),  # what has not arrived gives way
-        ("aBcd", "a", "a"),  # but not to a client that has more
-        ("aaaa", "a", "a"),
-    ],
-)
-def test_places_are_shared_among_clients(held: str, newcomer: str, loser: str):
-    """A letter is a place of a client, a capital one whose body has not arrived."""
-    queue, lost = RequestQueue(4, 60), []
-
-    async def occupy(letter: str) -> None:
-        try:
-            async with queue.place(letter.lower()) as place:
-                place.arriving = letter.isupper()
-                await asyncio.sleep(0.3)
-        except RequestError as error:
-            lost.append((letter, error.status_code, error.headers))
-
-    async def crowd() -> None:
-        tasks = [asyncio.create_task(occupy(letter)) for letter in held]
-        await asyncio.sleep(0.05)
-        await asyncio.gather(*tasks, occupy(newcomer))
-
-    asyncio.run(crowd())
-    assert lost == [(loser, 503, {"Retry-After": "2"})]
-
-
-@pytest.mark.parametrize(
-    ("host", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2::3", "20010db800010002"),
-        ("2001:db8:1:2:ffff::1", "20010db800010002"),
-        ("fe80::1%eth0", "fe80000000000000"),
-    ],
-)
-def test_the_network_of_a_client(host: str, network: str):
-    assert client_network((host, 80)) == network
-
-
-async def answer(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"answer"})
-
-
-def test_no_connection_is_read_for_long_at_once():
-    """A body in chunks of one byte takes seconds for each megabyte."""
-    sizes = []
-
-    class Protocol(server.Connection):
-        def data_received(self, data: bytes) -> None:
-            sizes.append(len(data))
-            super().data_received(data)
-
-    async def serve() -> None:
-        config, state = uvicorn.Config(answer, lifespan="off", log_level="error"), ServerState()
-        config.load()
-        loop = asyncio.get_running_loop()
-        listening = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
-        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000))
-        assert b"200 OK" in await reader.readline()
-        writer.close()
-        listening.close()
-
-    asyncio.run(serve())
-    assert 1_000 < max(sizes) <= server.READ_BYTES
+    assert models.described == ["first", "third"]
+    assert service.places_taken == 0

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.serving.models import ModelRegistry, RegisteredModel
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
 from showattendtell.inference import pipeline
-from showattendtell.inference.pipeline import CaptioningPipeline, load, stacked
+from showattendtell.inference.pipeline import CaptioningPipeline, load
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import EXAMPLES
 
@@ -173,9 +172,7 @@ def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
 def test_another_name_for_this_machine_is_refused(served: Served, host: str):
-    refused = send_request(served.address, "", headers={"Host": host})
-    assert refused.status == 400
-    assert refused.error
+    assert send_request(served.address, "", headers={"Host": host}).status == 400
 
 
 def test_a_page_of_another_site_is_refused(served: Served):
@@ -184,17 +181,9 @@ def test_a_page_of_another_site_is_refused(served: Served):
         assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
-PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "api/models", "health", "favicon.ico"]
+PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "health", "favicon.ico"]
 PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
 FORMS = ["api/caption", "api/picture", "cards"]
-
-
-@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 200), ("OPTIONS", 204)])
-def test_a_check_of_a_proxy_needs_no_host(served: Served, method: str, status: int):
-    place = urlsplit(served.address)
-    with socket.create_connection((place.hostname, place.port), timeout=900) as connection:
-        connection.sendall(f"{method} /health HTTP/1.0\r\n\r\n".encode())
-        assert connection.makefile().readline().split()[1] == str(status)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -207,12 +196,6 @@ def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
         assert head.headers[name] == whole.headers[name]
     part_of_it = send_request(served.address, path, headers={"Range": "bytes=0-9"})
     assert (part_of_it.status, part_of_it.content) == (200, whole.content)
-    assert allowed(send_request(served.address, path, method="OPTIONS")) == ["GET", "HEAD", "OPTIONS"]
-
-
-def allowed(answered: Any) -> list[str]:
-    assert (answered.status, answered.content) == (204, b"")
-    return sorted(answered.headers["allow"].split(", "))
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"])
@@ -276,12 +259,12 @@ def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[
     built: list[Any] = []
     build = pipeline.ImageCaptionerEnsemble
     monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
-    given = [("a.png", PHOTOGRAPH)], stacked([model.pixels(PHOTOGRAPH)])
+    given = [("a.png", PHOTOGRAPH)]
     for seed in (None, 5, 6, None, 5):
-        [output] = model.describe(*given, CaptionRequest(seed=seed, attention="sample"))
+        [output] = model.describe(given, CaptionRequest(seed=seed, attention="sample"))
         assert output.tokens == expected[seed].tokens
         np.testing.assert_allclose(output.attention, expected[seed].attention, atol=1e-6)
         np.testing.assert_allclose(output.log_probs, expected[seed].log_probs, atol=1e-5)
     assert len(built) == 1
-    model.describe(*given, CaptionRequest(beam_size=2, seed=7))
+    model.describe(given, CaptionRequest(beam_size=2, seed=7))
     assert len(built) == 2

@@ -31,7 +31,7 @@ def narrow(serve: Serve) -> Served:
 def test_limits_are_known_before_anything_is_sent(narrow: Served):
     assert send_request(narrow.address, "api/models").json["limits"] == {
         **{"file_megabytes": 0.05, "request_megabytes": 0.1, "megapixels": 0.01, "photographs": 2, "waiting": 1},
-        **{"seconds": 2, "connections": 64},
+        **{"seconds": 2, "connections": 512},
     }
 
 

@@ -27,10 +27,3 @@ TINY = ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"]
 RESUMED = {"transformer": TINY}
 IN_SEVERAL_PROCESSES = {"transformer": TINY}
 ON_REGIONS = {"transformer": ["decoder=transformer", "decoder.num_heads=2"]}
-FAULTS = {
-    "other attention": (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
-    "other decoder": (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),
-    "layer": (["decoder=transformer", "attention.map=4"], ["attention.map=4 is not a layer", "has 3"]),
-    "map": (["decoder=transformer", "attention.map=lst"], ["attention.map=lst should be"]),
-    "number of heads": (["decoder=transformer", "decoder.num_heads=5"], ["cannot be divided into decoder.num_heads=5"]),
-}

@@ -27,9 +27,6 @@ BOXED = "pointing_game"
 CAPTIONS = "captions-train.json"
 """File in a recipe's folder with the captions of an ensemble for the training images."""
 
-USED_WEIGHTS = "init_from.sha256"
-"""File in a run's folder with the SHA-256 of the best weights of each run that it depends on, from when it started."""
-
 INPUTS = ("init_from", "distillation.teacher", "distillation.captions", "resume", "stages")
 SET_BY_TABLE = ("seed", *INPUTS)
 """Settings of training that each run of a table sets itself."""
@@ -189,17 +186,10 @@ def current_result(file: Path, models: Sequence[Path]) -> Result | None:
     result = _read(file, file.stat().st_mtime_ns)
     if len(result.models) != len(models):
         return None
-    is_same = [is_unchanged(path, model.sha256) for path, model in zip(models, result.models, strict=True)]
-    return result if all(is_same) else None
-
-
-def is_unchanged(checkpoint: Path, hashed: str) -> bool:
-    """Return whether a checkpoint has this SHA-256; one that was deleted counts as unchanged."""
-    return not checkpoint.is_file() or hash_of(checkpoint) == hashed
-
-
-def hash_of(checkpoint: Path) -> str:
-    return _hash(checkpoint, checkpoint.stat().st_mtime_ns)
+    for checkpoint, model in zip(models, result.models, strict=True):
+        if checkpoint.is_file() and _hash(checkpoint, checkpoint.stat().st_mtime_ns) != model.sha256:
+            return None
+    return result
 
 
 @cache
@@ -341,54 +331,20 @@ def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Pa
 
 
 def find_other_settings(run: TableRun) -> str | None:
-    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings or one
-    that started from other weights."""
+    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
     file = run.folder / HYDRA / "config.yaml"
     if run.config is None:
-        if error := next(filter(None, map(find_other_settings, run.dependencies)), None):
-            return error
-    elif file.is_file():
-        own = {**to_plain(run.config, resolve=False), "seed": run.seed}
-        differences = find_differences(own, plain_settings(read_settings(file)))
-        # the paths of other runs follow from the recipe, and their folder may have been moved
-        differences = [each for each in differences if not each.startswith(INPUTS)]
-        if differences:
-            shown = listed(differences, shown=5)
-            return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
-    if changed := _changed_weights(run):
-        return f"{run.folder} was made from earlier weights of {changed[0].title}; delete it to train it again"
-    return None
-
-
-def _changed_weights(run: TableRun) -> Sequence[TableRun]:
-    """Return the runs whose weights have changed since this one started from them; none without a record."""
-    record = run.folder / USED_WEIGHTS
-    if not record.is_file():
-        return ()
-    hashes = record.read_text().split()
-    if len(hashes) != len(run.dependencies):
-        return run.dependencies
-    pairs = zip(run.dependencies, hashes, strict=True)
-    return [part for part, hashed in pairs if not is_unchanged(part.best, hashed)]
-
-
-def record_weights(run: TableRun) -> None:
-    """Record the weights that a run starts from, unless that is done; raise `UserError` if they are missing."""
-    record = run.folder / USED_WEIGHTS
-    if record.is_file() or not run.dependencies:
-        return
-    for part in run.dependencies:
-        if not part.best.is_file():
-            raise UserError(f"{part.best} is missing, but {run.title} needs it; delete {part.folder} to train it again")
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text("".join(f"{hash_of(part.best)}\n" for part in run.dependencies))
-
-
-def expected_seconds(run: TableRun, minutes: float | None) -> float | None:
-    """Estimate the remaining training time from the table's `minutes`; None if it has none."""
-    if run.config is None or run.is_finished or run.was_scored:
-        return 0.0
-    return None if minutes is None else max(0.0, 60 * minutes - sum(run.seconds))
+        return next(filter(None, map(find_other_settings, run.dependencies)), None)
+    if not file.is_file():
+        return None
+    own = {**to_plain(run.config, resolve=False), "seed": run.seed}
+    differences = find_differences(own, plain_settings(read_settings(file)))
+    # the paths of other runs follow from the recipe, and their folder may have been moved
+    differences = [each for each in differences if not each.startswith(INPUTS)]
+    if not differences:
+        return None
+    shown = listed(differences, shown=5)
+    return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
 
 
 def given_settings(config: DictConfig) -> list[str]:

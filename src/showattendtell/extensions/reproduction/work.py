@@ -19,10 +19,8 @@ from showattendtell.extensions.reproduction.tables import (
     changed_settings,
     current_result,
     data_settings,
-    expected_seconds,
     find_other_settings,
     make_ensembles,
-    record_weights,
     select_runs,
     setting_of,
 )
@@ -57,17 +55,19 @@ class CommandRunner(Subcommands):
 
 
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
-    """Print the progress and the remaining training time of each run, and the total."""
+    """Print the progress and the remaining training time of each run by the table's `minutes`, and the total."""
     total = 0.0
     for run in runs:
-        seconds = expected_seconds(run, None if changed_settings(config) else table.recipes[run.recipe].minutes)
+        spent = sum(run.seconds)
         state = "finished" if run.is_finished else "to do"
-        if run.seconds:
-            state += f", {len(run.seconds)} epochs in {duration(sum(run.seconds))}"
-        if seconds != 0:
-            state += f", training left: {duration(seconds) if seconds else '?'}"
+        if spent:
+            state += f", {len(run.seconds)} epochs in {duration(spent)}"
+        if run.config and not (run.is_finished or run.was_scored):
+            minutes = None if changed_settings(config) else table.recipes[run.recipe].minutes
+            left = max(0.0, 60 * minutes - spent) if minutes else 0.0
+            state += f", training left: {duration(left) if minutes else '?'}"
+            total += left
         print(f"{run.title}: {state}")
-        total += seconds or 0
     if all(run.is_finished for run in runs):
         print("nothing to train: all runs are finished")
     else:
@@ -134,8 +134,6 @@ class Reproduction:
             print(f"{run.title} is being processed by another worker")
             return False
         with lock, self._recording_errors(run.title):
-            if error := find_other_settings(run):  # a run before it may have been trained again since
-                raise UserError(error)
             if not all(part.is_finished for part in run.dependencies):
                 return False
             if not (run.is_finished or run.was_scored):
@@ -155,7 +153,6 @@ class Reproduction:
         """Train or average; complete training ends at once when resumed. Of an ensemble there is nothing to train."""
         if run.seed is None:
             return
-        record_weights(run)
         if run.writers:
             self._caption_training_images(run)
         if run.arguments:

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import optuna
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
@@ -51,6 +51,14 @@ NUM_BEST = 10
 
 COLUMNS = 3
 """Number of settings in a row of the figure."""
+
+STATES = {
+    TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+}
+"""The states that a report counts, and their names in it."""
 
 FIGURES = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
 """Metrics that trials can optimize, by their values of `monitor`, and their labels."""
@@ -303,8 +311,8 @@ class Worker:
         self._held.pop(number).close()
 
 
-class StudySummary(NamedTuple):
-    """What is reported of a study.
+class StudySummary:
+    """The results of a study, whose runs are in `folder`, for its report.
 
     counts   how many trials finished, were pruned, failed and run
     metric   label of the metric that they optimize
@@ -314,46 +322,26 @@ class StudySummary(NamedTuple):
     errors   of failed trials
     """
 
-    name: str
-    folder: Path
-    counts: str
-    metric: str
-    best: Sequence[FrozenTrial]
-    pruned: Sequence[FrozenTrial]
-    rows: Sequence[Sequence[str]]
-    command: str
-    errors: Sequence[str]
-
-
-def summarize_study(study: optuna.Study, folder: Path) -> StudySummary:
-    """Summarize a study, whose runs are in `folder`."""
-
-    def in_state(state: TrialState) -> list[FrozenTrial]:
-        return [trial for trial in study.get_trials(deepcopy=False) if trial.state == state]
-
-    maximize = study.direction == StudyDirection.MAXIMIZE
-    best = sorted(in_state(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
-    pruned, running = in_state(TrialState.PRUNED), in_state(TrialState.RUNNING)
-    failed = [trial for trial in in_state(TrialState.FAIL) if "error" in trial.user_attrs]
-    counts = {"finished": best, "pruned": pruned, "failed": failed, "running": running}
-    rows = []
-    for trial in best[:NUM_BEST]:
-        time = duration(trial.duration.total_seconds()) if trial.duration else "?"
-        settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        rows.append([str(trial.number), f"{trial.value:.3f}", time, settings])
-    settings_of_best = best[0].user_attrs["settings"] if best else {}
-    arguments = [shlex.quote(f"{name}={value}") for name, value in settings_of_best.items()]
-    return StudySummary(
-        study.study_name,
-        folder,
-        ", ".join(f"{len(trials)} {name}" for name, trials in counts.items() if trials) or "no trials",
-        FIGURES[study.user_attrs["space"]["monitor"]],
-        best,
-        pruned,
-        rows,
-        " ".join(["python -m showattendtell.train", *arguments]),
-        [f"{folder / str(trial.number)} failed: {trial.user_attrs['error']}" for trial in failed],
-    )
+    def __init__(self, study: optuna.Study, folder: Path):
+        self.name, self.folder = study.study_name, folder
+        self.metric = FIGURES[study.user_attrs["space"]["monitor"]]
+        by_state: dict[TrialState, list[FrozenTrial]] = {state: [] for state in STATES}
+        for trial in study.get_trials(deepcopy=False):
+            by_state.setdefault(trial.state, []).append(trial)
+        numbers = [f"{len(by_state[state])} {name}" for state, name in STATES.items() if by_state[state]]
+        self.counts = ", ".join(numbers) or "no trials"
+        self.pruned, maximize = by_state[TrialState.PRUNED], study.direction == StudyDirection.MAXIMIZE
+        self.best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
+        self.rows = []
+        for trial in self.best[:NUM_BEST]:
+            time = duration(trial.duration.total_seconds()) if trial.duration else "?"
+            settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
+            self.rows.append([str(trial.number), f"{trial.value:.3f}", time, settings])
+        settings_of_best = self.best[0].user_attrs["settings"] if self.best else {}
+        self.command = shlex.join(["python", "-m", "showattendtell.train", *map("=".join, settings_of_best.items())])
+        self.errors = []
+        for trial in by_state[TrialState.FAIL]:
+            self.errors.append(f"{folder / str(trial.number)} failed: {trial.user_attrs.get('error', 'no reason')}")
 
 
 def print_study(summary: StudySummary) -> None:
@@ -424,7 +412,7 @@ def _read_and_report(folder: Path, storage: str | None) -> None:
 
 def report(study: optuna.Study, folder: Path) -> None:
     """Print the results of a study, and write its page into its folder."""
-    summary = summarize_study(study, folder)
+    summary = StudySummary(study, folder)
     with atomic_write(folder / PAGE) as stream:
         stream.write(render(summary).encode())
     print_study(summary)

@@ -1,26 +1,20 @@
-"""The ASGI application: the web page, the JSON endpoint and its documentation, and the queue of their requests."""
+"""The ASGI application: the web page, the JSON endpoint and its documentation, and the work on their requests."""
 
 import asyncio
 import json
-import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar, cast, get_args
-from weakref import WeakValueDictionary
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from showattendtell import __version__
 from showattendtell.extensions.serving.models import (
@@ -28,7 +22,7 @@ from showattendtell.extensions.serving.models import (
     MEGA,
     PHOTOGRAPH,
     ModelRegistry,
-    count_pixels,
+    check_pixels,
     read_form,
 )
 from showattendtell.extensions.serving.schemas import (
@@ -43,7 +37,6 @@ from showattendtell.extensions.serving.schemas import (
     RequestError,
     Upload,
 )
-from showattendtell.extensions.serving.server import client_network
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
@@ -55,7 +48,6 @@ Make = Callable[[list[Upload], Outputs], bytes]
 """Computes the content of an answer."""
 
 TEMPLATES = Path(__file__).parent / "templates"
-LARGE_PIXELS = 4_000_000  # more are decoded apart, so that others need not wait for them
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
@@ -63,89 +55,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-Result = TypeVar("Result")
-
-
-@dataclass(eq=False)
-class Place:
-    """A place of a request. Cancelling its task ends the request with status 503 and drops work that has not begun."""
-
-    client: str
-    task: asyncio.Task[Any]
-    arriving: bool = True  # whether the body has not yet arrived
-
-
-class RequestQueue:
-    """A limited number of places for requests, and a thread that works on one of them at a time.
-
-    Large photographs have a thread of their own, so that others do not wait while they are decoded.
-
-    Args:
-        capacity: number of places.
-        seconds: time for a request to arrive, and again for its answer.
-    """
-
-    def __init__(self, capacity: int, seconds: float):
-        self.capacity, self._seconds = capacity, seconds
-        self.places: list[Place] = []
-        self._turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
-        self._threads = {False: ThreadPoolExecutor(1, "models"), True: ThreadPoolExecutor(1, "large")}
-
-    @asynccontextmanager
-    async def place(self, client: str) -> AsyncIterator[Place]:
-        """Occupy a place for the whole of a request, so that its received data count.
-
-        Raises `RequestError` if there is none, or if it is taken away.
-        """
-        self._make_room(client)
-        place = Place(client, cast(asyncio.Task[Any], asyncio.current_task()))
-        self.places.append(place)
-        try:
-            yield place
-        except asyncio.CancelledError:
-            reason = "the place of this request went to another client, or the server is shutting down"
-            raise RequestError(503, f"{reason}; try again") from None
-        finally:
-            self.places.remove(place)
-
-    def _make_room(self, client: str) -> None:
-        """End the request of another client if all places are taken.
-
-        It is one of the client with the most places if that has more than this one would have; otherwise one that has
-        not arrived yet, of a client with as many.
-        """
-        if len(self.places) < self.capacity:
-            return
-        counts = Counter(place.client for place in self.places)
-        heaviest, most = counts.most_common(1)[0]
-        if most > counts[client] + 1:
-            candidates = [place for place in self.places if place.client == heaviest]
-        else:
-            candidates = [place for place in self.places if place.arriving and counts[place.client] > counts[client]]
-        if not candidates:
-            raise RequestError(503, f"all {self.capacity} places are taken; try again in a moment")
-        next((place for place in candidates if place.arriving), candidates[-1]).task.cancel()
-
-    async def work(self, client: str, work: Callable[[], Result], large: bool = False) -> Result:
-        """Return the result of the work. Clients take turns, however many requests one of them has.
-
-        Raises `RequestError` if it takes too long.
-        """
-        turn = self._turns.setdefault((client, large), asyncio.Lock())
-        try:
-            async with asyncio.timeout(self._seconds), turn:
-                return await asyncio.wrap_future(self._threads[large].submit(work))
-        except TimeoutError:
-            raise RequestError(503, f"the answer took longer than {self._seconds:g} seconds; try again") from None
-
-
 class Service:
-    """The served models, the queue of their requests, and counts since the server was started: requests with
-    photographs by status, their seconds, and captions of which a model is unsure or not."""
+    """The served models, a thread that works on one request at a time, and counts since the server was started:
+    requests with photographs by status, their seconds, and captions of which a model is unsure or not."""
 
     def __init__(self, models: ModelRegistry, limits: Limits):
         self.models, self.limits = models, limits
-        self.queue = RequestQueue(limits.waiting, limits.seconds)
+        self.places_taken, self._thread = 0, ThreadPoolExecutor(1, "models")
         self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
 
     async def answer(self, request: Request, make: Make) -> bytes:
@@ -164,21 +80,29 @@ class Service:
     async def _answer(self, request: Request, make: Make) -> bytes:
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
-        client = client_network(request.client)
-        async with self.queue.place(client) as place:
+        if self.places_taken == self.limits.waiting:
+            raise RequestError(503, f"all {self.limits.waiting} places are taken; try again in a moment")
+        self.places_taken += 1
+        try:
             photographs, options = await read_form(request, self.limits)
-            place.arriving = False
-            watch = asyncio.create_task(_cancel_when_disconnected(request, place))
+
+            def work() -> tuple[bytes, Outputs]:
+                check_pixels(photographs, self.limits)
+                outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
+                return make(photographs, outputs), outputs
+
+            done = asyncio.wrap_future(self._thread.submit(work))
+            hung_up = asyncio.create_task(_wait_until_disconnected(request))
+            hung_up.add_done_callback(lambda _: done.cancel())
             try:
-                pixels = await self.queue.work(client, lambda: count_pixels(photographs, self.limits))
-
-                def work() -> tuple[bytes, Outputs]:
-                    outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
-                    return make(photographs, outputs), outputs
-
-                content, outputs = await self.queue.work(client, work, pixels > LARGE_PIXELS)
+                content, outputs = await asyncio.wait_for(done, self.limits.seconds)
             finally:
-                watch.cancel()
+                hung_up.cancel()
+        except (TimeoutError, asyncio.CancelledError):  # work that has not begun is dropped
+            reason = f"the answer took longer than {self.limits.seconds:g} seconds, or the server is shutting down"
+            raise RequestError(503, f"{reason}; try again") from None
+        finally:
+            self.places_taken -= 1
         self.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
         return content
 
@@ -200,11 +124,10 @@ class Service:
         return Response(fill(TEMPLATES / "metrics.txt", service=self), media_type="text/plain; version=0.0.4")
 
 
-async def _cancel_when_disconnected(request: Request, place: Place) -> None:
-    """Drop the work of a request, whose body has been read, when its client closes the connection."""
+async def _wait_until_disconnected(request: Request) -> None:
+    """Wait until the client of a request, whose body has been read, closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    place.task.cancel()
 
 
 def make_captions(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -275,13 +198,8 @@ def add_pages(app: FastAPI, overview: ModelsResponse, note: str, address: str) -
         app.router.routes.append(Route(path, Response(content, media_type=kind), methods=["GET"]))
 
 
-async def http_error(request: Request, error: Exception) -> Response:
-    """Answer with the sentence of an error; to OPTIONS, with the methods that the address has."""
+async def http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if request.method == "OPTIONS" and error.headers:
-        methods = {*error.headers["Allow"].split(", "), "OPTIONS"}
-        methods |= {"HEAD"} if "GET" in methods else set()
-        return Response(status_code=204, headers={"Allow": ", ".join(sorted(methods))})
     sentence = error.detail
     if not isinstance(error, RequestError):
         sentence = f"{sentence.lower()}; GET / is the page, GET /docs documents the endpoints"
@@ -292,32 +210,11 @@ async def server_error(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
 
 
-class Front:
-    """Middleware that refuses other names of this server, and answers HEAD as GET, whose content uvicorn leaves out.
-
-    A page of another site could read the answers under a name of its own for this server. Checks of proxies have no
-    name, in HTTP/1.0.
-
-    Args:
-        hosts: accepted host names; `*.example.org` are all below it, and `*` is any.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
-        self._app, self._hosts = app, [host.lower() for host in hosts]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app, headers = self._app, Headers(scope=scope)
-        name = re.sub(r":\d*$", "", headers.get("host", "").lower()).strip("[]")
-        if "host" in headers and not any(fnmatch(name, pattern) for pattern in self._hosts):
-            app = JSONResponse({"error": "the server does not have this host name; see its setting allowed_hosts"}, 400)
-        await app({**scope, "method": scope["method"].replace("HEAD", "GET")}, receive, send)
-
-
 def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
     """Create the application.
 
     Args:
-        hosts: accepted host names, see `Front`.
+        hosts: accepted host names, as `TrustedHostMiddleware` takes them.
         note: what users of the page should know about the models.
         address: the URL of the server, for its documentation.
     """
@@ -330,7 +227,8 @@ def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: 
         openapi_url=None,
         exception_handlers={HTTPException: http_error, Exception: server_error},
     )
-    app.add_middleware(Front, hosts=hosts)
+    # a page of another site could read the answers under a name of its own for this server
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     service, json_kind, png = Service(models, limits), "application/json", "image/png"
     captions = {"model": CaptionsResponse, "description": "the captions"}
     add_endpoint(app, service, "/api/caption", make_captions, json_kind, **captions)

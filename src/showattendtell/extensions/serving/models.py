@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
-from threading import Lock
 from typing import Any
 
 from PIL import Image
@@ -15,7 +14,6 @@ from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
-from torch import Tensor
 
 from showattendtell.data import image_limits
 from showattendtell.data.image_limits import MAX_PIXELS, CostlyImageError, LargeImageError, bounded_open
@@ -43,7 +41,7 @@ class RegisteredModel:
 
     def __init__(self, name: str, captioner: CaptioningPipeline):
         captioner.check_reads_pixels()
-        self.name, self._captioner, self.pixels = name, captioner, captioner.pixels
+        self.name, self._captioner = name, captioner
         attentions = (model.module.captioner.attention for model in captioner.models)
         self.hard = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self._pipeline = lru_cache(VARIANTS)(self._with_options)
@@ -52,15 +50,13 @@ class RegisteredModel:
         # those that a request can choose from; that of the server's setting comes first
         self.languages = sorted(module.vocabulary.languages, key=lambda language: language != module.language)
 
-    def describe(
-        self, photographs: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor], options: CaptionRequest
-    ) -> list[ImageCaptions]:
-        """Return the captions of photographs, see `CaptioningPipeline.describe`; called by one thread at a time."""
+    def describe(self, photographs: Sequence[tuple[str, Image.Image]], options: CaptionRequest) -> list[ImageCaptions]:
+        """Return the captions of photographs with these names; called by one thread at a time."""
         pipeline = self._pipeline(options.beam_size, options.language)
         pipeline.seed = self._captioner.seed if options.seed is None else options.seed
         for attention, mode in self.hard.items():
             attention.inference_mode = options.attention or mode
-        return list(pipeline.describe(photographs, inputs))
+        return list(pipeline.describe(photographs, stacked(pipeline.pixels(image) for _, image in photographs)))
 
     def _with_options(self, beam_size: int | None, language: str | None) -> CaptioningPipeline:
         """Return a pipeline of the same models with another beam size and language; their weights are shared."""
@@ -88,7 +84,6 @@ class ModelRegistry:
     def __init__(self, captioners: Sequence[CaptioningPipeline]):
         self.by_name = {captioner.name: RegisteredModel(captioner.name, captioner) for captioner in captioners}
         self.names = list(self.by_name)
-        self._lock = Lock()
 
     @property
     def beam_size(self) -> int | None:
@@ -111,14 +106,8 @@ class ModelRegistry:
             images = [decode_image(photograph.content, photograph.name, max_pixels) for photograph in photographs]
         except UserError as error:
             raise RequestError(422, str(error)) from None
-        # before the lock, since large photographs take a second
-        inputs = [stacked(map(model.pixels, images)) for model in models]
         pictures = [(photograph.name, image) for photograph, image in zip(photographs, images, strict=True)]
-        with self._lock:
-            return {
-                model.name: model.describe(pictures, pixels, options)
-                for model, pixels in zip(models, inputs, strict=True)
-            }
+        return {model.name: model.describe(pictures, options) for model in models}
 
 
 class InMemoryParser(MultiPartParser):
@@ -175,8 +164,8 @@ def file_name(path: str) -> str:
     return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
 
 
-def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
-    """Return the number of pixels of photographs according to their headers, without decoding them.
+def check_pixels(photographs: Sequence[Upload], limits: Limits) -> None:
+    """Read the headers of photographs.
 
     Raises `RequestError` for a file that is too large or not of an accepted format, and for too many pixels in total.
     """
@@ -189,7 +178,6 @@ def count_pixels(photographs: Sequence[Upload], limits: Limits) -> float:
         raise RequestError(
             413, f"{sent}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once"
         )
-    return pixels
 
 
 def _pixels(photograph: Upload, most: float) -> float:

@@ -19,6 +19,7 @@ LONGEST_NAME = 120
 RETRY_SECONDS = 2
 
 AttentionMode = Literal["sample", "argmax", "expectation"]
+HostPattern = Annotated[str, Field(pattern=r"^(\*|(\*\.)?[^*]+)$")]
 Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
 
 
@@ -29,13 +30,13 @@ class ServeConfig(CaptioningConfig):
     Attributes:
         host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
         port: the port to bind; 0 takes any free port. The address is printed.
-        allowed_hosts: the host names that the server accepts, as [photos.example.org]; by default those of this machine
-            if host accepts connections from it only, else any.
+        allowed_hosts: the host names that the server accepts, as [photos.example.org], or [*.example.org] for all below
+            it; by default those of this machine if host accepts connections from it only, else any.
     """
 
     host: Text
     port: Annotated[int, Field(ge=0, le=65535)]
-    allowed_hosts: Annotated[Sequence[Text], Field(min_length=1)] | None
+    allowed_hosts: Annotated[Sequence[HostPattern], Field(min_length=1)] | None
 
 
 class RequestError(HTTPException):
@@ -70,8 +71,7 @@ class Limits(NamedTuple):
     photographs: number of photographs in one request.
     waiting: requests that are received, queued or processed at a time; others are rejected with status 503.
     seconds: time for sending a request, and again for answering it.
-    connections: open at a time from one client address; an IPv6 network of 64 bits counts as one. Behind a reverse
-        proxy all clients have the address of the proxy.
+    connections: open at a time; requests on others are rejected with status 503.
     """
 
     file_megabytes: PositiveFloat = FILE_MEGABYTES
@@ -80,7 +80,7 @@ class Limits(NamedTuple):
     photographs: PositiveInt = 8
     waiting: PositiveInt = 16
     seconds: PositiveFloat = 60.0
-    connections: PositiveInt = 64
+    connections: PositiveInt = 512
 
 
 class CaptionRequest(BaseModel):

@@ -1,4 +1,4 @@
-"""The command `showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
+"""`showattendtell COMMAND ...` and `python -m showattendtell COMMAND ...`, which run `showattendtell.COMMAND`."""
 
 import ast
 import runpy
