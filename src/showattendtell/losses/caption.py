@@ -129,8 +129,7 @@ class SoftLoss(nn.Module):
         """
         outputs = captioner(regions, image_index, tokens, self.mix_words(captioner, regions, image_index, tokens))
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
-        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
-        penalty = self.over_batch(penalties, outputs.num_regions, num_captions)
+        penalty = self.penalty(outputs, tokens, num_captions)
         learned = penalty if self.penalty_gradient else penalty.detach()
         terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * learned}
         return LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs), nll
@@ -199,9 +198,10 @@ class SoftLoss(nn.Module):
         """The current probability that an input word is sampled from the model; 0 outside training."""
         return self.scheduled_sampling * self.progress if self.training else 0.0
 
-    def over_batch(self, penalties: Tensor, num_regions: Tensor | int, num_captions: int) -> Tensor:
-        """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight; for
-        `num_regions` see `CaptionerOutput`."""
+    def penalty(self, outputs: CaptionerOutput, tokens: Tensor, num_captions: int) -> Tensor:
+        """Return the doubly stochastic penalty of a batch of `num_captions`, before its weight."""
+        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
+        num_regions = outputs.num_regions
         if self.penalty_reduction == "captions":
             return penalties.mean()
         if isinstance(num_regions, Tensor):
