@@ -135,8 +135,6 @@ def as_meant(value: Any, annotation: Any) -> Any:
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
     if faults := dict.fromkeys(_faults(value, annotation)):
-        if as_meant(value, annotation) is not value:
-            faults = {f"should be a list: {path}=[{format_value(value)}]": None}
         first, *others = faults
         reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
         yield f"{path}={format_value(value)} {' or '.join(reasons)}"

@@ -160,18 +160,15 @@ class Encoder(nn.Module):
         """Freeze all layers up to the deepest grid of that stride. Raise `UserError` if nothing remains to be trained;
         that is not checked without gradients, as when a trained model is restored."""
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
-        is_found = False
         # timm lists modules in the order of the computation: freeze up to the last one inside the grid's module
-        for name, module in self.network.named_modules():
-            is_inside = f"{name}.".startswith(f"{last}.")
-            if is_found and not is_inside:
-                break
-            is_found = is_inside
+        modules = dict(self.network.named_modules())
+        inside = [i for i, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        for module in list(modules.values())[: max(inside, default=-1) + 1]:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
         size = self.preprocessing.crop
         pixels = torch.zeros(1, 3, size, size)
-        if not is_found or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
+        if not inside or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
                 "it; choose a smaller stride, or leave it out"
