@@ -55,7 +55,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
         with shard_file(path, number).open("wb") as file:
             file.write(shard_header(settings, len(names)))
             file.truncate(shard_bytes(settings, len(names)))
-        record = ShardRecord(images=list(names), skipped={}, checksum=0, lost=0, whole=0, stamps={})
+        record = ShardRecord(images=list(names), skipped={}, checksum=0, stamps={})
         write_json(record.model_dump(), record_file(path, number))
     seal(path, plan)
 

@@ -1,4 +1,4 @@
-"""MkDocs hooks: the generated reference, the reports of studies, and equations in MathML, which needs no script."""
+"""MkDocs hooks: the generated reference, and equations in MathML, which needs no script."""
 
 import re
 from importlib.resources import files as files_of
@@ -10,8 +10,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import reference_pages
-
-from showattendtell.extensions.search.study import PAGE, StudySummary, find_study, render
 
 FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""
@@ -39,10 +37,6 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, path, content=text))
     font = files_of("ziamath") / "fonts" / FONT
     files.append(File.generated(config, FONT, content=font.read_bytes()))
-    for database in Path(config.docs_dir).glob("studies/*/study.db"):
-        folder = database.parent
-        page = render(StudySummary(find_study(folder, None), Path(folder.name)))
-        files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
 
 
 def on_page_markdown(markdown: str, page: Page, **others: Any) -> None:

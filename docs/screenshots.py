@@ -37,7 +37,6 @@ COMMANDS = [
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
     ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png,webp]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
-    ["study", "folder=[studies/flickr8k_soft]"],
     ["export", "checkpoint=flickr8k_soft", "formats=[web]", "precision=float16", "output=exported"],
 ]
 PAGES = {
@@ -45,7 +44,6 @@ PAGES = {
     "single": "photograph/index.html",
     "compare": "compare.html",
     "table": "table.html",
-    "study": "studies/flickr8k_soft/report.html",
 }
 """Names of the screenshots, and the pages that the commands write."""
 SERVED = {
@@ -54,12 +52,11 @@ SERVED = {
 }
 """Names of the screenshots of pages that need a server, and the command of the server."""
 
-STUDY = ROOT / "docs/studies/flickr8k_soft"
 HEATMAP, ANIMATION = "photograph/skater.png", "photograph/skater.webp"
 
 WIDTHS = (1280, 390)
 HEIGHT = 900
-HEIGHTS = {"study": 1300, "table": 460}
+HEIGHTS = {"table": 460}
 GAP = 20
 QUALITY = 78
 
@@ -125,7 +122,6 @@ def show_a_word(page: Page) -> None:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(STUDY, folder / "studies" / STUDY.name, dirs_exist_ok=True)
     for command in COMMANDS:
         run(command, folder)
     Image.open(folder / HEATMAP).convert("RGB").save(FIGURES / "skater-heatmap.webp", quality=QUALITY, method=6)

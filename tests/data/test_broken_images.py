@@ -73,7 +73,13 @@ ODD: dict[str, tuple[Write, tuple[int, int, int]]] = {
     "not-subsampled.jpg": (saved(PLAIN, "JPEG", subsampling=0), COLOR),
     "stored-as-rgb.jpg": (saved(PLAIN, "JPEG", keep_rgb=True), COLOR),
     "print.jpg": (saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG"), (255, 0, 0)),
+    "print.tif": (saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "TIFF"), (255, 0, 0)),
     "grey.jpg": (saved(Image.new("L", (16, 16), 100), "JPEG"), (100, 100, 100)),
+    "grey.png": (saved(Image.new("L", (16, 16), 100), "PNG"), (100, 100, 100)),
+    "bilevel.png": (saved(Image.new("1", (16, 16), 1), "PNG"), WHITE),
+    "opaque.png": (saved(Image.new("RGBA", (16, 16), (*COLOR, 255)), "PNG"), COLOR),
+    "palette.gif": (palette(form="GIF"), COLOR),
+    "plain.webp": (saved(PLAIN, "WEBP", lossless=True), COLOR),
     "one-pixel.jpg": (saved(PLAIN.resize((1, 1)), "JPEG"), COLOR),
     "more-behind-it.jpg": (content(encoded(PLAIN, "JPEG") + b"more" * 99), COLOR),
     "nonsense-as-exif.jpg": (saved(PLAIN, "JPEG", exif=b"Exif\0\0nonsense"), COLOR),
@@ -175,9 +181,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
 def test_a_gigantic_file_is_refused_by_its_header(tmp_path: Path, write: Callable[[Path], None]):
     write(tmp_path / "a.jpg")
     for read in (open_image, read_pixels, lambda path: image_size(str(path))):
-        with pytest.raises(
-            UserError, match=r"a.jpg has .*more than 178.957 million pixels in all; give a smaller copy"
-        ):
+        with pytest.raises(UserError, match=r"a.jpg has more than 178.957 million pixels; give a smaller copy"):
             read(tmp_path / "a.jpg")
 
 

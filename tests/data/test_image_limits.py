@@ -17,8 +17,6 @@ from slow_images import (
     jpeg_with,
     jpeg_with_scans,
     png_with,
-    run_length_bmp,
-    tiff_of_jpeg,
     tiff_of_strips,
 )
 
@@ -65,10 +63,7 @@ HARMLESS: dict[str, Callable[[], bytes]] = {
     "PNG in chunks of 10 bytes": lambda: png_in_chunks(10),
     "PNG with comments": lambda: png_with(chunk(b"tEXt", b"a\0b") * 1_000),
     "GIF with comments": lambda: gif_with_comments(1_000),
-    "BMP of run lengths": lambda: run_length_bmp(200),
-    "TIFF of a JPEG of 90 scans": lambda: tiff_of_jpeg(64, 80),
     "TIFF of 60,000 strips": lambda: tiff_of_strips(60_000),
-    "TIFF of tiles of JPEG": lambda: noise("TIFF", compression="jpeg"),
     "PPM": lambda: noise("PPM"),
 }
 

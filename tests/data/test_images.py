@@ -60,34 +60,6 @@ def test_the_size_read_from_the_header_is_the_upright_one(tmp_path: Path, orient
     assert image_size(path) == open_image(path).size == (30, 20)
 
 
-def save_palette(path: Path) -> None:
-    image = Image.new("P", (4, 4), 1)
-    image.putpalette([0, 0, 0, 12, 200, 99])
-    image.save(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "save", "expected"),
-    [
-        ("grey.png", Image.new("L", (4, 4), 100).save, (100, 100, 100)),
-        ("grey.jpg", Image.new("L", (4, 4), 100).save, (100, 100, 100)),
-        ("grey-alpha.png", Image.new("LA", (4, 4), (100, 255)).save, (100, 100, 100)),
-        ("bilevel.png", Image.new("1", (4, 4), 1).save, (255, 255, 255)),
-        ("palette.png", save_palette, (12, 200, 99)),
-        ("palette.gif", save_palette, (12, 200, 99)),
-        ("alpha.png", Image.new("RGBA", (4, 4), (10, 20, 30, 255)).save, (10, 20, 30)),
-        ("print.tif", Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save, (255, 0, 0)),
-        ("print.jpg", Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save, (255, 0, 0)),
-        ("plain.webp", lambda path: Image.new("RGB", (4, 4), (10, 20, 30)).save(path, lossless=True), (10, 20, 30)),
-    ],
-)
-def test_every_mode_opens_as_its_rgb_values(tmp_path: Path, name: str, save: Callable, expected: tuple[int, ...]):
-    save(tmp_path / name)
-    image = open_image(tmp_path / name)
-    assert image.mode == "RGB"
-    np.testing.assert_allclose(np.asarray(image)[1:3, 1:3], np.broadcast_to(expected, (2, 2, 3)), atol=2)
-
-
 LEVELS = np.arange(256, dtype=np.uint16).reshape(16, 16)
 
 

@@ -214,11 +214,11 @@ def test_karpathy_s_splits_next_to_kaggle_s_captions_are_taken(tmp_path: Path):
     }
 
 
-def test_photographs_in_another_folder_are_noted_with_the_setting(tmp_path: Path):
+def test_photographs_in_another_folder_are_noted(tmp_path: Path):
     LAYOUTS["names of another case"](tmp_path)
     (tmp_path / "images").rename(tmp_path / "My photos")
     note = read_custom(str(tmp_path)).notes[-1]
-    assert note == (f"photographs found in {tmp_path}/My photos: 6 ('dataset.images=My photos')")
+    assert note == f"photographs found in other folders of {tmp_path} (My photos): 6"
 
 
 def test_a_photograph_of_another_folder_is_no_substitute(tmp_path: Path):

@@ -103,7 +103,7 @@ def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
     bomb = encoded(Image.new("1", (20_000, 8_000)))
     with (
         warnings.catch_warnings(action="ignore"),  # Pillow's, of as many pixels
-        pytest.raises(UserError, match="bomb.png has 20,000 x 8,000 pixels, more than 1 million pixels in all"),
+        pytest.raises(UserError, match="bomb.png has more than 1 million pixels; give a smaller copy"),
     ):
         decode_image(bomb, "bomb.png", max_pixels=1_000_000)
     assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", max_pixels=35).size == (7, 5)
@@ -138,9 +138,7 @@ def test_a_panorama_of_more_pixels_than_pillow_allows_is_read(tmp_path: Path):
 def test_a_photograph_that_would_be_held_in_memory_as_a_whole_is_refused(settings: dict[str, Any]):
     content = io.BytesIO()
     Image.new("1" if settings["format"] == "PNG" else "L", (30_000, 6_000)).save(content, **settings)
-    with pytest.raises(
-        UserError, match=r"panorama (has more than 178.957 million|is a progressive JPEG of 180,000,000)"
-    ):
+    with pytest.raises(UserError, match=r"panorama has (more than 178.957 million pixels|\d+ scans)"):
         decode_image(content.getvalue(), "panorama")
 
 

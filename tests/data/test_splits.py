@@ -145,12 +145,10 @@ def test_a_cell_in_quotes_is_unquoted(tmp_path: Path):
     assert captions_in(tmp_path, lines_of(said)) == ['a "big" dog', "a\ttab", "two\nlines of one caption"]
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ""])
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, delimiter: str, suffix: str):
-    said = ["a dog", '"Look', "a cat", 'the end"', "a bird"]
-    text = lines_of(said).replace("\t", delimiter).replace(".jpg", suffix)
-    with pytest.raises(UserError, match=r"line 3: a caption begins with a quote and ends in line 5, and the lines"):
+def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, delimiter: str):
+    text = lines_of(["a dog", '"Look', "a cat", 'the end"', "a bird"]).replace("\t", delimiter)
+    with pytest.raises(UserError, match=r"line 3: a caption of several lines has the name of an image"):
         captions_in(tmp_path, text)
 
 
@@ -171,18 +169,8 @@ def test_several_columns_of_captions_are_all_read(tmp_path: Path):
         ("captions.token", "a.jpg#0\ta dog\ttrain\n", "line 1: expected"),
         (
             "captions.json",
-            '{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": "a"}], "splits": {"train": [1]}}',
-            "splits outside of its images",
-        ),
-        (
-            "captions.json",
             '{"images": [{"id": 1, "is_test": true}], "annotations": [{"image_id": 1, "caption": "a"}]}',
             "is_test=True is not a split",
-        ),
-        (
-            "captions.json",
-            '{"images": [{"id": 1, "meta": {"split": "test"}}], "annotations": [{"image_id": 1, "caption": "a"}]}',
-            "meta={.*} is not a split",
         ),
         (
             "captions.json",
@@ -196,16 +184,6 @@ def test_several_columns_of_captions_are_all_read(tmp_path: Path):
         ),
         ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,\n", "c.jpg is in no split, others are"),
         ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,held\n", "x=held is not a split"),
-        (
-            "captions.jsonl",
-            '{"image": "a.jpg", "caption": "a", "meta": {"Data Split": "test"}}\n',
-            "line 1: meta={'Data Split': 'test'} is not a split",
-        ),
-        (
-            "captions.json",
-            '[{"image_id": 1, "caption": "a", "meta": {"split": "test"}}]',
-            "meta={'split': 'test'} is not a split",
-        ),
     ],
 )
 def test_a_split_in_another_place_is_refused(tmp_path: Path, name: str, text: str, message: str):

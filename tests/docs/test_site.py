@@ -4,14 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from chromium import started_browser
 from documentation import ROOT
 
 from showattendtell.__main__ import COMMANDS
@@ -85,30 +82,3 @@ def test_the_reference_has_every_command_and_option_with_its_settings(site: Path
     text = (site / "reference/choices/attention.html").read_text(encoding="utf-8")
     assert "attention.num_samples" in text
     assert "number from 0 to 1" in text
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started_browser() as browser:
-        yield browser
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("page", ["index", "concepts", "faq", "data", "reference/commands/train"])
-def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: Any, site: Path, page: str, width: int):
-    asked: list[str] = []
-    expected: list[str] = []
-    tab = browser.new_page(viewport={"width": width, "height": 900})
-    tab.on("request", lambda request: asked.append(request.url))
-    tab.on("console", lambda message: expected.append(message.text))
-    tab.on("pageerror", lambda fault: expected.append(str(fault)))
-    tab.goto((site / f"{page}.html").as_uri())
-    tab.wait_for_load_state("networkidle")
-    assert tab.evaluate("document.documentElement.scrollWidth") == width
-    wide = "e => e.scrollWidth > e.clientWidth + 1 && !['auto', 'scroll'].includes(getComputedStyle(e).overflowX)"
-    clipped = f"es => es.filter({wide}).map(e => e.className)"
-    assert tab.locator(".equation, .md-typeset__scrollwrap, pre code").evaluate_all(clipped) == []
-    assert [url for url in asked if not url.startswith(site.as_uri()) and not url.startswith("data:")] == []
-    assert expected == []
-    tab.close()

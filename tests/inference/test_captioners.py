@@ -7,6 +7,7 @@ import torch
 from omegaconf import OmegaConf
 from PIL import Image
 
+from showattendtell.errors import UserError
 from showattendtell.inference.captioning import caption_all, model_groups
 from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.predictions import evenly_spaced
@@ -18,14 +19,19 @@ from showattendtell.types import Example
     [
         ("runs/first/best.ckpt", [], ["first/best.ckpt"]),
         (["runs/a/best.ckpt", "./b.ckpt"], "best.ckpt", ["a/best.ckpt + b.ckpt", "best.ckpt"]),
-        ("a/best.ckpt", ["x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
     ],
 )
-def test_models_are_named_by_the_ends_of_their_paths_if_these_are_different(
+def test_models_are_named_by_the_ends_of_their_paths(
     checkpoint: str | list[str], compare: str | list[str], names: list[str]
 ):
     config = OmegaConf.create({"checkpoint": checkpoint, "compare": compare, "names": None})
     assert list(model_groups(config)) == names
+
+
+def test_models_need_different_names():
+    config = OmegaConf.create({"checkpoint": "a/best.ckpt", "compare": ["x/a/best.ckpt"], "names": None})
+    with pytest.raises(UserError, match=r"names=\[a/best.ckpt,a/best.ckpt\] must have a different name for each model"):
+        model_groups(config)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ FAULTS = {
         (["images=blank.png", "output=file"], ["file", "cannot be written"]),
         (["images=void"], ["void holds no image files"]),
         (["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
-        (["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
+        (["images=blank.png", "names=[a,b]"], ["names=[a,b] must have a different name for each model"]),
         (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
         (["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "either"]),
         (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width"]),

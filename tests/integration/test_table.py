@@ -56,7 +56,6 @@ def test_runs_of_two_seeds_become_one_row(run: Run, results: Path, folder: Path)
     slow_after(
         1,
         [
-            (["tabled", "split=val"], ["tabled has no results on the split val, but on test"]),
             (["tabled", "runs=tabled"], ["runs are given twice"]),
             (["tabled", "output=in-the-way/table.md"], ["in-the-way/table.md cannot be written"]),
             (["tabled", "columns=[bleu5]"], ["there is no column bleu5"]),

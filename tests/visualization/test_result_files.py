@@ -42,49 +42,29 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in result().items() if key != name}
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b'{"dataset": "fl', "results-test.json is not a result file of evaluate .Invalid JSON: EOF while parsing"),
-        (b"", "results-test.json is not a result file of evaluate"),
-        (b"\xff\xfe", "results-test.json is not a result file of evaluate"),
-        (b"[" * 100_000, "results-test.json is not a result file of evaluate"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "results-test.json"),
-        (b'{"captions": {"a.jpg": "\\ud800"}}', "results-test.json is not a result file of evaluate"),
-        (b"null", "results-test.json is not a result file of evaluate"),
-        ([1, 2], r"results-test.json is not a result file of evaluate \(Input should be an object\); leave it out$"),
-        ({"images": []}, r"results-test.json is not a result file of evaluate \(dataset: Field required\)"),
-        (
-            without("config"),
-            r"results-test.json is not a result file of evaluate \(models: Input should be a valid dictionary\)",
-        ),
-        (
-            {**result(), "seed": [1, 2]},
-            r"results-test.json is not a result file of evaluate \(models: Input should be a valid string\)",
-        ),
-        ({**result(), "dataset": "\x1b]0;title\x07"}, "results-test.json was altered.* control characters"),
-    ],
-    ids=[
-        "cut off",
-        "empty",
-        "binary",
-        "nested",
-        "huge",
-        "surrogate",
-        "null",
-        "a list",
-        "foreign",
-        "no settings",
-        "uneven",
-        "control",
-    ],
-)
-def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
+NO_RESULTS: dict[str, tuple[Any, str]] = {
+    "cut off": (b'{"dataset": "fl', r"\(Invalid JSON: EOF while parsing"),
+    "empty": (b"", ""),
+    "binary": (b"\xff\xfe", ""),
+    "nested": (b"[" * 100_000, ""),
+    "huge": (b'{"seed": ' + b"9" * 5000 + b"}", ""),
+    "surrogate": (b'{"captions": {"a.jpg": "\\ud800"}}', ""),
+    "null": (b"null", ""),
+    "list": ([1, 2], r"\(Input should be an object\); leave it out$"),
+    "foreign": ({"images": []}, r"\(dataset: Field required\)"),
+    "no settings": (without("config"), r"\(models: Input should be a valid dictionary\)"),
+    "uneven": ({**result(), "seed": [1, 2]}, r"\(models: Input should be a valid string\)"),
+    "control": ({**result(), "dataset": "\x1b]0;title\x07"}, "control characters"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), NO_RESULTS.values(), ids=NO_RESULTS)
+def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, reason: str):
     write(result(), tmp_path / "good/results-test.json")
     poor = tmp_path / "poor/results-test.json"
     poor.parent.mkdir()
     poor.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=f"results-test.json (is not a result file of evaluate|was altered).*{reason}"):
         paths([tmp_path])
 
 

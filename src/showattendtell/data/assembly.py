@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import re
-import shlex
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from showattendtell.data.images import read_pixels
-from showattendtell.data.names import Names, is_photograph, photographs, spelling
+from showattendtell.data.names import Names, inside, is_photograph, photographs, spelling
 from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
@@ -25,10 +23,6 @@ from showattendtell.types import Caption, Dataset, Example
 
 SKIP = "skip them with dataset.skip_missing=true"
 """How errors about missing captions and images end if the data set has the setting."""
-
-OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
-"""Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
-
 
 LONGEST = 1_000
 """Largest number of words of a caption; training keeps the activations of each."""
@@ -171,7 +165,7 @@ def assemble(
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
-        UserError: an image is listed twice, has no caption or a very long one, or has a path out of the folder.
+        UserError: an image is listed twice, or has no caption or a very long one.
     """
     split_of: dict[str, str] = {}
     for split, images in file.splits.items():
@@ -184,9 +178,7 @@ def assemble(
     dropped = {"without a word": 0, too_many: 0}
 
     def example(image: str) -> Example:
-        path = f"{file.folders[image]}/{image}" if image in file.folders else image
-        if folder and OUTSIDE.match(path):
-            raise UserError(f"image {path!r} is not within {folder}; name images by their path in that folder")
+        path = inside(f"{file.folders[image]}/{image}" if image in file.folders else image)
         captions = list[Caption]()
         for sentence in file.captions.get(image, ()):
             words = tokenize(sentence)
@@ -329,7 +321,8 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
             f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
-    notes = [_describe_moves(found, root)] if found else []
+    places = sorted({os.path.relpath(os.path.dirname(path), root) for path in found.values()})
+    notes = [f"photographs found in other folders of {root} ({listed(places)}): {len(found):,}"] if found else []
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
@@ -349,10 +342,3 @@ def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_
             found[example.image] = match[0]
     claims = Counter(found.values())
     return {image: path for image, path in found.items() if claims[path] == 1}
-
-
-def _describe_moves(found: Mapping[str, str], root: Path) -> str:
-    """Return a note on images that are not at their paths."""
-    folder = os.path.relpath(os.path.commonpath(map(os.path.dirname, found.values())), root)
-    setting = "" if folder == "." else f" ({shlex.quote(f'dataset.images={folder}')})"
-    return f"photographs found in {root / folder}: {len(found):,}{setting}"

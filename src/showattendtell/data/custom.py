@@ -2,7 +2,6 @@
 or a text next to each photograph; and captions without photographs."""
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -13,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from PIL import Image
 from pydantic import Field
 
 from showattendtell.data.assembly import (
@@ -33,9 +31,7 @@ from showattendtell.data.parsing import (
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
-    is_split_field,
     read_list,
-    read_record,
     words_of,
 )
 from showattendtell.errors import UserError, listed, printable
@@ -338,14 +334,11 @@ def write_rows(dataset: Any, cache: Path) -> Path:
     Args:
         dataset: what `load_dataset` returns, with a column of images and one or several of captions.
         cache: the folder is in its `data_sets`, under a checksum of the content.
-
-    Raises:
-        UserError: a column is missing.
     """
     place = cache / "data_sets"
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as unfinished:
-        text = "".join(f"{json.dumps(row)}\n" for row in _rows(dataset, Path(unfinished) / "images"))
+        text = "".join(f"{json.dumps(row, default=str)}\n" for row in _rows(dataset, Path(unfinished) / "images"))
         (Path(unfinished) / "captions.jsonl").write_text(text, encoding="utf-8")
         folder = place / f"rows-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         with suppress(OSError):  # it exists, from an earlier run or another process
@@ -354,27 +347,23 @@ def write_rows(dataset: Any, cache: Path) -> Path:
 
 
 def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
-    """Yield the image's name, the captions and the split of each row, and write its photograph."""
-    splits = dataset if isinstance(dataset, Mapping) else {"train": dataset}
+    """Yield each row as data of JSON, with the name of its photograph, which is written, and its split."""
+    splits = dataset if isinstance(dataset, Mapping) else {"": dataset}
     for split, rows in splits.items():
         features = rows.features or {}
         photographs = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
         for name in photographs:
             rows = rows.cast_column(name, type(features[name])(decode=False))
-        for number, row in enumerate(rows):
-            for name in photographs[:1]:
-                row["image"] = _write_photograph(row.pop(name), images)
-            _, image, captions, fields = read_record(row, f"row {number} of {split}")
-            named = next((value for field, value in fields.items() if is_split_field(field)), "")
-            yield {"image": image, "captions": captions, "split": named or (split if len(splits) > 1 else "")}
+        for row in rows:
+            stored = [row.pop(name) for name in photographs]
+            named = {"image": _write_photograph(stored[0], images)} if stored else {}
+            yield {"split": split, **row, **named}
 
 
 def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:
     """Write an encoded photograph, or the file that it names, and return its name."""
     content = stored["bytes"] or Path(stored["path"]).read_bytes()
-    with Image.open(io.BytesIO(content)) as image:
-        suffix = (image.format or "jpeg").lower()
-    path = images / f"{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+    path = images / f"{hashlib.sha256(content).hexdigest()[:16]}.jpg"  # whatever its format
     images.mkdir(exist_ok=True)
     path.write_bytes(content)
     return path.name

@@ -1,13 +1,14 @@
 """Caption files: the detection of their formats, and a reader of each, most of which give records for `collect`."""
 
+import csv
+import io
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.parsing import (
@@ -17,7 +18,6 @@ from showattendtell.data.parsing import (
     check_layout,
     collect,
     find_columns,
-    holds_split,
     parse_json,
     read_record,
     read_text,
@@ -34,6 +34,10 @@ BINARY = (".xlsx", ".xls", ".parquet", ".pq", ".feather", ".pkl", ".pickle")
 
 TOKEN = re.compile(r"([^\t]+?)(?:#\d+\t|#zh\w*#\d+[ \t])")
 """What is before a caption in Flickr's token files, `name.jpg#0<TAB>`, and in Flickr8k-CN, `name#zhc#0 `."""
+
+
+Row = tuple[int, list[str]]
+"""The number of a row's first line, and its cells."""
 
 
 def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
@@ -111,29 +115,23 @@ def _token_entries(path: Path, text: str) -> Iterator[Entry]:
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
 
 
-def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table with the number of their first line; blank lines are skipped.
-
-    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180).
+def parse_rows(text: str, delimiter: str, quoting: Literal[0, 3] = csv.QUOTE_MINIMAL) -> Iterator[Row]:
+    """Yield the rows of a table (RFC 4180) with the number of their first line; blank lines are skipped.
 
     Raises:
-        ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
+        ValueError: a cell begins with a quote and is not in quotes.
     """
-    end = re.escape(delimiter)
-    pattern = re.compile(rf'(?:[ ]*"((?:[^"]+|"")*+)"[ ]*|([^{end}\n]*))({end}|\n|\Z)')
-    first, line, cells = 1, 1, list[str]()
-    for cell in pattern.finditer(text):
-        quoted, plain, ending = cell.groups()
-        if quoted is None and delimiter != "\t" and plain.lstrip().startswith('"'):
-            advice = "put the whole cell into quotes, and double each quote within it"
-            raise ValueError(f"line {line}: a quote does not close; {advice}")
-        cells.append(plain.strip() if quoted is None else quoted.replace('""', '"'))
-        line += cell[0].count("\n")
-        if ending == delimiter:
-            continue
-        if cells != [""]:
-            yield first, cells
-        first, cells = line, []
+    lines = io.StringIO(text, newline="\n")
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    first = 1
+    try:
+        for cells in reader:
+            if any(cells):
+                yield first, [cell.strip() for cell in cells]
+            first = reader.line_num + 1
+    except csv.Error:
+        advice = "put the whole cell into quotes, and double each quote within it"
+        raise ValueError(f"line {first}: a quote does not close; {advice}") from None
 
 
 def find_delimiter(header: str) -> str | None:
@@ -166,16 +164,16 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     try:
         rows = list(parse_rows(text, delimiter))
     except ValueError as error:
-        raise UserError(f"{path}, {error}") from None
+        if delimiter != "\t":
+            raise UserError(f"{path}, {error}") from None
+        rows = list(parse_rows(text, delimiter, csv.QUOTE_NONE))  # a quote is a character
     names = _named(rows[0][1]) or []
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
     return collect("CSV", _table_entries(path, names, rows[names == rows[0][1] :], delimiter), path)
 
 
-def _table_entries(
-    path: Path, names: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str
-) -> Iterator[Entry]:
+def _table_entries(path: Path, names: list[str], rows: Iterable[Row], delimiter: str) -> Iterator[Entry]:
     """Yield the entry of each row.
 
     Args:
@@ -196,26 +194,13 @@ def _table_entries(
                 "a quote into double quotes"
             )
         entry = read_record(dict(zip(names, cells, strict=True)), f"{path}, line {line}")
-        for caption in entry.captions:
-            _refuse_swallowed_rows(caption, entry.image, delimiter, path, line)
-        yield entry
-
-
-def _refuse_swallowed_rows(caption: str, image: str, delimiter: str, path: Path, first: int) -> None:
-    """Raise `UserError` for a caption of several lines with the name of an image in a cell: two lone quotes enclose
-    rows by accident."""
-    if "\n" not in caption:
-        return
-    suffix = PurePath(image).suffix
-    name = rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*"  # without a suffix it is a number
-    for line in caption.split("\n"):
-        cells = line.split(delimiter)
-        if len(cells) > 1 and any(re.fullmatch(name, cell) for cell in cells):
-            last = first + caption.count("\n")
+        suffix = PurePath(entry.image).suffix
+        if suffix and any("\n" in caption and suffix in caption for caption in entry.captions):
             raise UserError(
-                f"{path}, line {first}: a caption begins with a quote and ends in line {last}, and the lines between "
-                "are rows; double the quote and put the caption into quotes, or remove it"
+                f"{path}, line {line}: a caption of several lines has the name of an image, so its quotes may enclose "
+                "rows; double them and put the caption into quotes, or remove them"
             )
+        yield entry
 
 
 def _read_records(records: Any, path: Path) -> list[Entry]:
@@ -280,12 +265,8 @@ class CocoImage:
 def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
     images, annotations = content.pop("images"), content.pop("annotations")
-    if holds_split(content):
-        raise UserError(f"{path} has splits outside of its images; write the split of each image into its entry")
     checked = check_layout(images, list[CocoImage], f"{path} is not in COCO's layout")
     names = {image.id: image.file_name or image.id for image in checked}
-    _refuse_duplicates([image.id for image in checked], path)
-    _refuse_duplicates(names.values(), path)
     named = zip(names.items(), images, strict=True)
     entries = [Entry(f"{path}, image {number}", name, [], fields) for (number, name), fields in named]
     for entry in _read_records(annotations, path):
@@ -301,17 +282,10 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
 def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
     """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
     entries = _read_records(images, path)
-    _refuse_duplicates([entry.image for entry in entries], path)
     numbers = {str(fields.get("cocoid", fields.get("imgid"))): image for _, image, _, fields in entries}
     numbers.pop("None", None)
     folders = {image: str(fields["filepath"]) for _, image, _, fields in entries if fields.get("filepath")}
     return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
-
-
-def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
-    [(name, count)] = Counter(names).most_common(1) or [("", 0)]
-    if count > 1:
-        raise UserError(f"{path}: image {name} is listed more than once; keep one of its entries")
 
 
 def _aliases(names: dict[str, str]) -> dict[str, str]:

@@ -42,15 +42,12 @@ FILE_MEGABYTES = 16.0
 """Default maximum size of a photograph from outside this machine: an upload, or the content of a URL."""
 
 MEGAPIXELS = 64.0
-"""Default maximum number of pixels of these photographs, in millions. A larger JPEG is decoded at a fraction of its
-size."""
+"""Default maximum number of pixels of these photographs, in millions. A larger baseline JPEG is decoded at a fraction
+of its size."""
 
 MAX_PIXELS = 178_956_970
-"""Maximum number of pixels of a photograph on this machine, which is Pillow's limit. A larger JPEG is decoded at a
-half, a quarter or an eighth of its size."""
-
-REDUCED_PIXELS = 1_000_000_000
-"""Maximum number of pixels of such a JPEG."""
+"""Maximum number of pixels of a photograph on this machine, which is Pillow's limit. A larger baseline JPEG is decoded
+at a fraction of its size."""
 
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
@@ -73,15 +70,15 @@ TAG_VALUES = 65_536
 READS = 250_000
 """Maximum number of calls of `read` on a file: 500 MB of a PNG in chunks of 8 kB."""
 
-RUN_LENGTH_PIXELS = 4_000_000
-"""Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python."""
+SLOW_COMPRESSION = {"BMP": (1, 2), "TIFF": ("jpeg", "tiff_jpeg")}
+"""Formats and their kinds of compression that take long: Pillow decodes a BMP of run lengths in Python, and each strip
+of a TIFF may have all scans of a JPEG, since strips may share data."""
 
 MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
 """A JPEG marker that begins a segment: neither an escaped byte of coded data, nor a restart marker, nor padding."""
 
 START, END, SCAN, EXIF = 0xD8, 0xD9, 0xDA, 0xE1
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-SEQUENTIAL = (0xC0, 0xC1)
 ARITHMETIC = range(0xC9, 0xD0)
 
 BYTE_TYPES = (1, 2, 6, 7)
@@ -95,8 +92,8 @@ class CostlyImageError(ValueError):
 class LargeImageError(CostlyImageError):
     """An image has too many pixels."""
 
-
-SMALLER = "pixels in all; give a smaller copy, or a baseline JPEG, which is decoded at a fraction of its size"
+    def __init__(self, max_pixels: float):
+        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy or a baseline JPEG")
 
 
 class CountingReader(io.BufferedReader):
@@ -119,8 +116,7 @@ def bounded_open(
 ) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
-    A JPEG of more than `max_pixels` has the size at which it will be decoded, of at most as many and at most
-    `MEGAPIXELS`.
+    A baseline JPEG of more than `max_pixels` has the size at which it will be decoded.
 
     Args:
         raw: the file, unbuffered or in memory.
@@ -142,7 +138,9 @@ def bounded_open(
     with _open(reader, formats) as image:
         if image.width * image.height > max_pixels:
             _reduce(image, max_pixels)
-        _check_decoder(image, reader)
+        if image.info.get("compression") in SLOW_COMPRESSION.get(image.format or "", ()):
+            raise CostlyImageError(f"is a {image.format} whose compression takes long; save it again as PNG or JPEG")
+        _check_exif(len(image.info.get("exif") or b""))
         yield image
 
 
@@ -156,7 +154,7 @@ def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
         except Image.DecompressionBombError:
             reader.seek(0)
             if reader.read(2) != b"\xff\xd8":
-                raise LargeImageError(f"has more than {MAX_PIXELS / 1e6:g} million {SMALLER}") from None
+                raise LargeImageError(MAX_PIXELS) from None
             reader.seek(0)
             return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
         except UnidentifiedImageError:
@@ -174,36 +172,22 @@ def _load_heif() -> None:
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:
-    """Have a large JPEG decoded at a fraction of its size.
+    """Have a baseline JPEG decoded at a half, a quarter or an eighth of its size. A progressive one is held in memory
+    as a whole.
 
     Raises:
-        LargeImageError: it has more than `REDUCED_PIXELS` pixels, or another format.
+        LargeImageError: it is too large even then, or has another format.
     """
     pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
     factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
-    if not isinstance(image, JpegImageFile) or pixels > REDUCED_PIXELS or factor is None:
-        size = f"{image.width:,} x {image.height:,} pixels"
-        raise LargeImageError(f"has {size}, more than {max_pixels / 1e6:g} million {SMALLER}")
-    image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
+    if not isinstance(image, JpegImageFile) or "progressive" in image.info or factor is None:
+        raise LargeImageError(max_pixels)
+    image.draft(None, (image.width // factor, image.height // factor))
 
 
-def _check_decoder(image: Any, reader: CountingReader) -> None:
-    """Raise `CostlyImageError` for limits that depend on how the pixels are stored."""
-    pixels, compression = image.width * image.height, image.info.get("compression")
-    if len(image.info.get("exif") or b"") > EXIF_BYTES:
+def _check_exif(num_bytes: int) -> None:
+    if num_bytes > EXIF_BYTES:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
-    if image.format == "BMP" and compression in (1, 2) and pixels > RUN_LENGTH_PIXELS:
-        raise CostlyImageError(
-            f"is a run-length encoded BMP of more than {RUN_LENGTH_PIXELS:,} pixels; save it again as PNG or JPEG"
-        )
-    if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):
-        # Strips may share data, so each of them may have all scans in the file.
-        reader.seek(0)
-        scans = reader.read().count(b"\xff\xda")
-        planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
-        num_scans = min(scans, SCANS) if compression == "jpeg" else scans  # libtiff stops at SCANS in each strip
-        if num_scans * planes * pixels > SCAN_PIXELS:
-            raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
 
 
 def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
@@ -230,8 +214,7 @@ def check_jpeg(content: bytes | bytearray) -> None:
 
     A scan of a few bytes is a pass over all pixels.
     """
-    scans = pixels = exif = components = 0
-    streamed = True
+    scans = pixels = exif = 0
     for i, (marker, start, end) in enumerate(_segments(content)):
         if i >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
@@ -239,18 +222,13 @@ def check_jpeg(content: bytes | bytearray) -> None:
             # a frame header: length (2 bytes), precision (1), height (2), width (2)
             height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
             pixels = max(pixels, width * height)
-            components = content[start + 7] if start + 7 < len(content) else 0
-            streamed &= marker in SEQUENTIAL
             if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients
                 raise CostlyImageError("is a JPEG with arithmetic coding; save it again in an image editor")
         scans += marker == SCAN
-        streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
-    if exif > EXIF_BYTES:
-        raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
-    if pixels > MAX_PIXELS and not streamed:  # a progressive one is held in memory as a whole
-        raise CostlyImageError(f"is a progressive JPEG of {pixels:,} pixels; save it as a baseline JPEG, or smaller")
-    max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
+    _check_exif(exif)
+    # several scans are held in memory as a whole
+    max_scans = min(SCANS, SCAN_PIXELS // max(pixels, 1)) if pixels <= MAX_PIXELS else 1
     if scans > max_scans:
         raise CostlyImageError(
             f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {max_scans} scans"

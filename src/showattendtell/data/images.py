@@ -1,6 +1,5 @@
 """Read images of files and URLs, preprocess them for the encoder, and map its input back to the photograph."""
 
-import math
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -44,10 +43,6 @@ HEADERS = {"User-Agent": f"showattendtell/{__version__}", "Accept": "image/*", "
 """Several sites reject the default name of the library."""
 
 
-BAND_PIXELS = 2**20
-"""Number of pixels that are converted at a time from 16 or 32 bits, or from transparency."""
-
-
 def open_image(path: str | Path) -> Image.Image:
     """Open an image file of any mode as upright RGB, rotated by its EXIF data.
 
@@ -65,7 +60,7 @@ def decode_image(content: bytes, name: str, max_pixels: float = MAX_PIXELS) -> I
 
     Args:
         name: its name in error messages.
-        max_pixels: maximum number of pixels, checked before decoding; a larger JPEG is decoded at a smaller size.
+        max_pixels: maximum number of pixels, checked before decoding; a larger baseline JPEG is reduced.
 
     Raises:
         UserError: as `open_image`.
@@ -181,30 +176,20 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     """
     image.load()  # before its EXIF data are read, which may follow the pixels
     upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
-    is_deep = upright.mode.startswith(("I", "F"))
-    if not is_deep and not upright.has_transparency_data:
-        return upright if upright.mode == "RGB" else upright.convert("RGB")
-    # in bands, because the steps take up to 30 bytes for a pixel
-    width, rows = upright.width, math.ceil(BAND_PIXELS / upright.width)
-    boxes = [(0, top, width, min(top + rows, upright.height)) for top in range(0, upright.height, rows)]
-    white = 0
-    if is_deep:
-        largest = max(_finite(upright.crop(box)).max() for box in boxes)
+    if upright.mode.startswith(("I", "F")):
+        levels = np.array(upright, dtype=np.float32)
+        np.nan_to_num(levels, copy=False, posinf=0)
+        np.clip(levels, 0, 1e30, out=levels)
         whites = (1, 255, 65535) if upright.mode == "F" else (65535,)
-        white = next((white for white in whites if largest <= white), largest)
-    converted = Image.new("RGB", upright.size)
-    for box in boxes:
-        band = upright.crop(box)
-        if is_deep:  # Pillow would clip the values at 255
-            band = Image.fromarray((_finite(band) * 255 / white).astype(np.uint8))
-        else:
-            band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band.convert("RGBA"))
-        converted.paste(band.convert("RGB"), box)
-    return converted
-
-
-def _finite(image: Image.Image) -> np.ndarray:
-    return np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
+        largest = levels.max()
+        levels *= 255
+        levels /= next((white for white in whites if largest <= white), largest)
+        upright = Image.fromarray(levels.astype(np.uint8))  # Pillow would clip them
+    elif upright.has_transparency_data:
+        layer = upright.convert("RGBA")
+        upright = Image.new("RGB", layer.size, "white")
+        upright.paste(layer, mask=layer)
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
 
 
 def middle(pixels: Tensor) -> Tensor:

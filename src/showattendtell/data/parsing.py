@@ -233,13 +233,6 @@ def is_split_field(name: str) -> bool:
     return not SPLIT_OF_SPELLING.keys().isdisjoint(words)
 
 
-def holds_split(value: Any) -> bool:
-    """Return whether a value is an object with a field that has a split, also inside of others."""
-    if isinstance(value, dict):
-        return any(is_split_field(name) or holds_split(inner) for name, inner in value.items())
-    return isinstance(value, list) and bool(value) and holds_split(value[0])
-
-
 def _to_split(value: Any) -> str | None:
     """Return the split that a value names: empty for an empty value, None for another one."""
     spelling = "" if value is None else plain_name(str(value))
@@ -252,7 +245,7 @@ def _split_fields(entries: Sequence[Entry]) -> list[str]:
     for entry in entries:
         for name, value in entry.fields.items():
             # a field with a split by its name counts as one with all values
-            splits[name] |= SPLIT_NAMES.keys() if holds_split({name: value}) else {_to_split(value)}
+            splits[name] |= SPLIT_NAMES.keys() if is_split_field(name) else {_to_split(value)}
     return [name for name, found in splits.items() if len(found & SPLIT_NAMES.keys()) > 1]
 
 

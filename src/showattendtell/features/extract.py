@@ -4,7 +4,6 @@ import itertools
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -198,8 +197,7 @@ class Extraction:
     Args:
         workers: number of processes. Without a GPU each encodes and writes its own images. With a GPU they
             read images, by default one for each core but one.
-        dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value;
-            the loss is reported.
+        dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value.
         precision: number format of the encoder. Shorter formats are faster on GPUs and some CPUs; the error
             of bfloat16 is 1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, that of float16 an
             eighth of it.
@@ -300,10 +298,7 @@ def write_features(
         work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
-    store = FeatureStore(path)
-    if extraction.dtype != "float16":
-        console.print(f"  {extraction.dtype} loses {100 * store.relative_error:.2f} % of the grids' norm")
-    for reason in store.skipped.values():
+    for reason in FeatureStore(path).skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
@@ -319,15 +314,14 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     free = decimal(shutil.disk_usage(existing).free)
     size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path} ({free} free)"
     console.print(size, soft_wrap=True, highlight=False, markup=False)
-    ended, started, before = Event(), time.monotonic(), count_written(path, plan)
+    ended = Event()
 
     def follow() -> None:
         while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
             done = count_written(path, plan)
-            rate = f"{(done - before) / (time.monotonic() - started):.1f} images/s"
-            progress.update(task, completed=done, description=f"features, {rate}")
+            progress.update(task, completed=done)
             if not console.is_terminal:
-                console.print(f"features: {done} of {total} images, {rate}", highlight=False)
+                console.print(f"features: {done} of {total} images", highlight=False)
 
     shown = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:

@@ -10,7 +10,6 @@ processes and machines can write one store and an interrupted one loses one shar
     verified.json   size and time of each shard when its checksum was last compared
 """
 
-import fcntl
 import io
 import json
 import math
@@ -31,7 +30,7 @@ from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import fadvise, open_folder, write_json
+from showattendtell.runtime.files import fadvise, write_json
 from showattendtell.settings import PositiveInt
 
 FORMAT = 3
@@ -127,16 +126,12 @@ def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class Manifest(BaseModel):
-    """Content of `store.json`.
-
-    relative_error: |stored - computed| / |computed|, Euclidean norms over all grids.
-    """
+    """Content of `store.json`."""
 
     format: int
     dataset: str
     settings: Annotated[dict[str, Any], AfterValidator(_check_size)]
     shards: int
-    relative_error: float
 
 
 class ShardRecord(BaseModel):
@@ -145,15 +140,12 @@ class ShardRecord(BaseModel):
     images: names by position, unreadable images included.
     skipped: unreadable images with the reason; their grids are 0.
     checksum: CRC-32 of the shard's file.
-    lost, whole: sums of squares over all values of (stored - computed) and of computed.
     stamps: of the photographs when they were encoded.
     """
 
     images: list[str]
     skipped: dict[str, str]
     checksum: int
-    lost: float
-    whole: float
     stamps: dict[str, FileStamp]
 
 
@@ -242,7 +234,6 @@ class FeatureStore:
     Attributes:
         settings: with which the grids were computed.
         views: grids per image.
-        relative_error: of storage, see `Manifest`.
         skipped: unreadable images, with the reason.
         stamps: of the photographs when they were encoded.
 
@@ -256,7 +247,7 @@ class FeatureStore:
         self.settings: Settings = manifest.settings
         if expected is not None:
             check_same_settings(path, self.settings, expected)
-        self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
+        self.views: int = manifest.settings["views"]
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
@@ -334,30 +325,18 @@ class FeatureStore:
     def verify_changed(self) -> None:
         """Verify a store at its first use, and again if size or time of a shard has changed since then.
 
-        Of several processes one verifies and the others wait. A cache that may not be written has no mark,
-        and every process verifies.
-
         Raises:
             UserError: for the first shard that is damaged.
         """
         files = [shard_file(self.path, number) for number in range(len(self._checksums))]
         stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
         mark = self.path / VERIFIED
-
-        def is_verified() -> bool:
-            with suppress(OSError, ValueError, RecursionError):
-                return bool(json.loads(mark.read_bytes()) == stamps)
-            return False
-
-        if is_verified():
-            return
-        with open_folder(self.path) as folder:
-            if os.access(self.path, os.W_OK):
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            if not is_verified():
-                self.verify()
-                with suppress(OSError):
-                    write_json(stamps, mark)
+        with suppress(OSError, ValueError, RecursionError):
+            if json.loads(mark.read_bytes()) == stamps:
+                return
+        self.verify()
+        with suppress(OSError):  # the cache may be read-only
+            write_json(stamps, mark)
 
     def _open(self, number: int) -> int:
         if number not in self._files:
@@ -388,13 +367,11 @@ def print_stores(folder: Path, compare: bool) -> None:
     Raises:
         UserError: shards are damaged; it lists the first one of each store.
     """
-    stores, errors = find_stores(folder), list[str]()
-    if not stores:
-        print(f"there are no stores of grids in {folder}")
-        return
-    print(f"in {folder}")
+    stores = find_stores(folder)
+    print(f"in {folder}" if stores else f"there are no stores of grids in {folder}")
     for path in stores:
         print(f"{path.relative_to(folder)}: {_describe(path)}")
+    errors = list[str]()
     for path in filter(is_finished, stores) if compare else []:
         try:
             FeatureStore(path).verify()

@@ -20,8 +20,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -36,12 +34,10 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    read_records,
     record_file,
     shard_bytes,
     shard_file,
     shard_header,
-    unpack,
 )
 from showattendtell.runtime.files import atomic_write, write_errors, write_json
 
@@ -124,7 +120,7 @@ class ShardWriter:
         self.batches = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
         self._left = deque(self.batches)
         self._partial = shard_file(path, number).with_suffix(".part")
-        self._record = ShardRecord(images=list(images), skipped={}, checksum=0, lost=0.0, whole=0.0, stamps={})
+        self._record = ShardRecord(images=list(images), skipped={}, checksum=0, stamps={})
         self._file = self._partial.open("wb")
         self._append(shard_header(plan.settings, len(images)))
 
@@ -149,7 +145,13 @@ class ShardWriter:
         images, record = self._left.popleft(), self._record
         stored = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
         if encoded.images:
-            packed = self._pack(encoded).reshape(-1, *stored.shape[1:])
+            try:
+                packed = pack(encoded.grids.flatten(0, 1), self._plan.settings["dtype"]).reshape(-1, *stored.shape[1:])
+            except OverflowError:
+                raise UserError(
+                    f"the grids of {encoded.images[0]} and others do not fit into {self._plan.settings['dtype']}; "
+                    "choose another encoder.stride"
+                ) from None
             if encoded.skipped:
                 stored[[images.index(image) for image in encoded.images]] = packed
             else:
@@ -164,19 +166,6 @@ class ShardWriter:
                 write_json(record.model_dump(), record_file(self._path, self._number))
                 self.close()
 
-    def _pack(self, encoded: EncodedBatch) -> NDArray:
-        """Return the stored grids of all views, and count their error."""
-        grids, dtype = encoded.grids.flatten(0, 1), self._plan.settings["dtype"]
-        try:
-            packed = pack(grids, dtype)
-        except OverflowError:
-            raise UserError(
-                f"the grids of {encoded.images[0]} and others do not fit into {dtype}; choose another encoder.stride"
-            ) from None
-        self._record.lost += _squared_norm(unpack(packed).to(grids) - grids)
-        self._record.whole += _squared_norm(grids)
-        return packed
-
     def _append(self, content: Any) -> None:
         """Write bytes or an array."""
         self._file.write(content)
@@ -186,10 +175,6 @@ class ShardWriter:
         """Release the shard, complete or not."""
         self._file.close()
         self._lock.close()
-
-
-def _squared_norm(values: Tensor) -> float:
-    return torch.linalg.vector_norm(values, dtype=torch.float64).item() ** 2
 
 
 def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
@@ -252,11 +237,8 @@ def count_written(path: Path, plan: StorePlan) -> int:
 
 def seal(path: Path, plan: StorePlan) -> None:
     """Complete a store by writing its manifest. All processes write the same."""
-    records = read_records(path, len(plan.shards))
-    lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
-    error = (lost / whole) ** 0.5 if whole else 0.0
-    sizes = {"shards": len(records), "relative_error": error}
-    write_json({"format": FORMAT, "dataset": plan.dataset, "settings": plan.settings, **sizes}, path / MANIFEST)
+    manifest = {"format": FORMAT, "dataset": plan.dataset, "settings": plan.settings, "shards": len(plan.shards)}
+    write_json(manifest, path / MANIFEST)
     for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
         for file in path.glob(pattern):
             file.unlink(missing_ok=True)

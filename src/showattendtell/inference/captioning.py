@@ -28,7 +28,6 @@ from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.caption_rows import ROWS, CaptionRow, can_resume, resume_rows, row_file, row_writer
 from showattendtell.visualization.pages import (
-    KILOBYTES_EACH,
     PICTURES,
     ImageCaptions,
     Page,
@@ -48,8 +47,7 @@ def model_groups(config: DictConfig) -> dict[str, list[str]]:
     ensemble if there are several, and each of `compare` alone.
 
     Returns:
-        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
-        or the whole paths, if these are not different.
+        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths.
 
     Raises:
         UserError: the names are not different, or not as many as models.
@@ -58,10 +56,8 @@ def model_groups(config: DictConfig) -> dict[str, list[str]]:
     groups = [[checkpoint] if isinstance(checkpoint, str) else list(checkpoint)]
     groups += [[path] for path in ([compare] if isinstance(compare, str) else compare)]
     names = list(config.names or map(_ends, groups))
-    if not config.names and len(set(names)) < len(groups):
-        names = [" + ".join(group) for group in groups]
     if len(set(names)) != len(names) or len(names) != len(groups):
-        raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
+        raise UserError(f"names=[{','.join(names)}] must have a different name for each model; models: {len(groups)}")
     return dict(zip(names, groups, strict=True))
 
 
@@ -152,13 +148,6 @@ def stored_regions(
     return lambda positions: [reader(positions) for reader in readers]
 
 
-def size_note(photographs: int, how: str) -> list[str]:
-    """Return a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
-    megabytes = photographs * KILOBYTES_EACH / 1000
-    note = f"a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
-    return [note] if megabytes > 20 else []
-
-
 class CaptionFiles:
     """The files of `caption`: rows, pictures and a page.
 
@@ -184,21 +173,18 @@ class CaptionFiles:
         self._write_rows = row_writer(folder, formats)
         self._has_page, self._entries = "html" in formats, list[PageEntry]()
 
-    def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> list[Path]:
-        """Write the captions of a photograph by each model, and return the paths of its pictures."""
+    def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> None:
+        """Write the captions of a photograph by each model."""
         rows = []
         for group, output in zip(self._groups.values(), outputs, strict=True):
             rows += [CaptionRow.of(source, caption, group, self._checksum) for caption in output.captions]
         self._write_rows(rows)
-        pictures = []
         for name, output in zip(self._picture_names[i], outputs, strict=True):
             for suffix in self._suffixes:
-                pictures.append(self._folder / f"{name}.{suffix}")
-                self._draw(output.as_drawn(), pictures[-1], self._config.width, self._config.dpi)
+                self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)
         if self._has_page:
             self._entries.append(make_entry(self._photographs[i], outputs))
         self.num_written += 1
-        return pictures
 
     def close(self, note: str) -> list[Path]:
         """Write the page, with a note about the models. Return the files that exist, and patterns of the pictures."""
@@ -231,8 +217,6 @@ def caption_photographs(
         describe = build(read_option("format", "xmp"))(found.sources, config.overwrite, errors)
         if list(formats) == ["xmp"]:
             found = found.select(describe.pending(found.sources))
-    if "html" in formats:
-        notes += size_note(len(found.sources), "formats=[jsonl,csv] writes none")
     captioners = load_captioners(config) if found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
@@ -248,8 +232,8 @@ def caption_photographs(
             source = found.sources[i]
             if describe:
                 describe(source, outputs[0].best.marked)
-            pictures = files.write(i, source, outputs)
-            print_captions(source, list(zip(files.models, outputs, strict=True)), pictures, is_single)
+            files.write(i, source, outputs)
+            print_captions(source, list(zip(files.models, outputs, strict=True)), is_single)
     except BaseException:  # also Ctrl-C and SIGTERM
         num_written = total - len(found.sources) + files.num_written
         advice = f"; to continue, add output={folder} resume=true to the command"
@@ -268,20 +252,9 @@ def _print_all(lines: Iterable[str]) -> None:
     sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
 
 
-def print_captions(
-    source: str, outputs: Sequence[tuple[str, ImageCaptions]], pictures: Sequence[Path], is_single: bool
-) -> None:
-    """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
-    photograph unless it is the only one (`is_single`), and by the model if there are several, and followed by the mark
-    of doubt; separated by tabs."""
-    if sys.stdout.isatty():
-        (_, first), *others = outputs
-        lines = [f"{source}: {first.best.marked}"]
-        lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
-        lines += [f"  {model}: {output.best.marked}" for model, output in others]
-        lines += [f"  {path}" for path in pictures]
-        print(*map(printable, lines), sep="\n")
-        return
+def print_captions(source: str, outputs: Sequence[tuple[str, ImageCaptions]], is_single: bool) -> None:
+    """Print the captions of a photograph by each model, one per line, preceded by the photograph unless it is the only
+    one (`is_single`), and by the model if there are several, and followed by the mark of doubt; separated by tabs."""
     for model, output in outputs:
         labels = [] if is_single else [source]
         labels += [model] if len(outputs) > 1 else []
@@ -311,7 +284,6 @@ def caption_split(config: DictConfig) -> None:
         raise UserError(
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
-    _print_all(f"note: {note}" for note in size_note(len(examples), "a smaller number= gives a smaller one"))
     references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
     cider, entries, errors = make_scorer(list(words.values())), [], list[str]()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,27 +176,21 @@ def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor
     be any number.
 
     Raises:
-        UserError: weights are missing, or have other shapes, or integers in place of floats.
+        UserError: weights are missing, or have other shapes.
     """
     stored = {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
     with torch.device("meta"), SkipInit():
-        expected = make().state_dict()
-    for name in {**expected, **stored}:
-        found, wanted = _kind_of(stored.get(name)), _kind_of(expected.get(name))
-        if found != wanted:
-            raise UserError(
-                f"the weights in {path} do not fit its own configuration: {name} is {found} instead of {wanted}; use "
-                "another copy of it"
-            )
+        expected = make()
+    try:
+        expected.load_state_dict(stored, assign=True)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip().removesuffix(".")
+        raise UserError(
+            f"the weights in {path} do not fit its own configuration ({reason}); use another copy of it"
+        ) from None
     part = make()
     part.load_state_dict(stored)
     return part
-
-
-def _kind_of(weights: Tensor | None) -> str:
-    if weights is None:
-        return "missing"
-    return f"{'float' if weights.is_floating_point() else weights.dtype} of the shape {tuple(weights.shape)}"
 
 
 def has_published_weights(config: Config) -> bool:
@@ -353,20 +346,16 @@ def _is_on_hub(repository: str) -> bool:
     return repository.count("/") == 1 and not is_file
 
 
-IN_COMMON = 0.5
-"""Cosine of two models' weights above which one was probably trained from the other, or both from the same weights."""
-
-
-def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
+def average(paths: Sequence[str]) -> dict[str, Any]:
     """Average the weights of models of one kind and size (model soups, Wortsman et al. 2022).
 
         theta = 1/N sum_k theta_k
 
     Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of a
-    frozen encoder, stay the same bit for bit.
+    frozen encoder, stay the same bit for bit. The mean of models from different initial weights is useless.
 
     Returns:
-        The content of the averaged checkpoint, and the smallest cosine between the weights of consecutive models.
+        The content of the averaged checkpoint.
 
     Raises:
         UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
@@ -384,8 +373,6 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
                 f"it was trained with {listed(differences, shown=6) or 'another encoder'}; "
                 "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
             )
-    vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
-    cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}
     first.module.load_state_dict(mean)
     first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
@@ -395,7 +382,7 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
         "encoder": first.module.encoder.describe(),
         "averaged": [sha256(find_model(path)) for path in paths],
     }
-    return {METADATA_KEY: metadata, "state_dict": mean}, cosine
+    return {METADATA_KEY: metadata, "state_dict": mean}
 
 
 def _regions(model: LoadedModel) -> dict[str, Any]:

@@ -37,9 +37,6 @@ CIDER = "val/cider"
 MOVEMENT = "val/attention_movement"
 CURVE = "learning_curve.png"
 
-SENT = ".dashboards"
-"""File in a run's folder with the last step whose figures the dashboards have."""
-
 MEASURED = 2.0
 """Seconds of training from which its time is estimated."""
 
@@ -215,15 +212,11 @@ class StepMetrics(Callback):
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
         self._rates: list[float] = []  # learning rates at the last step
-        self._last_sent = -1
         self._images, self._last_rate = 0, 0.0
         self._last_printed = 0.0
         self._batches, self._first_ended, self._is_estimated = 0, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
-            with suppress(OSError, ValueError):
-                self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
         self._last_printed = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -289,7 +282,7 @@ class StepMetrics(Callback):
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
         step = trainer.global_step - 1  # the number that Lightning logs
         is_due = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_due or is_accumulating(trainer) or step <= self._last_sent:
+        if not loggers or not is_due or is_accumulating(trainer):
             return
         device = trainer.strategy.root_device
         if device.type == "cuda":
@@ -304,9 +297,6 @@ class StepMetrics(Callback):
             metrics["train/loss_step"] = float(mean_over_processes(self.loss))
         for logger in loggers:
             logger.log_metrics(metrics, step)
-        if rank() == 0:
-            with suppress(OSError):  # if the disk is full, the checkpoint reports it
-                (Path(trainer.default_root_dir) / SENT).write_text(str(step))
 
     def _is_due(self, now: float) -> bool:
         """Return whether to print a line now."""

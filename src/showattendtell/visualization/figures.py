@@ -3,7 +3,6 @@
 
 import csv
 import math
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -17,13 +16,13 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from rich.console import Console
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, write_errors
-from showattendtell.types import NOT_SURE, Box, RegionBoxes
+from showattendtell.types import Box, RegionBoxes
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing
 from showattendtell.visualization.result_files import write_bytes
 
@@ -49,19 +48,25 @@ ANIMATED_SIDE = 400
 WORD, WHOLE = 800, 1600
 """Milliseconds for which an animation shows a word, and the photograph alone."""
 
-LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
-"""Of an animation in pixels: font size, space between words, line height, and margin around the caption."""
+ANIMATED_DPI = 128  # a power of two, so that sizes in inches are exact
+WRITTEN = 96
+"""Height in pixels of the part of an animation below the photograph: a line for the word, three for the caption."""
 
-PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#6b6b73", "#f7c95c"
+MARK = "#f7c95c"
 
 
 def encode(figure: Figure, suffix: str = ".png") -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
-    content, kind = BytesIO(), suffix.lower().removeprefix(".")
+    kind = suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise UserError(f"a picture cannot be written as '{suffix}'; choose one of {', '.join(KINDS)}")
+    return _save(figure, kind)
+
+
+def _save(figure: Figure, kind: str) -> bytes:
+    content = BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `FontFinder` has reported them
         figure.savefig(content, format=kind)
     return content.getvalue()
 
@@ -174,50 +179,24 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
 
 
 def animation(drawing: Drawing, suffix: str) -> bytes:
-    """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map. Beta is not
-    shown."""
-    caption = drawing.caption
-    parts = [*(caption.parts or (f" {word}" for word in caption.words)), *[NOT_SURE] * caption.unsure]
+    """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map, above the
+    word and the caption. Beta is not shown."""
+    caption, frames = drawing.caption, []
     small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
-    font, frames = pillow_font(caption.marked, LETTERS), []
-    placed, height = place_words(parts, font, small.width)
-    directions = map(unicodedata.bidirectional, caption.caption)
-    if next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L":
-        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]  # from the right
-    for current in range(-1, len(caption.words)):  # the photograph alone, then each word: later ones are dimmed
-        frame = Image.new("RGB", (small.width, small.height + height), PAPER)
-        frame.paste(small if current < 0 else _darken(small, caption.attention[current], seen))
-        canvas = ImageDraw.Draw(frame)
-        for i, (word, x, y) in enumerate(placed):
-            top = small.height + y
-            if i == current:
-                canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
-            canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
-        frames.append(frame if suffix == ".webp" else frame.quantize(dither=Image.Dither.FLOYDSTEINBERG))
+    height = small.height + WRITTEN
+    style = dict[str, Any](fontfamily=families(caption.marked), parse_math=False, ha="center")
+    for place, word in enumerate(["", *caption.words]):
+        figure = Figure((small.width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
+        shown = _darken(small, caption.attention[place - 1], seen) if place else small
+        figure.figimage(np.asarray(shown), yo=WRITTEN)
+        if word:
+            mark = {"facecolor": MARK, "edgecolor": "none", "pad": 3}
+            figure.text(0.5, 0.8 * WRITTEN / height, word, va="center", fontsize=10, bbox=mark, **style)
+        figure.text(0.5, 0.6 * WRITTEN / height, caption.marked, va="top", fontsize=8, wrap=True, **style)
+        frames.append(Image.frombytes("RGBA", (small.width, height), _save(figure, "rgba")).convert("RGB"))
     times, content = [WHOLE, *[WORD] * len(caption.words)], BytesIO()
     frames[0].save(content, suffix[1:], save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     return content.getvalue()
-
-
-def place_words(
-    parts: Sequence[str], font: ImageFont.FreeTypeFont, width: int
-) -> tuple[list[tuple[str, float, float]], int]:
-    """Break words, with the spaces before them, into lines of at most `width` pixels, unless one word is wider.
-
-    Returns:
-        Each word with its upper left corner (x, y), and the total height.
-    """
-    x = y = float(MARGIN)
-    placed: list[tuple[str, float, float]] = []
-    for part in parts:
-        word = part.strip()
-        if placed and not part.startswith(" "):
-            x -= GAP
-        if placed and x + font.getlength(word) > width - MARGIN:
-            x, y = float(MARGIN), y + LINE
-        placed.append((word, x, y))
-        x += font.getlength(word) + GAP
-    return placed, int(y) + LINE + MARGIN
 
 
 def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
@@ -246,20 +225,17 @@ class FontFinder:
         self._missing: set[str] = set()
 
     def covering(self, text: str) -> list[Path]:
-        """Return the files of fonts, in the order of preference, for all characters of the text that any font has.
+        """Return the files of fonts for all characters of the text that any font has, and of earlier texts.
 
         Prints a note when it first meets a character that no font has.
         """
         needed = set(filter(str.isprintable, text)) - self._missing - {" "}
         needed = needed.difference(*map(characters, self.files))
-        coverage = {}
-        for file in map(Path, font_manager.findSystemFonts() if needed else ()):
-            coverage[file] = characters(file) & needed
-        # those that have the most come first; of a family rather the regular one
-        for file in sorted(coverage, key=lambda file: (-len(coverage[file]), "regular" not in file.stem.lower(), file)):
-            if coverage[file] & needed:
+        fonts = map(Path, font_manager.findSystemFonts() if needed else ())
+        for file in sorted(fonts, key=lambda file: ("regular" not in file.stem.lower(), file)):
+            if characters(file) & needed:
                 self.files.append(file)
-                needed -= coverage[file]
+                needed -= characters(file)
         if needed and not self._missing:
             some = " ".join(sorted(needed)[:5])
             note = f"note: no font has {some}, which figures show as boxes; install one, such as Noto Sans CJK"
@@ -291,9 +267,3 @@ def _family(file: Path) -> str:
     """Register a font under its path, since matplotlib may find another file by the family of the font."""
     font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
     return str(file)
-
-
-def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
-    """Return the font that has the most characters of the text."""
-    file = max(finder().covering(text), key=lambda file: len(characters(file) & set(text)))
-    return ImageFont.truetype(str(file), size)

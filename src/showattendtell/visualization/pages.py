@@ -41,9 +41,6 @@ LONGEST_SIDE = 640
 QUALITY = 72
 """Of WebP; a photograph of LONGEST_SIDE pixels takes some 50 kB."""
 
-KILOBYTES_EACH = 70
-"""Approximate size of a photograph with its maps on a page."""
-
 LEVELS = 255
 """Level of the peak of a stored map, which has one byte per region."""
 

@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
-from slow_cases import slow_after
 from small_training import small_config, small_run
-from test_exact_resume import Kills
 
 from showattendtell.extensions.dashboards.callback import DashboardCallback
 from showattendtell.extensions.dashboards.loggers import Dashboard
-from showattendtell.runtime.files import LAST
-from showattendtell.training.progress import SENT
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -78,27 +74,6 @@ def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, set
     small_run(config, tmp_path)
     assert Board.shown == [step for step, figures in Board.written.lines if "val/bleu4" in figures]
     assert len(Board.shown) == (10 if settings else 2)
-
-
-def points() -> list[tuple[int, str]]:
-    return [(step, name) for step, figures in Board.written.lines for name in figures if name != "epoch"]
-
-
-@pytest.mark.parametrize("kept", slow_after(1, ["05-validation", "07"]))
-def test_a_resumed_run_logs_nothing_twice(tmp_path: Path, kept: str):
-    """It was killed after its eighth step, of which a checkpoint is a step or the half of an epoch behind."""
-    config, whole, copies = noted("++trainer.log_every_n_steps=1"), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
-    undisturbed, killed = points(), copies / "08"
-    before = {point for point in undisturbed if point[0] < 8}
-    for name in (LAST, "previous.ckpt"):
-        (killed / name).unlink(missing_ok=True)
-    (copies / kept / LAST).rename(killed / LAST)
-    assert (killed / SENT).read_text() == "7"
-    small_run(config, killed, killed / LAST)
-    assert set(points()) & before == set()
-    assert {*points(), *before} == set(undisturbed)
-    assert len(points()) == len(set(points()))
 
 
 def test_dashboards_get_all_settings_with_their_defaults(tmp_path: Path):

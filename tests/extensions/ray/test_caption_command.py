@@ -75,7 +75,7 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
     assert len(files.items() - again.items()) == 1, "that with the error"
     now = rows_of(folder / "parallel/captions.parquet")
     assert now.pop("crowd/new.png")["error"] is None
-    assert now == earlier
+    assert {name: row["caption"] for name, row in now.items()} == {n: row["caption"] for n, row in earlier.items()}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a worker of Ray does, without Ray."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,13 @@ from PIL import Image
 from showattendtell import load
 from showattendtell.config.compose import compose, to_plain
 from showattendtell.errors import UserError
-from showattendtell.extensions.ray.captioning import CaptionWorker, _finished, read_outcome, schema
+from showattendtell.extensions.ray.captioning import (
+    CaptionWorker,
+    _finished,
+    caption_in_processes,
+    read_outcome,
+    schema,
+)
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra ray")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
@@ -22,7 +27,7 @@ def table(names: list[str], settings: str = "0123", **others: Any) -> Any:
 
 
 def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    names = ["a.png", "b.png", os.fsdecode(b"\xff.png")]
+    names = ["a.png", "b.png", "c.png"]
     monkeypatch.chdir(tmp_path)
     for name in names:
         Image.effect_noise((64, 48), 50).save(name)
@@ -31,9 +36,9 @@ def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
     settings = {name: value for name, value in to_plain(config, resolve=False).items() if name != "hydra"}
     settings["decoding"]["language"] = None
     worker = CaptionWorker(settings, "0123", str(tmp_path))
-    rows = worker({"file": [json.dumps(name) for name in names]})
+    rows = worker({"file": names})
     assert rows.schema == schema()
-    assert rows["file"].to_pylist() == ["a.png", "\\udcff.png", "b.png"]
+    assert rows["file"].to_pylist() == ["a.png", "c.png", "b.png"]
     captioner = load(device="cpu", max_length=4)
     assert rows["caption"].to_pylist() == [captioner("a.png").caption, captioner(names[2]).caption, None]
     assert rows["settings"].to_pylist() == ["0123"] * 3
@@ -54,18 +59,21 @@ def test_complete_files_are_finished_and_others_are_removed(tmp_path: Path):
         _finished(tmp_path, "4567")
 
 
-def test_photographs_with_an_error_are_not_finished_and_lose_their_rows(tmp_path: Path):
-    rows = [table(["a.jpg"], caption="a dog"), table(["b.jpg"], error="b.jpg cannot be read"), table(["c.jpg"])]
+def test_files_with_an_error_are_not_finished_and_removed(tmp_path: Path):
+    rows = [table(["a.jpg"], caption="a dog"), table(["b.jpg"], error="b.jpg cannot be read")]
     parquet.write_table(pyarrow.concat_tables(rows), tmp_path / "1.parquet")
-    parquet.write_table(table(["d.jpg"], error="d.jpg is empty"), tmp_path / "2.parquet")
-    parquet.write_table(table(["e.jpg"]), tmp_path / "3.parquet")
-    complete = (tmp_path / "3.parquet").stat()
-    assert _finished(tmp_path, "0123") == {"a.jpg", "c.jpg", "e.jpg"}
-    kept = parquet.read_table(tmp_path / "1.parquet")
-    assert kept.schema == schema()
-    assert (kept["file"].to_pylist(), kept["caption"].to_pylist()) == (["a.jpg", "c.jpg"], ["a dog", None])
-    assert read_outcome(tmp_path) == (3, [])
-    assert (tmp_path / "3.parquet").stat() == complete, "a file without errors is not written again"
+    parquet.write_table(table(["c.jpg"]), tmp_path / "2.parquet")
+    assert _finished(tmp_path, "0123") == {"c.jpg"}
+    assert [path.name for path in tmp_path.iterdir()] == ["2.parquet"]
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"\xff.png")
+    Path(name).touch()
+    config = compose("caption", [f"images={tmp_path}", "workers=2"])
+    with pytest.raises(UserError, match=r"workers=2 needs printable file names; rename .*udcff.png"):
+        caption_in_processes(config, [str(tmp_path)], tmp_path / "out")
 
 
 def test_errors_of_all_files_are_read(tmp_path: Path):

@@ -12,8 +12,6 @@ from typing import Any
 
 import optuna
 import pytest
-from axe import assert_accessible
-from chromium import started_browser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, MedianPruner
@@ -25,14 +23,12 @@ from showattendtell.extensions.search import study as studies
 from showattendtell.extensions.search.study import (
     FILE,
     MOST_ATTEMPTS,
-    StudySummary,
     Worker,
     current_trial,
     distribution_of,
     find_study,
     open_storage,
-    print_study,
-    render,
+    report,
 )
 from showattendtell.runtime.files import LAST
 
@@ -264,61 +260,21 @@ def study() -> optuna.Study:
 def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
     study: optuna.Study, capsys: pytest.CaptureFixture[str]
 ):
-    print_study(StudySummary(study, Path("runs/mine-study")))
+    report(study, Path("runs/mine-study"))
     printed = capsys.readouterr().out
     assert printed.startswith("mine: 2 finished, 1 pruned, 1 failed, 1 running")
     rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", printed)
     assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
-    assert "  python -m showattendtell.train 'dataset.root=" in printed
-
-
-def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
-    assert StudySummary(study, Path("x")).command == (
+    command = (
         """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     )
+    assert printed.endswith(f"  {command}\n")
 
 
-def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study: optuna.Study):
-    page = render(StudySummary(study, Path("runs/mine-study")))
-    assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"(?!data:)", page)
-    assert "<script" not in page
-    assert re.findall("<h2[^>]*>(.*?)</h2>", page) == [
-        "Best trials",
-        "Train the best trial again",
-        "Settings",
-        "Failed trials",
-    ]
-    assert "the loss of step 3 is nan &lt;&amp;&gt;" in page
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
-    study = by_bleu()
-    study.add_trials([made_trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
-    summary = StudySummary(study, tmp_path)
-    print_study(summary)
-    assert render(summary).count("<img") == number
-
-
-def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(
-    study: optuna.Study, monkeypatch: pytest.MonkeyPatch
-):
-    figures = []
-    monkeypatch.setattr(studies, "encode", figures.append)
-    studies.draw_settings(StudySummary(study, Path("x")))
-    rate, score = figures[0].axes
-    assert (rate.get_xscale(), score.get_xlabel()) == ("log", "attention/score")
-    assert [sorted(line.get_ydata()) for line in rate.lines] == [[4.0], [20.0, 30.0], [30.0]]
-    assert [tick.get_text() for tick in score.get_xticklabels()] == ["dot"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 390), ("light", 1280)])
-def test_axe_finds_no_fault(study: optuna.Study, scheme: str, width: int, tmp_path: Path):
-    with started_browser() as browser:
-        page = render(StudySummary(study, Path("runs/mine-study")))
-        assert_accessible(lambda **settings: browser.new_context(**settings).new_page(), page, tmp_path, scheme, width)
+def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    report(by_bleu(), tmp_path)
+    assert capsys.readouterr().out.startswith("mine: no trials")
 
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT t.* FROM t, n ORDER BY n.x"

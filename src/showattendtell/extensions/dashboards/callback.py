@@ -16,7 +16,7 @@ from showattendtell.config.validation import with_defaults
 from showattendtell.data.images import open_image
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
-from showattendtell.extensions.dashboards.loggers import Dashboard, ImagePanel, logged_values
+from showattendtell.extensions.dashboards.loggers import Dashboard, ImagePanel
 from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.metrics.ngrams import make_scorer
@@ -47,12 +47,7 @@ class DashboardCallback(Callback):
     def __init__(self) -> None:
         self._dashboards: Sequence[Dashboard] = ()
         self._ids: dict[str, str] = {}
-        self._logged: set[tuple[int, str]] = set()
         self._score: Scorer | None = None
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Read the logged steps before `metrics.csv` is truncated to the checkpoint; dashboards keep theirs."""
-        self._logged = logged_values(Path(trainer.default_root_dir) / METRICS)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ids = dict(state["ids"])
@@ -68,13 +63,11 @@ class DashboardCallback(Callback):
         with kept_random_states():
             for dashboard in self._dashboards:
                 dashboard.id = self._ids.get(dashboard.kind, "")
-                folder = Path(trainer.default_root_dir)
-                logged = self._logged if trainer.ckpt_path else set()  # of an earlier run in the folder
-                dashboard.open(folder, with_defaults(settings), logged)
+                dashboard.open(Path(trainer.default_root_dir), with_defaults(settings))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
         step = trainer.global_step - (not is_accumulating(trainer))  # the number that Lightning logs
-        awaiting = [dashboard for dashboard in self._dashboards if dashboard.images and dashboard.awaits(step)]
+        awaiting = [dashboard for dashboard in self._dashboards if dashboard.images]
         data = getattr(trainer, "datamodule", None)
         if not awaiting or not isinstance(data, CaptionDataModule):
             return

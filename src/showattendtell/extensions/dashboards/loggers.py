@@ -1,14 +1,11 @@
 """Dashboards that never abort or block a run."""
 
-import csv
 import netrc
 import os
 import shlex
 import sys
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,34 +19,17 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from showattendtell import __version__
 from showattendtell.config.entry_point import read_origin
-from showattendtell.config.validation import leaves
+from showattendtell.config.validation import leaves, sentence
 from showattendtell.errors import UserError, first_line
 from showattendtell.settings import NonNegativeInt, Text
 
 Item = TypeVar("Item")
 
-START_TIMEOUT, LOG_TIMEOUT, FINISH_TIMEOUT = 90.0, 30.0, 360.0
-"""Time limits in seconds for a dashboard to open, to accept data, and to upload the rest at the end."""
-
 WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
 """Folder of uploads that the user has set; by default they wait in the run's folder instead of the user's home."""
 
-INIT_TIMEOUT = 20.0
-"""Seconds that wandb's server has to answer when a run begins."""
-
-
-def logged_values(file: Path) -> set[tuple[int, str]]:
-    """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
-
-    Raises `UserError` for another file.
-    """
-    if not file.is_file():
-        return set()
-    try:
-        with file.open(encoding="utf-8", newline="") as rows:
-            return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file} is damaged ({type(error).__name__}); remove it, and the run starts another") from None
+INIT_TIMEOUT, FINISH_TIMEOUT = 20.0, 300.0
+"""Seconds that wandb's server has to answer when a run begins, and to take the rest of its data at the end."""
 
 
 class ImagePanel(NamedTuple):
@@ -65,10 +45,9 @@ class ImagePanel(NamedTuple):
 
 
 class Dashboard(Logger):
-    """One of Lightning's loggers, from which it protects the run: theirs raise or wait when a server or a disk fails.
+    """One of Lightning's loggers, from which it protects the run: theirs raise when a server or a disk fails.
 
-    A call that raises or does not return in time is reported in one sentence and disables the dashboard for the rest of
-    the run. A resumed run does not send data twice. The methods of a subclass may raise, or never return.
+    A call that raises is reported in one sentence and disables the dashboard for the rest of the run.
 
     Args:
         images: number of validation images that it shows.
@@ -84,7 +63,6 @@ class Dashboard(Logger):
         self.id = ""
         self._logger: Any = None
         self._enabled = False
-        self._logged: set[tuple[int, str]] = set()
 
     @abstractmethod
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
@@ -101,7 +79,7 @@ class Dashboard(Logger):
         """Wait for pending uploads; return a message for the user."""
 
     def abandon(self) -> None:
-        """Drop everything that would delay the end of this process."""
+        """Drop what would fail at the end of this process."""
 
     @property
     def experiment(self) -> Any:
@@ -109,65 +87,41 @@ class Dashboard(Logger):
         return self._logger.experiment if self._enabled else None
 
     @rank_zero_only
-    def open(self, folder: Path, settings: Mapping[str, Any], logged: set[tuple[int, str]]) -> None:
-        """Open the dashboard, or reopen it for the run `id`; `logged` are steps and names of metrics it already has."""
-        self._logged, self._enabled = logged, True
-        self._logger = self.attempt(lambda: self.start(folder, settings), START_TIMEOUT)
-
-    def awaits(self, step: int) -> bool:
-        """Return whether the dashboard takes entries of this step and has not passed it yet."""
-        return self._enabled and all(logged_step < step for logged_step, _ in self._logged)
+    def open(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Open the dashboard, or reopen it for the run `id`."""
+        self._enabled = True
+        self._logger = self.attempt(lambda: self.start(folder, settings))
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        new = {name: value for name, value in metrics.items() if (step, name) not in self._logged}
-        if new:
-            self.attempt(lambda: self._logger.log_metrics(new, step))
+        self.attempt(lambda: self._logger.log_metrics(metrics, step))
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Do nothing: the dashboard receives the configuration when it is opened."""
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        message = self.attempt(lambda: self.close(status == "success"), FINISH_TIMEOUT)
+        message = self.attempt(lambda: self.close(status == "success"))
         self._enabled = False
         if message:
             print(message)
 
-    def attempt(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
+    def attempt(self, call: Callable[[], Item]) -> Item | None:
         """Call the dashboard, unless it is closed or disabled; return None if that fails."""
         if not self._enabled:
             return None
-        seconds = seconds or LOG_TIMEOUT
         try:
-            return call_with_timeout(seconds, call)
+            return call()
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
-            if isinstance(error, TimeoutError):
-                reason = f"no answer in {seconds:.0f} seconds"
-        self._enabled = False
-        print(
-            f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, and "
-            "metrics.csv has the figures of each epoch",
-            file=sys.stderr,
-        )
+            self._enabled = False
+            print(
+                f"warning: {self.kind} is switched off for the rest of this run ({sentence(error)}); the run itself "
+                "continues, and metrics.csv has the figures of each epoch",
+                file=sys.stderr,
+            )
         with suppress(Exception):
-            call_with_timeout(LOG_TIMEOUT, self.abandon)
+            self.abandon()
         return None
-
-
-def call_with_timeout(seconds: float, call: Callable[[], Item]) -> Item:
-    """Return or raise the result of the call; a `TimeoutError`, with the call abandoned, after the time limit."""
-    outcome: Future[Item] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome.result(seconds)
 
 
 class TensorBoardDashboard(Dashboard):
@@ -270,7 +224,7 @@ class WandbDashboard(Dashboard):
                 console="off",
                 disable_job_creation=True,
                 init_timeout=INIT_TIMEOUT,
-                finish_timeout=FINISH_TIMEOUT - 60,
+                finish_timeout=FINISH_TIMEOUT,
                 finish_timeout_raises=True,
             ),
         )

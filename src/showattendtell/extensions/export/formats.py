@@ -37,8 +37,8 @@ Run = Callable[..., list[ndarray]]
 LARGE_WEIGHTS = 1024
 """Weights with fewer elements stay in float32."""
 
-BEAMS = {"greedy": 1, "beam 3": 3}
-"""The beam of each method of decoding that is checked."""
+BEAM = 3
+"""The beam of the captions that are checked."""
 
 DIFFERENCE = 1e-3
 """Tolerance for log p (relative), alpha and beta; also for different captions to count as equally likely."""
@@ -157,13 +157,12 @@ def write_formats(folder: Path, model: ExportModel, formats: Sequence[FormatName
         shutil.copy(run_onnx.__file__, folder)
 
 
-def write_metadata(folder: Path, card: Card) -> dict[str, Any]:
-    """Write captioner.json with the sizes and checksums of all files in the folder; return these by file."""
+def write_metadata(folder: Path, card: Card) -> None:
+    """Write captioner.json with the sizes and checksums of all files in the folder."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
     content = json.dumps({**card, "files": sizes}, indent=1, ensure_ascii=False)
     (folder / CARD).write_text(content + "\n", encoding="utf-8")
-    return sizes
 
 
 class Agreement(NamedTuple):
@@ -175,9 +174,9 @@ class Agreement(NamedTuple):
     maps: float
 
 
-def by_pytorch(model: ImageCaptioner, images: Iterable[ndarray], beam: int, max_length: int) -> list[OnnxCaption]:
+def by_pytorch(model: ImageCaptioner, images: Iterable[ndarray], max_length: int) -> list[OnnxCaption]:
     """Return the captions of images (1, 3, S, S) by the model itself."""
-    decoding = BeamSearch(beam_size=beam, max_length=max_length, allow_unk=False)
+    decoding = BeamSearch(beam_size=BEAM, max_length=max_length, allow_unk=False)
     ensemble = ImageCaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
     captions = []
     for pixels in images:
@@ -189,25 +188,23 @@ def by_pytorch(model: ImageCaptioner, images: Iterable[ndarray], beam: int, max_
 
 def check_formats(
     model: ExportModel, folder: Path, formats: Sequence[FormatName], images: Sequence[ndarray]
-) -> dict[tuple[str, str], Agreement]:
+) -> dict[str, Agreement]:
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
     Returns:
-        The agreement of each runner with each method of decoding.
+        The agreement of each runner.
 
     Raises:
         UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
-    card = model.metadata
-    expected = {method: by_pytorch(model.module, images, beam, card["max_length"]) for method, beam in BEAMS.items()}
-    found = {}
+    card, found = model.metadata, {}
+    expected = by_pytorch(model.module, images, card["max_length"])
     for name in formats:
         runner, exact = FORMATS[name].runner, name != "onnx" or card["precision"] == "float32"
         with quietly():
             graphs = {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in model.graphs}
-        for method, beam in BEAMS.items():
-            captions = [beam_search(graphs, card, start(graphs, card, pixels), beam) for pixels in images]
-            found[runner, method] = compare(captions, expected[method], card, runner, exact)
+        captions = [beam_search(graphs, card, start(graphs, card, pixels), BEAM) for pixels in images]
+        found[runner] = compare(captions, expected, card, runner, exact)
     return found
 
 
@@ -244,13 +241,10 @@ def generated_images(side: int, number: int) -> list[ndarray]:
     return list((255 * fine.clamp(0, 1)).byte().unsqueeze(1).numpy())
 
 
-def print_export(sizes: Mapping[str, Any], found: Mapping[tuple[str, str], Agreement], total: int, noun: str) -> None:
-    """Print the sizes of the files, the number of captions equal to PyTorch's, and the largest differences."""
-    files = numeric_table("file", ["MB"])
-    for name, file in sizes.items():
-        files.add_row(name, f"{file['bytes'] / 1e6:,.2f}")
-    table = numeric_table("", ("method", "same", "log p", "attention"), title=f"{total} {noun}")
+def print_export(found: Mapping[str, Agreement], total: int, noun: str) -> None:
+    """Print the number of captions equal to PyTorch's, and the largest differences."""
+    table = numeric_table("", ("same", "log p", "attention"), title=f"{total} {noun}")
     table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference"
-    for (runner, method), (same, log_prob, maps) in found.items():
-        table.add_row(runner, method, f"{same} of {total}", f"{100 * log_prob:.4f} %", f"{maps:.0e}")
-    Console(highlight=False).print(files, table)
+    for runner, (same, log_prob, maps) in found.items():
+        table.add_row(runner, f"{same} of {total}", f"{100 * log_prob:.4f} %", f"{maps:.0e}")
+    Console(highlight=False).print(table)

@@ -9,10 +9,9 @@ import keyword
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -145,6 +144,7 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
 WHEEL_SCRIPT = "captioner.py"
 SUMMARY = "Captions photographs with an exported model"
 REQUIRES = ("numpy>=1.26", "onnxruntime>=1.22", "Pillow>=11")
+TAKEN = {*keyword.kwlist, *keyword.softkwlist, *sys.stdlib_module_names, "numpy", "onnxruntime", "pil", "pillow"}
 
 
 def check_package(name: str | None) -> str:
@@ -155,21 +155,13 @@ def check_package(name: str | None) -> str:
     """
     if name is None:
         raise UserError("formats=[wheel] needs a name for the package; give it as package=my_captioner")
-    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,60}[A-Za-z0-9]", name) or _is_taken(name):
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,60}[A-Za-z0-9]", name) or name.lower() in TAKEN:
         raise UserError(
             f"package={name} cannot be imported or is taken; use letters, digits and underscores, as in my_captioner"
         )
     if find_spec("flit_core") is None:
         raise UserError("formats=[wheel] needs the package flit_core; run pip install 'showattendtell[onnx]'")
     return name
-
-
-def _is_taken(name: str) -> bool:
-    """Return whether Python or an installed package, other than an exported model, has a name."""
-    with suppress(PackageNotFoundError):
-        return distribution(name).metadata["Summary"] != SUMMARY
-    specs = [find_spec(name), find_spec(name.lower())]  # some file systems ignore case
-    return keyword.iskeyword(name) or keyword.issoftkeyword(name) or any(spec and spec.origin for spec in specs)
 
 
 def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Caption many photographs in several processes, on one machine or more, with Ray Data."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from showattendtell.inference.captioning import (
     model_note,
     settings_checksum,
 )
-from showattendtell.runtime.files import UNFINISHED, atomic_write, write_errors
+from showattendtell.runtime.files import UNFINISHED, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 
 BATCH_SIZE = 64
@@ -55,7 +54,7 @@ class CaptionWorker:
         """Return the rows of the photographs in the column `file`, see `_rows`, as a table of `schema()`."""
         import pyarrow
 
-        return pyarrow.Table.from_pylist(list(self._rows(list(map(json.loads, batch["file"])))), schema())
+        return pyarrow.Table.from_pylist(list(self._rows(batch["file"])), schema())
 
     def _rows(self, sources: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a row for each caption, with a column `error`. A photograph that cannot be read has one row with that
@@ -66,9 +65,9 @@ class CaptionWorker:
             del unread[i]
             for group, output in zip(self._groups, outputs, strict=True):
                 for caption in output.captions:
-                    yield CaptionRow.of(as_utf8(sources[i]), caption, group, self._checksum)._asdict()
+                    yield CaptionRow.of(sources[i], caption, group, self._checksum)._asdict()
         for i, error in zip(unread, errors, strict=True):
-            yield {"file": as_utf8(sources[i]), "settings": self._checksum, "error": error}
+            yield {"file": sources[i], "settings": self._checksum, "error": error}
 
 
 def schema() -> Any:
@@ -78,11 +77,6 @@ def schema() -> Any:
     types = {str: pyarrow.string(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     columns = {name: types[kind] for name, kind in get_type_hints(CaptionRow).items()}
     return pyarrow.schema({**columns, "error": pyarrow.string()})
-
-
-def as_utf8(name: str) -> str:
-    """Return a file name with bytes that are not UTF-8 as `\\udcff`."""
-    return name.encode(errors="backslashreplace").decode()
 
 
 def caption_in_processes(config: Config, images: Sequence[str], output: Path) -> None:
@@ -98,6 +92,8 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
     """
     require_ray()
     found = find_images(images)
+    if unprintable := [source for source in found.sources if not source.isprintable()]:
+        raise UserError(f"workers={config.workers} needs printable file names; rename {printable(unprintable[0])}")
     load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
     skipped = f"skipped files that are not images: {found.others:,}" if found.others else ""
     for note in filter(None, (model_note(config), skipped)):
@@ -108,7 +104,7 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
             output.rename(unfinished)
         unfinished.mkdir(exist_ok=True)
         finished = _finished(unfinished, checksum)
-        remaining = [source for source in found.sources if as_utf8(source) not in finished]
+        remaining = [source for source in found.sources if source not in finished]
         if remaining:
             _caption(config, remaining, checksum, unfinished)
         unfinished.rename(output)
@@ -123,7 +119,7 @@ def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path
     """Add Parquet files with the rows of photographs to a folder."""
     workers = config.workers
     ray, options = start_ray(workers, on_gpu=config.device != "cpu")
-    photographs = [{"file": json.dumps(source)} for source in sources]  # a name may have bytes that are not UTF-8
+    photographs = [{"file": source} for source in sources]
     blocks = min(len(sources), max(4 * workers, ceil(len(sources) / BLOCK)))
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
         CaptionWorker,
@@ -135,8 +131,8 @@ def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path
 
 
 def _finished(folder: Path, checksum: str) -> set[str]:
-    """Return the photographs that have captions in the Parquet files of a folder. Files that are not complete are
-    removed, and so are the rows of photographs that could not be read.
+    """Return the photographs that have captions in the Parquet files of a folder. Files that are not complete, or have
+    photographs that could not be read, are removed.
 
     Raises:
         UserError: there are rows of other settings.
@@ -155,11 +151,10 @@ def _finished(folder: Path, checksum: str) -> set[str]:
             raise UserError(
                 f"{folder} has captions by another model or with other settings; set output to another folder"
             )
-        captioned = rows.filter(rows["error"].is_null())
-        if len(captioned) < len(rows):
-            with atomic_write(file) as stream:
-                parquet.write_table(captioned, stream)
-        finished.update(captioned["file"].to_pylist())
+        if rows["error"].null_count < len(rows):
+            file.unlink()
+        else:
+            finished.update(rows["file"].to_pylist())
     return finished
 
 

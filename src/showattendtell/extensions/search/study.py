@@ -6,7 +6,6 @@ import resource
 import shlex
 import signal
 import socket
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,7 +16,6 @@ from typing import Any, TextIO
 
 import optuna
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
-from matplotlib.figure import Figure
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
@@ -30,10 +28,8 @@ from sqlalchemy.engine import URL
 
 from showattendtell.config.validation import format_value, reading
 from showattendtell.errors import UserError, listed, printable
-from showattendtell.runtime.files import LAST, LOCK, atomic_write, duration, expand_home, file_lock, lock_file
+from showattendtell.runtime.files import LAST, LOCK, duration, expand_home, file_lock, lock_file
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
-from showattendtell.visualization.figures import encode
-from showattendtell.visualization.rendering import fill
 from showattendtell.visualization.tables import Terminal
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -43,14 +39,8 @@ HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs t
 TIMEOUT = 60  # seconds to wait while another process writes to a file of SQLite
 MOST_ATTEMPTS = 3
 
-PAGE = "report.html"
-"""Name of the page in the study's folder."""
-
 NUM_BEST = 10
 """Number of best trials that are shown."""
-
-COLUMNS = 3
-"""Number of settings in a row of the figure."""
 
 STATES = {
     TrialState.COMPLETE: "finished",
@@ -60,7 +50,7 @@ STATES = {
 }
 """The states that a report counts, and their names in it."""
 
-FIGURES = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
+METRICS = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
 """Metrics that trials can optimize, by their values of `monitor`, and their labels."""
 
 SECONDS, MEMORY = 60, 4 * 2**30
@@ -311,80 +301,34 @@ class Worker:
         self._held.pop(number).close()
 
 
-class StudySummary:
-    """The results of a study, whose runs are in `folder`, for its report.
-
-    counts   how many trials finished, were pruned, failed and run
-    metric   label of the metric that they optimize
-    best     the completed trials, the best first
-    rows     number, metric, wall time and searched settings of the best trials
-    command  trains the best trial's model again, outside of the study
-    errors   of failed trials
-    """
-
-    def __init__(self, study: optuna.Study, folder: Path):
-        self.name, self.folder = study.study_name, folder
-        self.metric = FIGURES[study.user_attrs["space"]["monitor"]]
-        by_state: dict[TrialState, list[FrozenTrial]] = {state: [] for state in STATES}
-        for trial in study.get_trials(deepcopy=False):
-            by_state.setdefault(trial.state, []).append(trial)
-        numbers = [f"{len(by_state[state])} {name}" for state, name in STATES.items() if by_state[state]]
-        self.counts = ", ".join(numbers) or "no trials"
-        self.pruned, maximize = by_state[TrialState.PRUNED], study.direction == StudyDirection.MAXIMIZE
-        self.best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
-        self.rows = []
-        for trial in self.best[:NUM_BEST]:
-            time = duration(trial.duration.total_seconds()) if trial.duration else "?"
-            settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
-            self.rows.append([str(trial.number), f"{trial.value:.3f}", time, settings])
-        settings_of_best = self.best[0].user_attrs["settings"] if self.best else {}
-        self.command = shlex.join(["python", "-m", "showattendtell.train", *map("=".join, settings_of_best.items())])
-        self.errors = []
-        for trial in by_state[TrialState.FAIL]:
-            self.errors.append(f"{folder / str(trial.number)} failed: {trial.user_attrs.get('error', 'no reason')}")
-
-
-def print_study(summary: StudySummary) -> None:
-    """Print the best and the failed trials, and the command of the best."""
+def report(study: optuna.Study, folder: Path) -> None:
+    """Print the number of trials of a study, whose runs are in `folder`, the best and the failed ones, and the command
+    that trains the model of the best trial again, outside of the study."""
+    by_state: dict[TrialState, list[FrozenTrial]] = {state: [] for state in TrialState}
+    for trial in study.get_trials(deepcopy=False):
+        by_state[trial.state].append(trial)
+    counts = [f"{len(by_state[state])} {name}" for state, name in STATES.items() if by_state[state]]
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
+    table = Table("trial", METRICS[study.user_attrs["space"]["monitor"]], "wall time", "settings searched")
+    for trial in best[:NUM_BEST]:
+        time = duration(trial.duration.total_seconds()) if trial.duration else "?"
+        settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        table.add_row(str(trial.number), f"{trial.value:.3f}", time, Literal(printable(settings)))
+    lines = []
+    for trial in by_state[TrialState.FAIL]:
+        lines.append(f"{folder / str(trial.number)} failed: {trial.user_attrs.get('error', 'no reason is known')}")
+    if best:
+        lines.append(f"to train the best, {folder / str(best[0].number)}, on its own, run")
+        settings_of_best = [f"{name}={value}" for name, value in best[0].user_attrs["settings"].items()]
+        lines.append(f"  {shlex.join(['python', '-m', 'showattendtell.train', *settings_of_best])}")
     terminal = Terminal(highlight=False, markup=False)
-    table = Table("trial", summary.metric, "wall time", "settings searched")
-    for row in summary.rows:
-        table.add_row(*(Literal(printable(cell)) for cell in row))
-    terminal.print(f"{summary.name}: {summary.counts}", table)
-    lines = [*summary.errors]
-    if summary.best:
-        lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
-        lines.append(f"  {summary.command}")
+    terminal.print(f"{study.study_name}: {', '.join(counts) or 'no trials'}", table)
     terminal.print("\n".join(lines), soft_wrap=True)
 
 
-def render(summary: StudySummary) -> str:
-    """Return the summary as one HTML file."""
-    figure = b64encode(draw_settings(summary)).decode() if summary.best else ""
-    return fill(Path(__file__).with_name("study.html"), summary=summary, figure=figure)
-
-
-def draw_settings(summary: StudySummary) -> bytes:
-    """Return a figure of the values of the trials by each searched setting, as PNG."""
-    space = summary.best[0].distributions
-    rows = math.ceil(len(space) / COLUMNS)
-    figure = Figure(figsize=(9, 2.8 * rows), layout="constrained", dpi=150)
-    series = {"pruned (last value)": summary.pruned, "completed": summary.best, "best": summary.best[:1]}
-    for place, (name, distribution) in enumerate(space.items(), start=1):
-        axes = figure.add_subplot(rows, COLUMNS, place, xlabel=name, ylabel=summary.metric)
-        is_numeric = all(isinstance(choice, int | float) for choice in getattr(distribution, "choices", ()))
-        for label, trials in series.items():
-            values = [trial.params[name] if is_numeric else str(trial.params[name]) for trial in trials]
-            axes.plot(values, [trial.value or 0.0 for trial in trials], "o", label=label)
-        if getattr(distribution, "log", False):
-            axes.set_xscale("log")
-        axes.tick_params("x", which="both", rotation=30, labelsize="small")
-    figure.axes[0].legend(fontsize="small")
-    return encode(figure)
-
-
 def report_study(folder: Path, storage: str | None) -> None:
-    """Print the results of the study in a folder, and write its page. Its content is trusted like code.
+    """Print the results of the study in a folder. Its content is trusted like code.
 
     Raises:
         UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
@@ -408,12 +352,3 @@ def _limit_resources() -> None:
 def _read_and_report(folder: Path, storage: str | None) -> None:
     with reading(f"the study in {folder}"):
         report(find_study(folder, storage), folder)
-
-
-def report(study: optuna.Study, folder: Path) -> None:
-    """Print the results of a study, and write its page into its folder."""
-    summary = StudySummary(study, folder)
-    with atomic_write(folder / PAGE) as stream:
-        stream.write(render(summary).encode())
-    print_study(summary)
-    print(f"{folder / PAGE} has more")

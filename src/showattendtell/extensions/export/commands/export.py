@@ -42,8 +42,8 @@ def main(config: DictConfig) -> None:
         if "onnx" in names and "onnx" not in config.formats:  # they are in the page or in the wheel
             shutil.rmtree(output / "onnx")
             (output / "run_onnx.py").unlink()
-        sizes = formats.write_metadata(output, model.metadata)
-    formats.print_export(sizes, found, len(images), "photographs" if paths else "generated pictures")
+        formats.write_metadata(output, model.metadata)
+    formats.print_export(found, len(images), "photographs" if paths else "generated pictures")
     if runtime:
         print(
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"

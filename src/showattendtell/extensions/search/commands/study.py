@@ -1,4 +1,4 @@
-"""Print the results of a hyperparameter search, and write its page."""
+"""Print the results of a hyperparameter search."""
 
 from omegaconf import DictConfig
 
