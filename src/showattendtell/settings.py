@@ -105,6 +105,7 @@ REASONS = {
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
     "list_type": "should be a list",
     "tuple_type": "should be a list",
+    "sequence_str": "should be a list",
     "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
 }
 """What a value should be, by pydantic's type of error. Other types have pydantic's message."""
