@@ -22,7 +22,6 @@ from benchmarks.harness.timing import seconds_of
 from showattendtell.features.store import (
     FeatureStore,
     ShardRecord,
-    record_file,
     shard_bytes,
     shard_file,
     shard_header,
@@ -56,7 +55,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             file.write(shard_header(settings, len(names)))
             file.truncate(shard_bytes(settings, len(names)))
         record = ShardRecord(images=list(names), skipped={}, checksum=0, stamps={})
-        write_json(record.model_dump(), record_file(path, number))
+        write_json(record.model_dump(), shard_file(path, number, ".json"))
     seal(path, plan)
 
 

@@ -230,12 +230,6 @@ KINDS = {
     "an image without its text": Kind(
         texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
     ),
-    "a text without its image": Kind(
-        texts("a", "b", "c", "d"), "texts without an image next to them in .*: 1, first d; add"
-    ),
-    "two images with one text": Kind(
-        both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
-    ),
     "an empty text": Kind(
         both(texts("a", "b", "c"), text("images/b.txt", "\n")),
         r"images without a caption: 1 of \d \(b.jpg\); .* dataset.skip_missing=true",

@@ -12,7 +12,6 @@ from showattendtell.data.flickr import (
     read_flickr8k,
     read_sentence,
 )
-from showattendtell.data.names import image_number
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
@@ -75,11 +74,6 @@ def test_captions_are_marked_with_the_boxes_of_their_phrases(folder: Path, packe
 def test_entities_of_other_images_are_reported(folder: Path):
     with pytest.raises(UserError, match="entities has none of the 1 captions of photographs"):
         mark_entities(dataset("Nobody wrote this"), folder)
-
-
-@pytest.mark.parametrize(("image", "number"), [("1000268201_693b08cb0e.jpg", "1000268201"), ("36979.jpg", "36979")])
-def test_flickr8k_and_flickr30k_name_the_same_image(image: str, number: str):
-    assert image_number(image) == number
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,6 @@ def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     assert read_captions(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
 
 
-@pytest.mark.parametrize("text", ["{,}", '{"images": ['])
-def test_a_file_that_is_not_json_is_reported_with_the_line(tmp_path: Path, text: str):
-    with pytest.raises(UserError, match=r"dataset.json is not JSON \(.+ at line 2 column \d+\); export it again"):
-        read_captions(write(tmp_path / "dataset.json", f"\n{text}"))
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -106,11 +100,6 @@ def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
 ):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**numbers)]}))
     assert read_captions(path).aliases == aliases
-
-
-def test_an_empty_folder_in_karpathy_s_json_is_that_of_the_images(tmp_path: Path):
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(filepath="")]}))
-    assert read_captions(path).folders == {}
 
 
 def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):

@@ -1,7 +1,6 @@
 """Word vectors from text files and matrices, and the embeddings that begin with them."""
 
 import json
-import os
 import re
 import tracemalloc
 from collections.abc import Sequence
@@ -96,12 +95,6 @@ def test_a_line_is_read_in_parts(tmp_path: Path):
     tracemalloc.stop()
     assert found["cat"].tolist() == [4, 5]
     assert peak < 100_000_000
-
-
-def test_a_pipe_is_reported(tmp_path: Path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=r"pipe cannot be read \(it is a pipe or device\)"):
-        read_word_vectors(str(tmp_path / "pipe"), WORDS)
 
 
 def test_files_that_do_not_fit_are_reported(tmp_path: Path):

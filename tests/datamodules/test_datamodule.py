@@ -173,9 +173,3 @@ def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Examp
         read.append([part for batch in batches for part in batch[:4]] + [batch.images for batch in images])
     assert len(read[0]) == 4 * 12 + 1
     torch.testing.assert_close(*read, rtol=0, atol=0)
-
-
-def test_a_caption_is_named_by_its_image_and_its_number_there():
-    captions = CaptionDataset(examples_of(), vocabulary(), numbered)
-    named = [captions.name(caption) for caption in range(len(captions))]
-    assert named == ["0.png#0", "0.png#1", "1.png#0", "2.png#0", "2.png#1", "2.png#2"]

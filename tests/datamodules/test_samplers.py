@@ -225,15 +225,6 @@ def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_ba
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
-def test_processes_repeat_nothing_in_validation(num_captions: int, world: int, kind: type[BatchingStrategy]):
-    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), 3, False)
-    alone = list(WholeBatchSampler(buckets, 0))
-    shares = shares_of(WholeBatchSampler(buckets, 0), world)
-    assert sorted(batch for share in shares for batch in share) == sorted(alone)
-    assert all(share == alone[rank::world] for rank, share in enumerate(shares))
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
 def test_views_are_drawn_alike_for_a_caption_in_any_number_of_processes_and_otherwise_in_every_epoch(
     num_captions: int, world: int, kind: type[BatchingStrategy]
 ):

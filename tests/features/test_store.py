@@ -80,28 +80,6 @@ def sums_of(store: FeatureStore, rows: torch.Tensor) -> list[float]:
     return [store[row.unsqueeze(0)].sum().item() for row in rows]
 
 
-def test_forked_readers_do_not_move_each_others_place(path: Path):
-    """Two processes that share the files that the first has opened read in turns."""
-    store = FeatureStore(path)
-    rows = store.rows(NAMES)
-    expected = store[rows]
-    context = multiprocessing.get_context("fork")
-    agree = context.Value("i", 0)
-
-    def read() -> None:
-        same = all(torch.equal(store[rows.roll(turn)], expected.roll(turn, 0)) for turn in range(50))
-        with agree.get_lock():
-            agree.value += same
-
-    readers = [context.Process(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    read()
-    for reader in readers:
-        reader.join()
-    assert agree.value == 4
-
-
 def test_skipped_images_have_no_row_and_their_reason(tmp_path: Path):
     broken = [NAMES[0], NAMES[31], NAMES[299], *NAMES[132:170]]
     write(tmp_path / "grids", encode=Encoding(broken=broken))
@@ -148,16 +126,6 @@ def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[by
     damage(path / name, change)
     with pytest.raises(UserError, match=rf"grids is damaged \(.*{name}.+\); delete the folder; prepare and train"):
         FeatureStore(path, SETTINGS)
-
-
-def test_a_store_of_another_format_is_reported(path: Path):
-    damage(path / "store.json", lambda whole: whole.replace(b'"format": 3', b'"format": 2'))
-    with pytest.raises(UserError, match=r"grids has format 2, and this version reads 3; delete the folder"):
-        FeatureStore(path)
-
-
-def test_the_announced_size_is_the_size_of_the_shards(path: Path):
-    assert sum(file.stat().st_size for file in path.glob("*.npy")) == plan_of().num_bytes
 
 
 @pytest.mark.parametrize(
@@ -236,12 +204,6 @@ def test_values_that_are_not_finite_are_refused(dtype: StoredDtype, value: float
     grids[1, 2, 3] = value
     with pytest.raises(OverflowError):
         pack(grids, dtype)
-
-
-def test_the_largest_float16_is_stored_and_what_rounds_beyond_is_refused():
-    assert pack(torch.tensor([[[65504.0, -65504.0, 6e-8, 0.0]]]), "float16")[0, 0, 0] == 65504
-    with pytest.raises(OverflowError):
-        pack(torch.full((1, 1, 1), 1e5), "float16")
 
 
 def flip_bit(shard: bytes) -> bytes:

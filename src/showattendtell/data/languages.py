@@ -59,20 +59,9 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     return Dataset(dataset.name, {split: tuple(examples) for split, examples in splits.items()}, tuple(notes))
 
 
-def languages_of(dataset: Dataset) -> tuple[str, ...]:
-    """Return the languages of the training captions if there are several; empty for captions in one language."""
-    languages = _languages(dataset.split("train"))
-    return tuple(languages) if len(languages) > 1 else ()
-
-
-def language_of(examples: Sequence[Example]) -> str:
-    """Return the language of captions; empty if they are in several, or if the data set does not say it."""
-    languages = _languages(examples)
-    return languages[0] if len(languages) == 1 else ""
-
-
-def _languages(examples: Iterable[Example]) -> list[str]:
-    return list(dict.fromkeys(caption.language for example in examples for caption in example.captions))
+def languages_of(examples: Iterable[Example]) -> tuple[str, ...]:
+    """Return the different languages of captions; one is empty if the data set does not say it."""
+    return tuple(dict.fromkeys(caption.language for example in examples for caption in example.captions))
 
 
 def in_language(dataset: Dataset, language: str) -> Dataset:
@@ -81,7 +70,7 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
     Raises:
         UserError: no image has captions in the language.
     """
-    languages = _languages(dataset.examples())
+    languages = languages_of(dataset.examples())
     if language not in languages:
         hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
@@ -107,13 +96,16 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
 
 
 def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """Train a tokenizer on the training captions. Return their tokens and their languages, for `Vocabulary.build`.
+    """Train a tokenizer on the training captions. Return their tokens and their languages, if there are several, for
+    `Vocabulary.build`.
 
     Args:
         size: V, special words included.
     """
-    languages = languages_of(dataset)
     train = dataset._replace(splits={"train": dataset.split("train")})
+    languages = languages_of(train.examples())
+    if len(languages) == 1:
+        languages = ()
     sentences = (caption.written for example in train.examples() for caption in example.captions)
     tokenizer.train(sentences, size - len(SPECIAL) - len(languages))
     captions = [caption.words for example in tokenized(train, tokenizer).examples() for caption in example.captions]

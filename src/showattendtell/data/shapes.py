@@ -34,9 +34,10 @@ OUTLINES = {
     "cross": "0.33,-1 0.33,-0.33 1,-0.33 1,0.33 0.33,0.33 0.33,1 -0.33,1 -0.33,0.33 -1,0.33 -1,-0.33 -0.33,-0.33 "
     "-0.33,-1",
 }
-"""The corners of shapes with straight sides, as of a polygon in SVG."""
+"""The corners of shapes with straight sides, as of a polygon in SVG: x to the right, y downwards, from -1 to 1."""
 SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
+NAME = "{}-{:05d}.png"
 SIDE = 128
 DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
 """Ranges of the diameters of a scene's objects in pixels. The largest is the first, which captions name first."""
@@ -63,8 +64,13 @@ class SceneObject(NamedTuple):
 
     def corners(self) -> list[tuple[float, float]]:
         """Return the corners of the outline in pixels."""
-        radius = self.diameter / 2
-        return [(self.x + radius * x, self.y + radius * y) for x, y in outline(self.shape)]
+        if self.shape in OUTLINES:
+            outline = [tuple(map(float, corner.split(","))) for corner in OUTLINES[self.shape].split()]
+        else:
+            radii = [1.0, 0.45] * 5 if self.shape == "star" else [1.0] * 72  # a circle is a polygon of 72 corners
+            angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
+            outline = [(r * math.cos(angle), r * math.sin(angle)) for r, angle in zip(radii, angles, strict=True)]
+        return [(self.x + self.diameter / 2 * x, self.y + self.diameter / 2 * y) for x, y in outline]
 
     @property
     def box(self) -> Box:
@@ -103,7 +109,7 @@ def read_shapes(
                 _draw_all(folder, sizes, seed)
 
     def example(split: str, number: int) -> Example:
-        rng, file = _rng(seed, split, number), _file_name(split, number)
+        rng, file = np.random.default_rng([seed, *split.encode(), number]), NAME.format(split, number)
         scene = compose_scene(rng)
         [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
         return Example(file, f"{folder}/{file}", describe_scene(scene, np.random.default_rng(of_captions)))
@@ -118,17 +124,9 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
     unfinished.mkdir(parents=True)
     for split, size in sizes.items():
         for number in track(range(size), description=f"drawing shapes ({split})"):
-            rng = _rng(seed, split, number)
-            draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
+            rng = np.random.default_rng([seed, *split.encode(), number])
+            draw_scene(compose_scene(rng), rng).save(unfinished / NAME.format(split, number))
     unfinished.rename(folder)
-
-
-def _file_name(split: str, number: int) -> str:
-    return f"{split}-{number:05d}.png"
-
-
-def _rng(seed: int, split: str, number: int) -> np.random.Generator:
-    return np.random.default_rng([seed, *split.encode(), number])
 
 
 def compose_scene(rng: np.random.Generator) -> Scene:
@@ -199,16 +197,6 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
         corners = [(FINENESS * x, FINENESS * y) for x, y in item.corners()]
         pen.polygon(corners, fill=COLORS[item.color], outline=(60, 60, 60), width=FINENESS)
     return image.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-
-
-def outline(shape: str) -> list[tuple[float, float]]:
-    """Return the corners of a shape, x to the right and y downwards, from -1 to 1."""
-    if shape in OUTLINES:
-        corners = [map(float, corner.split(",")) for corner in OUTLINES[shape].split()]
-        return [(x, y) for x, y in corners]
-    radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72  # a circle is a polygon of 72 corners
-    angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
-    return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
 
 
 def _background(kind: str, rng: np.random.Generator) -> Image.Image:

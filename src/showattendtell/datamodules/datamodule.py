@@ -34,6 +34,7 @@ from showattendtell.datamodules.datasets import (
 from showattendtell.datamodules.samplers import (
     BatchingStrategy,
     EpochBatchSampler,
+    IndexSampler,
     LengthBuckets,
     LengthWindows,
     PrefetchDataLoader,
@@ -193,16 +194,10 @@ class CaptionDataModule(lightning.LightningDataModule):
         batches = WholeBatchSampler(buckets, self._seed)
         # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images,
         # which the module does not score.
-        return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
+        positions = IndexSampler(shard_indices(len(images)) or range(1))
+        return [self._loader(captions, batches), self._loader(images, positions)]
 
-    def _loader(self, items: CaptionDataset | ImageDataset, sampler: EpochBatchSampler | range) -> DataLoader:
-        # Lightning's Trainer has no attribute that says whether it would replace the sampler
-        connector = getattr(self.trainer, "_accelerator_connector", None)
-        if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
-            raise UserError(
-                "batches are already distributed over the processes, and Lightning would do so once more; pass "
-                "use_distributed_sampler=False to the Trainer"
-            )
+    def _loader(self, items: CaptionDataset | ImageDataset, sampler: EpochBatchSampler | IndexSampler) -> DataLoader:
         workers = self.num_workers
         if workers is None:
             device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from showattendtell.data.augmentation import Draw
 from showattendtell.runtime.distributed import shard, shard_indices, world_size
@@ -138,8 +138,22 @@ def _cut(sections: Iterable[int], size: int) -> Ints:
     return np.array(bounds)
 
 
-class EpochBatchSampler(Sampler[Any], ABC):
-    """This process's batches of an epoch, which depend on nothing but the seed and the epoch."""
+class IndexSampler(DistributedSampler[int]):
+    """This process's items in order. Lightning does not replace a sampler of this base class by its own."""
+
+    def __init__(self, indices: range):
+        self.indices, self.epoch = indices, 0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+
+class EpochBatchSampler(DistributedSampler[Any], ABC):
+    """This process's batches of an epoch, which depend on nothing but the seed and the epoch. For the base class see
+    `IndexSampler`."""
 
     passes = 1
     """Passes over the captions in an epoch, each in a new order."""
@@ -149,10 +163,6 @@ class EpochBatchSampler(Sampler[Any], ABC):
     def __init__(self, bucketing: BatchingStrategy, seed: int):
         self.bucketing, self.seed, self.epoch = bucketing, seed, 0
         self._done: dict[int, int] = {}
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; called by Lightning before each epoch."""
-        self.epoch = epoch
 
     def resume(self, epoch: int, batches: int) -> None:
         """Skip the first batches of that epoch in its next pass."""

@@ -1,6 +1,5 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
-import itertools
 import os
 import shutil
 import sys
@@ -42,7 +41,7 @@ from showattendtell.runtime.launched import end_with_parent
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset, Example
+from showattendtell.types import Dataset
 
 Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S) in uint8 and in CPU memory to grids (I, L, D) in float32, on the device of the encoder."""
@@ -112,22 +111,20 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
-class ImageFiles(TorchDataset[tuple[Tensor, list[str]]]):
-    """Batches by the paths of their images: the pixels of the readable ones, and the error of each, which may be
-    empty."""
+class ImageFiles(TorchDataset[tuple[list[str], Tensor, dict[str, str]]]):
+    """Batches by the names of their images: the names and pixels of the readable ones, and the errors of the others."""
 
-    def __init__(self, preprocessing: Preprocessing):
-        self.preprocessing = preprocessing
+    def __init__(self, preprocessing: Preprocessing, paths: Mapping[str, str]):
+        self.preprocessing, self.paths = preprocessing, paths
 
-    def __getitem__(self, paths: Sequence[str]) -> tuple[Tensor, list[str]]:
-        pixels, errors = list[Tensor](), list[str]()
-        for path in paths:
+    def __getitem__(self, images: Sequence[str]) -> tuple[list[str], Tensor, dict[str, str]]:
+        pixels, errors = dict[str, Tensor](), dict[str, str]()
+        for image in images:
             try:
-                pixels.append(self.preprocessing(read_pixels(path)))
-                errors.append("")
+                pixels[image] = self.preprocessing(read_pixels(self.paths[image]))
             except UserError as error:
-                errors.append(str(error))
-        return torch.stack(pixels) if pixels else torch.zeros(0), errors
+                errors[image] = str(error)
+        return list(pixels), torch.stack([*pixels.values()]) if pixels else torch.zeros(0), errors
 
 
 @dataclass(frozen=True)
@@ -151,26 +148,23 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        named, requested = itertools.tee(batches)
         loader = DataLoader(
-            ImageFiles(self.encoder.preprocessing),
+            ImageFiles(self.encoder.preprocessing, self.paths),
             batch_size=None,  # an item is a batch
-            sampler=([self.paths[image] for image in images] for images in requested),
+            sampler=batches,
             num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
         with self._on_device():
-            for images, (pixels, errors) in zip(named, loader, strict=True):
-                skipped = {image: error for image, error in zip(images, errors, strict=True) if error}
-                if skipped and not self.skip_unreadable:
-                    reason = next(iter(skipped.values()))
+            for images, pixels, errors in loader:
+                if errors and not self.skip_unreadable:
+                    reason = next(iter(errors.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
-                readable = [image for image in images if image not in skipped]
                 views = [pixels, pixels.flip(-1)] if self.extraction.views == 2 else [pixels]
-                grids = torch.stack(list(map(self._run, views)), dim=1) if readable else torch.zeros(0)
-                stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
-                yield EncodedBatch(readable, grids, skipped, stamps)
+                grids = torch.stack(list(map(self._run, views)), dim=1) if images else torch.zeros(0)
+                stamps = {image: FileStamp.of(self.paths[image]) for image in images}
+                yield EncodedBatch(images, grids, errors, stamps)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -258,7 +252,10 @@ def open_features(
     store = FeatureStore(path, store_settings(encoder, extraction))
     store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
-    changed += [Path(example.path) for example in dataset.examples() if _has_changed(example, store)]
+    for example in dataset.examples():
+        stamp = store.stamps.get(example.image)
+        if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
+            changed.append(Path(example.path))
     if changed:
         raise UserError(
             f"{len(changed)} files changed since the grids in {path} were computed from them, the first is "
@@ -271,11 +268,6 @@ def open_features(
             f"{skipped[0]}); skip them with dataset.skip_unreadable=true, or replace them and delete the folder"
         )
     return store, dataset.without(store.skipped)
-
-
-def _has_changed(example: Example, store: FeatureStore) -> bool:
-    stamp = store.stamps.get(example.image)
-    return stamp is not None and os.path.isfile(example.path) and not stamp.is_of(example.path)
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:

@@ -149,14 +149,9 @@ class ShardRecord(BaseModel):
     stamps: dict[str, FileStamp]
 
 
-def shard_file(path: Path, number: int) -> Path:
-    """Return the file with the grids of a shard."""
-    return path / f"{number:05}.npy"
-
-
-def record_file(path: Path, number: int) -> Path:
-    """Return the file with the record of a shard, which exists if the shard is complete."""
-    return path / f"{number:05}.json"
+def shard_file(path: Path, number: int, suffix: str = ".npy") -> Path:
+    """Return the file with the grids of a shard, or with `.json` that with its record, which completes it."""
+    return path / f"{number:05}{suffix}"
 
 
 def is_finished(path: Path) -> bool:
@@ -177,25 +172,6 @@ def shard_bytes(settings: Settings, images: int) -> int:
     """Return the size of a shard in bytes."""
     grids: int = images * settings["views"] * grid_type(settings).itemsize
     return len(shard_header(settings, images)) + grids
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a store.
-
-    Raises:
-        UserError: it is missing, damaged or of another format.
-    """
-    if path.is_dir() and not is_finished(path):
-        raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
-    manifest = _read(path / MANIFEST, Manifest)
-    if manifest.format != FORMAT:
-        raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
-    return manifest
-
-
-def read_records(path: Path, shards: int) -> list[ShardRecord]:
-    """Read the records of all shards. Raise `UserError` if one is missing or damaged."""
-    return [_read(record_file(path, number), ShardRecord) for number in range(shards)]
 
 
 def _read(file: Path, model: type[Content]) -> Content:
@@ -243,7 +219,11 @@ class FeatureStore:
 
     def __init__(self, path: Path, expected: Settings | None = None):
         self.path = path
-        manifest = read_manifest(path)
+        if path.is_dir() and not is_finished(path):
+            raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
+        manifest = _read(path / MANIFEST, Manifest)
+        if manifest.format != FORMAT:
+            raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
         self.settings: Settings = manifest.settings
         if expected is not None:
             check_same_settings(path, self.settings, expected)
@@ -252,21 +232,22 @@ class FeatureStore:
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
         self._files: dict[int, int] = {}
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a
-        # header of _headers[k] bytes, the views of an image follow each other.
-        names, firsts, headers, self._checksums = list[str](), list[int](), list[int](), list[int]()
-        for number, record in enumerate(read_records(path, manifest.shards)):
+        self._header = len(shard_header(self.settings, 1))  # of all shards: numpy leaves room for the number of images
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header,
+        # the views of an image follow each other.
+        names, firsts, self._checksums = list[str](), list[int](), list[int]()
+        for number in range(manifest.shards):
+            record = _read(shard_file(path, number, ".json"), ShardRecord)
             file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
             firsts.append(len(names))
-            headers.append(len(shard_header(self.settings, len(record.images))))
             self._checksums.append(record.checksum)
             names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
-        self._firsts, self._headers = np.array(firsts, int), np.array(headers, int)
+        self._firsts = np.array(firsts, int)
         self._rows = {image: row for row, image in enumerate(names) if image not in self.skipped}
 
     def rows(self, images: Sequence[str]) -> Tensor:
@@ -299,7 +280,7 @@ class FeatureStore:
         size = self._grid.itemsize
         shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         grids = (rows.numpy() - self._firsts[shards]) * self.views + views.numpy()
-        places = list(zip(shards.tolist(), (self._headers[shards] + grids * size).tolist(), strict=True))
+        places = list(zip(shards.tolist(), (self._header + grids * size).tolist(), strict=True))
         content = np.empty((len(rows), size), np.uint8)
         try:
             for shard, offset in places:  # the disk can then read all grids at once

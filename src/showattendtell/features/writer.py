@@ -34,7 +34,6 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    record_file,
     shard_bytes,
     shard_file,
     shard_header,
@@ -119,7 +118,7 @@ class ShardWriter:
         images = plan.shards[number]
         self.batches = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
         self._left = deque(self.batches)
-        self._partial = shard_file(path, number).with_suffix(".part")
+        self._partial = shard_file(path, number, ".part")
         self._record = ShardRecord(images=list(images), skipped={}, checksum=0, stamps={})
         self._file = self._partial.open("wb")
         self._append(shard_header(plan.settings, len(images)))
@@ -128,10 +127,10 @@ class ShardWriter:
     def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
         """Lock a shard; return None if it is complete or another process writes it."""
         with report_write_errors(path, plan):
-            lock = (path / f"{number:05}.lock").open("a")
+            lock = shard_file(path, number, ".lock").open("a")
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not is_finished(path) and not record_file(path, number).exists():
+                if not is_finished(path) and not shard_file(path, number, ".json").exists():
                     return cls(path, plan, number, lock)
             lock.close()
         return None
@@ -163,7 +162,7 @@ class ShardWriter:
             if not self._left:
                 self._file.close()
                 self._partial.rename(shard_file(self._path, self._number))
-                write_json(record.model_dump(), record_file(self._path, self._number))
+                write_json(record.model_dump(), shard_file(self._path, self._number, ".json"))
                 self.close()
 
     def _append(self, content: Any) -> None:
@@ -223,7 +222,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
         )
     while not is_finished(path):
         work()
-        if all(record_file(path, number).exists() for number in range(len(plan.shards))):
+        if all(shard_file(path, number, ".json").exists() for number in range(len(plan.shards))):
             with report_write_errors(path, plan):
                 seal(path, plan)
         else:
@@ -232,7 +231,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
 
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete shards of a store."""
-    return sum(len(images) for number, images in enumerate(plan.shards) if record_file(path, number).exists())
+    return sum(len(images) for number, images in enumerate(plan.shards) if shard_file(path, number, ".json").exists())
 
 
 def seal(path: Path, plan: StorePlan) -> None:

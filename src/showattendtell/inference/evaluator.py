@@ -13,7 +13,7 @@ from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
-from showattendtell.data.languages import in_language, language_of, tokenized
+from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory
 from showattendtell.errors import UserError, did_you_mean
@@ -124,7 +124,8 @@ class EvaluationRun(NamedTuple):
     @property
     def language(self) -> str:
         """The language of the captions; empty if the data set does not say it."""
-        return language_of(self.examples)
+        languages = languages_of(self.examples)
+        return languages[0] if len(languages) == 1 else ""
 
     def scoring_tokenizer(self, tokenizer: Config | None) -> str:
         """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""

@@ -56,8 +56,8 @@ class InitialCheckpoint(NamedTuple):
             stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
             raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
         vocabulary = read_vocabulary(self.metadata, build(config["tokenizer"]), self.file)
-        languages = languages_of(dataset)
-        if languages != vocabulary.languages:
+        languages = languages_of(dataset.split("train"))
+        if (languages if len(languages) > 1 else ()) != vocabulary.languages:
             raise UserError(
                 f"{self.file} was trained in other languages: {', '.join(vocabulary.languages) or 'one'}, and not "
                 f"{', '.join(languages) or 'one'}; give the same"

@@ -69,7 +69,26 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal(highlight=False).print(table)
-    print_notes(dataset.notes)
+    print_notes([*dataset.notes, *describe_small_splits(dataset)])
+
+
+SMALL = 100
+"""Number of images below which the scores of a split are said to be uncertain."""
+
+SPREADS = {"BLEU-4": 47, "CIDEr": 120}
+"""Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
+
+
+def describe_small_splits(dataset: Dataset) -> list[str]:
+    """Return a sentence for each split of few images that is scored: how uncertain its scores are."""
+    sentences = []
+    for name in ("val", "test"):
+        number = len(dataset.splits.get(name, ()))
+        if 0 < number < SMALL:
+            limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
+            images = "1 image" if number == 1 else f"{number} images"
+            sentences.append(f"{name} has {images}: scores are uncertain, {limits} points (docs/own_data.md)")
+    return sentences
 
 
 def print_notes(notes: Iterable[str]) -> None:

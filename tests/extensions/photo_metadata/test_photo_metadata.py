@@ -1,6 +1,5 @@
 """Captions in the metadata of photographs, read by ExifTool and Pillow."""
 
-import io
 import json
 import os
 import shutil
@@ -77,16 +76,6 @@ def test_the_coded_data_of_a_jpeg_are_not_touched(tmp_path: Path):
     write_description(str(path), CAPTION)
     scans = b"\xff\xc2"  # from the frame header on
     assert path.read_bytes().partition(scans)[2] == content.partition(scans)[2] != b""
-
-
-def test_pillow_reads_the_caption_as_the_default_language(tmp_path: Path):
-    path = photograph(tmp_path / "photo.jpg")
-    write_description(str(path), CAPTION)
-    pytest.importorskip("defusedxml", reason="Pillow needs it to read XMP")
-    with Image.open(path) as image:
-        about = image.getxmp()["xmpmeta"]["RDF"]["Description"]
-    expected = {"Alt": {"li": {"lang": "x-default", "text": CAPTION}}}
-    assert about["description"] == about["AltTextAccessibility"] == expected
 
 
 @pytest.mark.parametrize("field", [*FIELDS, "XMP-dc:Description-de", "IFD0:ImageDescription"])
@@ -179,14 +168,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "exiv2", None)
     with pytest.raises(UserError, match=r"run pip install 'showattendtell\[xmp\]'"):
         DescriptionWriter([], overwrite=False, errors=[])
-
-
-def test_an_animation_keeps_its_frames(tmp_path: Path):
-    path, content = tmp_path / "moving.webp", io.BytesIO()
-    pictures = [Image.effect_noise((32, 32), 50 + number).convert("RGB") for number in range(3)]
-    pictures[0].save(content, "WEBP", save_all=True, append_images=pictures[1:], duration=[10, 20, 30])
-    path.write_bytes(content.getvalue())
-    before = frames(path)
-    assert write_description(str(path), CAPTION)
-    assert frames(path) == before
-    assert len(before) == 3

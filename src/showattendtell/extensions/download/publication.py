@@ -26,6 +26,9 @@ from showattendtell.settings import NonNegativeInt, PositiveInt, Text, is_url
 Part = Literal["images", "captions", "splits"]
 Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")]
 
+RETRIED = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+"""Errors after which a transfer is resumed."""
+
 # zipfile raises RuntimeError for encryption and for unknown compression
 DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError)
 
@@ -56,7 +59,7 @@ class DownloadConfig:
     Attributes:
         dataset: the data set to fetch.
         parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
-        mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
+        mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder.
         retries: how often a transfer is retried in a row without receiving new data; the pause doubles each time.
     """
 
@@ -75,7 +78,6 @@ class Archive(NamedTuple):
     base: URL of the folder that holds it; null if it has none and must be requested.
     num_bytes: its size; null if unknown or not fixed.
     checksum: `sha256:...` or `md5:...`; null if unknown or not fixed.
-    places: files or folders in the root; if one exists, the user has already put the archive's content there.
     """
 
     part: Part
@@ -84,7 +86,6 @@ class Archive(NamedTuple):
     base: Text | None = None
     num_bytes: PositiveInt | None = None
     checksum: Checksum | None = None
-    places: Sequence[Text] = ()
 
     def find_difference(self, path: Path) -> str | None:
         """Return how a file differs from the published archive, such as `has 3 bytes instead of 5`; None if equal."""
@@ -114,21 +115,12 @@ class Publication(NamedTuple):
     request: Text | None = None
 
 
-class Step(NamedTuple):
-    """An archive, where it is or will be on this disk, and where it can be fetched."""
-
-    archive: Archive
-    file: Path
-    state: Literal["complete", "to be unpacked", "to be downloaded", "on request"]
-    addresses: Sequence[str] = ()
-
-
 def download(publication: Publication, parts: Sequence[Part] | None, mirror: str | None, retries: int) -> None:
     """Fetch, verify and unpack what is missing of a data set. Finished archives are skipped.
 
     Args:
         parts: None for all.
-        mirror: the URL of a folder, which is tried first, or a local folder with archives, or one of them.
+        mirror: the URL of a folder, which is tried first, or a local folder with archives.
 
     Raises:
         UserError: a step fails, or archives have to be requested from their authors.
@@ -138,13 +130,15 @@ def download(publication: Publication, parts: Sequence[Part] | None, mirror: str
     if not chosen:
         available = ", ".join(sorted({archive.part for archive in archives}))
         raise UserError(f"parts={','.join(parts or ())}: this data set has none of these; available: {available}")
+    if mirror and not is_url(mirror) and not expand_home(mirror).is_dir():
+        raise UserError(f"mirror={mirror} is neither an http address nor a folder that exists")
     lock = lock_file(root / FOLDER / "lock")
     if lock is None:
         raise UserError(f"another download into {root} is running; wait until it has ended")
     with lock:
         try:
             print(f"license: {publication.license}")
-            requested = _complete([_step(archive, root, mirror) for archive in chosen], root, retries)
+            requested = [archive.file for archive in chosen if not _complete(archive, root, mirror, retries)]
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"{root}: {reason}; fix this and run the command again to resume") from None
@@ -156,71 +150,60 @@ def download(publication: Publication, parts: Sequence[Part] | None, mirror: str
     print(f"complete in {root}")
 
 
-def _step(archive: Archive, root: Path, mirror: str | None) -> Step:
-    fetched, note = root / FOLDER / archive.file, _note(archive, root)
+def _complete(archive: Archive, root: Path, mirror: str | None, retries: int) -> bool:
+    """Fetch, verify and unpack an archive, as far as that is still to do. Return False if it has to be requested."""
+    fetched, note = root / FOLDER / archive.file, root / FOLDER / f"{archive.file}.unpacked"
+    size = decimal(archive.num_bytes) if archive.num_bytes else "unknown size"
+    shown = f"{archive.file} ({archive.part}, {size})"
     unpacked = note.read_text(encoding="utf-8", errors="replace").splitlines() if note.exists() else []
     if unpacked and all(os.path.exists(root / name) for name in unpacked):
-        return Step(archive, fetched, "complete")
-    places, bases = [fetched, root / archive.file], [archive.base] if archive.base else []
+        print(f"{shown}: complete")
+        return True
+    folders, bases = [fetched.parent, root], [archive.base] if archive.base else []
     if mirror and is_url(mirror):
         bases.insert(0, mirror)
     elif mirror:
-        local = expand_home(mirror)
-        if not local.exists():
-            raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
-        places.append(local if local.name == archive.file else local / archive.file)
-    for place in places:
-        if place.is_file():
-            return Step(archive, place, "to be unpacked")
-    if not note.exists() and any((root / place).exists() for place in archive.places):
-        return Step(archive, fetched, "complete")
-    addresses = [f"{base.rstrip('/')}/{archive.file}" for base in bases]
-    return Step(archive, fetched, "to be downloaded" if addresses else "on request", addresses)
+        folders.append(expand_home(mirror))
+    file = next((folder / archive.file for folder in folders if (folder / archive.file).is_file()), fetched)
+    if not file.exists() and not bases:
+        print(f"{shown}: on request")
+        return False
+    print(f"{shown}: {'to be unpacked' if file.exists() else 'to be downloaded'}")
+    if not file.exists():
+        _fetch(archive, [f"{base.rstrip('/')}/{archive.file}" for base in bases], fetched, retries)
+    if difference := archive.find_difference(file):
+        raise UserError(f"{file} {difference}; remove it, and run the command again")
+    note.write_text("")
+    names = unpack(file, root, archive.members)
+    note.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    if file == fetched:
+        file.unlink()
+    return True
 
 
-def _note(archive: Archive, root: Path) -> Path:
-    return root / FOLDER / f"{archive.file}.unpacked"
-
-
-def _complete(steps: Sequence[Step], root: Path, retries: int) -> list[str]:
-    """Print and do the steps; return the archives that have to be requested."""
-    needed = 0
-    for archive, _, state, _ in steps:
-        size = decimal(archive.num_bytes) if archive.num_bytes else "unknown size"
-        print(f"{archive.file} ({archive.part}, {size}): {state}")
-        if state.startswith("to be"):  # an archive and its files are on the disk at the same time
-            needed += 2 * (archive.num_bytes or 0)
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise UserError(
-            f"the archives and what is in them need {decimal(needed)}, and the disk of {root} has {decimal(free)} "
-            "free; make room, choose another disk with dataset.root=..., or download less with parts=[...]"
-        )
-    for step in steps:
-        if step.state == "to be downloaded":
-            _fetch(step, retries)
-        if step.state.startswith("to be"):
-            _verify_and_unpack(step, root)
-    return [step.archive.file for step in steps if step.state == "on request"]
-
-
-def _fetch(step: Step, retries: int) -> None:
+def _fetch(archive: Archive, addresses: Sequence[str], path: Path, retries: int) -> None:
     """Download an archive from the first address that has it."""
+    needed, free = 2 * (archive.num_bytes or 0), shutil.disk_usage(path.parent).free
+    if free < needed:  # the archive and its files are on the disk at the same time
+        raise UserError(
+            f"{archive.file} and its content need {decimal(needed)}, and the disk of {path} has {decimal(free)} free; "
+            "make room, choose another disk with dataset.root=..., or download less with parts=[...]"
+        )
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description}"), *columns, console=console) as progress:
-        task = progress.add_task(f"fetching {step.archive.file}", total=step.archive.num_bytes)
-        for address in step.addresses:
+        task = progress.add_task(f"fetching {archive.file}", total=archive.num_bytes)
+        for address in addresses:
             found = fetch(
                 address,
-                step.file,
+                path,
                 retries,
                 report=lambda done, total: progress.update(task, completed=done, total=total),
                 warn=lambda message: console.print(message, style="yellow", markup=False, soft_wrap=True),
             )
             if found:
                 return
-    raise UserError(f"{' and '.join(step.addresses)}: not found; set another source with mirror=...")
+    raise UserError(f"{' and '.join(addresses)}: not found; set another source with mirror=...")
 
 
 def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[str], None]) -> bool:
@@ -244,9 +227,9 @@ def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[st
         try:
             found = _receive(url, part, report)
             break
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+        except requests.RequestException as error:
             failures = failures + 1 if _size(part) <= before else 1
-            if failures > retries:
+            if failures > retries or not isinstance(error, RETRIED):
                 raise UserError(
                     f"{url} cannot be downloaded ({error}); {decimal(_size(part))} are here: run the command again to "
                     "resume, or set another source with mirror=..."
@@ -254,8 +237,6 @@ def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[st
             wait = min(2 ** (failures - 2), LONGEST_WAIT)
             warn(f"{url}: {error}; trying again in {wait:g} s")
             time.sleep(wait)
-        except requests.RequestException as error:
-            raise UserError(f"{url} cannot be downloaded ({error}); set another source with mirror=...") from None
     if found:
         part.replace(path)
     return found
@@ -288,25 +269,6 @@ def _receive(url: str, part: Path, report: Report) -> bool:
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
-
-
-def _verify_and_unpack(step: Step, root: Path) -> None:
-    """Unpack an archive, and remove it if it was downloaded. One that differs from the published file is renamed."""
-    difference = step.archive.find_difference(step.file)
-    is_own = step.file.parent == root / FOLDER
-    if difference and is_own:
-        wrong = step.file.replace(step.file.with_name(f"{step.file.name}.wrong"))
-        raise UserError(
-            f"{step.file} {difference}; it is now {wrong.name}: run the command again to fetch it once more"
-        )
-    if difference:
-        raise UserError(f"{step.file} {difference}; put the published file in its place")
-    note = _note(step.archive, root)
-    note.write_text("")
-    names = unpack(step.file, root, step.archive.members)
-    note.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-    if is_own:
-        step.file.unlink()
 
 
 def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
