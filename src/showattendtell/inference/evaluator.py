@@ -34,7 +34,7 @@ from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
 from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.comparison import BASELINES, find_unbeaten
+from showattendtell.visualization.comparison import BASELINES
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
@@ -278,7 +278,7 @@ def evaluate(config: Config) -> float:
     if not only_attention:
         figures = _score_captions(run, captions, config, metrics, clip)
         result = main_score(config.metrics, figures)
-    elif reason := _lacks_attention(run):
+    elif reason := lacks_boxes(run, ATTENTION):
         raise UserError(reason)
     else:
         figures = _score_attention(run, run.title(), with_kinds=True)
@@ -313,8 +313,6 @@ def _score_captions(
     columns = [scores.figures | in_table.figures, *baselines.values()]
     print_scores(columns, {**scores.missing, **in_table.missing}, title, labels)
     print_notes(describe_intervals(scores.intervals, len(captions)))
-    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
-    print_notes(notes)
     attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
     # those that print tables of their own take longer
     others = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed)
@@ -324,7 +322,7 @@ def _score_captions(
         **others.figures,
         **in_table.figures,
         "missing": {**scores.missing, **in_table.missing, **others.missing},
-        **({"baselines": baselines, "notes": notes} if baselines else {}),
+        **({"baselines": baselines} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
         "decoding": run.predictors[0].module.decoding.describe(),
@@ -382,7 +380,7 @@ def score(
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
+    if ATTENTION in config.metrics and (reason := lacks_boxes(run, ATTENTION)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
@@ -402,7 +400,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     figures |= measure_relations(*run.predictors[0], run.examples)
     print_statistics(figures)
-    if not _lacks_attention(run):
+    if not lacks_boxes(run, ATTENTION):
         figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
     return figures
 
@@ -414,12 +412,16 @@ def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[s
     return figures
 
 
-def _lacks_attention(run: EvaluationRun) -> str:
-    """Return why attention cannot be scored; an empty text if it can."""
+def lacks_boxes(run: EvaluationRun, metric: str) -> str:
+    """Return why a metric of attention at ground-truth boxes cannot be computed; an empty text if it can."""
     if len(run.predictors) > 1:
-        return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
-    if any(caption.phrases for example in run.examples for caption in example.captions):
-        return ""
+        return f"{metric} is scored for one model; give a single checkpoint, or leave {metric} out of metrics"
+    has_boxes = any(caption.phrases for example in run.examples for caption in example.captions)
+    return "" if has_boxes else ask_for_boxes(run)
+
+
+def ask_for_boxes(run: EvaluationRun) -> str:
+    """Return the sentence for a data set without ground-truth boxes."""
     return (
         f"the data set {run.dataset.name} has no ground-truth boxes of what its captions name; give them as "
         "dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"

@@ -23,7 +23,6 @@ from showattendtell.extensions.trust.objects import (
     GroundedObject,
     ObjectMetric,
     attended_box,
-    intersection_over_union,
     score_grounding,
 )
 from showattendtell.inference.evaluator import EvaluationRun
@@ -36,14 +35,6 @@ LEFT, RIGHT, WHOLE = Box(0, 0, 0.5, 1), Box(0.5, 0, 1, 1), Box(0, 0, 1, 1)
 
 def thing(name: str, *boxes: Box) -> GroundedObject:
     return GroundedObject(name, boxes or (LEFT,))
-
-
-def test_the_overlap_of_boxes():
-    assert intersection_over_union(LEFT, LEFT) == 1
-    assert intersection_over_union(LEFT, RIGHT) == 0
-    assert intersection_over_union(LEFT, WHOLE) == 0.5
-    assert intersection_over_union(Box(0, 0, 0.5, 0.5), Box(0.25, 0, 0.75, 0.5)) == pytest.approx(1 / 3)
-    assert intersection_over_union(Box(0, 0, 0, 0), Box(0, 0, 0, 0)) == 0
 
 
 IMAGES = [
