@@ -163,7 +163,7 @@ class CaptionFiles:
         draw: Callable[..., None],
     ):
         self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
-        self._groups, self._checksum = model_groups(config), settings_checksum(config)
+        self._groups, self._checksum, self._num_written = model_groups(config), settings_checksum(config), 0
         self.models = list(self._groups)
         self._picture_names = picture_names(photographs, self.models)
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
@@ -182,6 +182,7 @@ class CaptionFiles:
                 self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)
         if self._has_page:
             self._entries.append(make_entry(self._photographs[i], outputs))
+        self._num_written += 1
 
     def close(self, note: str) -> list[Path]:
         """Write the page, with a note about the models. Return the files that exist, and patterns of pictures."""
@@ -189,8 +190,10 @@ class CaptionFiles:
         if self._entries:
             count = "1 photograph" if len(self._entries) == 1 else f"{len(self._entries):,} photographs"
             written.append(write_page(Page(count, self.models, self._entries, note), self._folder / "index.html"))
-        folder = self._folder / "*" if len(self.models) > 1 else self._folder
-        return written + [folder / f"*.{suffix}" for suffix in self._suffixes if any(self._folder.rglob(f"*.{suffix}"))]
+        if self._num_written:
+            folder = self._folder / "*" if len(self.models) > 1 else self._folder
+            written += [folder / f"*.{suffix}" for suffix in self._suffixes]
+        return written
 
 
 def caption_photographs(
