@@ -15,7 +15,8 @@ from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import ImageSourceFactory
+from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
+from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.loading import CACHE, LoadedModel, find_model, load_models, next_to
 from showattendtell.inference.matching import MatchedCaptions, in_words
@@ -87,6 +88,18 @@ def open_images(
     return sources, dataset
 
 
+def open_views(
+    sources: Sequence[ImageSourceFactory], examples: Sequence[Example], decoding: Decoding
+) -> list[ImageSource]:
+    """Return the images of examples as each model reads them, and with `decoding.mirrored`, then their mirror images.
+
+    Raises:
+        UserError: the decoding needs mirror images, and there are none.
+    """
+    views = ["plain", "mirrored"] if decoding.mirrored else ["plain"]
+    return [source(examples, view) for view in views for source in sources]
+
+
 def _reading_settings(trained: Config, config: Config) -> Config:
     if not trained.get("dataset"):
         raise UserError(
@@ -102,24 +115,27 @@ class EvaluationRun(NamedTuple):
     """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    predictors: each model with its images.
-    mirrors: each model with mirror images; empty if the decoding does not use them.
+    images: of each model; see `open_views`.
     source: the images of any examples, as the first model reads them.
     """
 
     checkpoints: Sequence[str]
     hashes: Sequence[str]
     models: Sequence[LoadedModel]
-    predictors: Sequence[Predictor]
-    mirrors: Sequence[Predictor]
+    images: Sequence[ImageSource]
     dataset: Dataset
     split: str
     source: ImageSourceFactory
 
     @property
+    def predictors(self) -> list[Predictor]:
+        """Each model with its images."""
+        return [Predictor(model.module, images) for model, images in zip(self.models, self.images, strict=False)]
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.predictors[0].module.vocabulary
+        return self.models[0].module.vocabulary
 
     @property
     def language(self) -> str:
@@ -236,13 +252,8 @@ def open_evaluation(config: Config) -> EvaluationRun:
     _, dataset = open_dataset(models[0].config, config, module.language)
     sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    examples = dataset.split(config.split)
-    predictors, mirrors = [], []
-    for model, source in zip(models, sources, strict=True):
-        predictors.append(Predictor(model.module, source(examples)))
-        if module.decoding.mirrored:
-            mirrors.append(Predictor(model.module, source(examples, "mirrored")))
-    return EvaluationRun(checkpoints, hashes, models, predictors, mirrors, dataset, config.split, sources[0])
+    images = open_views(sources, dataset.split(config.split), module.decoding)
+    return EvaluationRun(checkpoints, hashes, models, images, dataset, config.split, sources[0])
 
 
 def evaluate(config: Config) -> float:
@@ -261,8 +272,7 @@ def evaluate(config: Config) -> float:
         path = decide_on_first(lambda: new_path(config.output, run.result_file(kind)))
         captions = {}
         if not only_attention:
-            language_models = run.models[0].language_models
-            captions = generate_captions(run.predictors, run.examples, config.seed, run.mirrors, language_models)
+            captions = generate_captions(run.models, run.images, run.examples, config.seed)
         if rank():
             return 0.0
     if not only_attention:
