@@ -1,3 +1,4 @@
+import hashlib
 import json
 import multiprocessing
 import os
@@ -62,6 +63,8 @@ def test_the_manifest_has_the_settings(path: Path):
         "dataset": "made up",
         "settings": SETTINGS,
         "shards": 3,
+        "shard_size": 130,
+        "images_sha256": hashlib.sha256("\n".join(NAMES).encode()).hexdigest(),
     }
 
 

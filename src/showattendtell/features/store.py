@@ -6,7 +6,7 @@ processes and machines can write one store and an interrupted one loses one shar
     store.json      `Manifest`: settings and number of shards, written last
     00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
     00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
-    plan.json       of an unfinished store: its images and settings, see `StorePlan`
+    plan.json       the manifest of an unfinished store, see `StorePlan`
     verified.json   size and time of each shard when its checksum was last compared
 """
 

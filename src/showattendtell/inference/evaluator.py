@@ -34,7 +34,7 @@ from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
 from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.comparison import BASELINES
+from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
@@ -312,6 +312,8 @@ def _score_captions(
     columns = [scores.figures | in_table.figures, *baselines.values()]
     print_scores(columns, {**scores.missing, **in_table.missing}, title, labels)
     print_notes(describe_intervals(scores.intervals, len(captions)))
+    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
+    print_notes(notes)
     attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
     # those that print tables of their own take longer
     others = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed)
@@ -321,7 +323,7 @@ def _score_captions(
         **others.figures,
         **in_table.figures,
         "missing": {**scores.missing, **in_table.missing, **others.missing},
-        **({"baselines": baselines} if baselines else {}),
+        **({"baselines": baselines, "notes": notes} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
         "decoding": run.predictors[0].module.decoding.describe(),
