@@ -105,6 +105,7 @@ REASONS = {
     "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
     "list_type": "should be a list",
     "tuple_type": "should be a list",
+    "sequence_str": "should be a list",
     "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
 }
 """What a value should be, by pydantic's type of error. Other types have pydantic's message."""
@@ -135,8 +136,6 @@ def as_meant(value: Any, annotation: Any) -> Any:
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
     if faults := dict.fromkeys(_faults(value, annotation)):
-        if as_meant(value, annotation) is not value:
-            faults = {f"should be a list: {path}=[{format_value(value)}]": None}
         first, *others = faults
         reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
         yield f"{path}={format_value(value)} {' or '.join(reasons)}"
