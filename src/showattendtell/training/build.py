@@ -141,6 +141,15 @@ def build_module(
         examples: training images, whose captions give the document frequencies of the reward.
     """
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
+    reward, self_critical = build(config.reward), None
+    if reward.cider or reward.bleu4:
+        if captioner.attention.inference_mode == "argmax":
+            raise UserError(
+                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
+                "expectation"
+            )
+        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
+        self_critical = SelfCriticalLoss(reward, vocabulary, references)
     module = CaptioningModule(
         encoder=encoder,
         captioner=captioner,
@@ -150,27 +159,12 @@ def build_module(
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         metadata=metadata,
-        self_critical=_build_rewards(config, captioner.attention.inference_mode, vocabulary, examples),
+        self_critical=self_critical,
     )
     for name, extra in (extras or {}).items():
         for key, value in extra.change_module(module, config).items():
             metadata[METADATA_KEY].setdefault("extras", {})[f"{name}.{key}"] = value
     return module
-
-
-def _build_rewards(
-    config: DictConfig, inference_mode: str, vocabulary: Vocabulary, examples: Sequence[Example]
-) -> SelfCriticalLoss | None:
-    """Build the loss that rewards sampled captions, if there are rewards."""
-    reward = build(config.reward)
-    if not (reward.cider or reward.bleu4):
-        return None
-    if inference_mode == "argmax":
-        raise UserError(
-            "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or expectation"
-        )
-    references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
-    return SelfCriticalLoss(reward, vocabulary, references)
 
 
 def build_logger(config: DictConfig, name: str) -> Logger:
