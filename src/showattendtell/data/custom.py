@@ -241,7 +241,7 @@ def read_custom(
         dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
         return _note_unused_images(image_folder, dataset)
 
-    return read(None) if captions is None else read_languages(captions, read)
+    return read_languages(captions, read)
 
 
 @paused_collection()

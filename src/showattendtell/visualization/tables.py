@@ -29,12 +29,11 @@ DIGITS = {row["name"]: int(row["digits"]) for row in FIGURES if row["digits"]}
 """Digits after the decimal point in columns, where not 1."""
 
 
-def _labels(group: str) -> Labels:
-    """Return the labels and number formats of the scores of a group in the terminal."""
-    return {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
-
-
-BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = map(_labels, ("bleu", "bleu_with_penalty", "metrics", "counts"))
+BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = (
+    {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
+    for group in ("bleu", "bleu_with_penalty", "metrics", "counts")
+)
+"""Labels and number formats of the scores of a group in the terminal."""
 
 
 class Terminal(Console):
