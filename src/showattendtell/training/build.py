@@ -69,6 +69,13 @@ QUIET = (
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
 )
+"""Known-harmless warnings of Lightning and torchmetrics."""
+
+for message in QUIET:
+    warnings.filterwarnings("ignore", message)
+for package in ("pytorch_lightning", "lightning_fabric"):
+    logging.getLogger(package).setLevel(logging.WARNING)
+logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
 
 
 class TrainingData(NamedTuple):
@@ -181,15 +188,6 @@ def build_logger(config: DictConfig, name: str) -> Logger:
     except Exception as error:  # each has its own errors
         raise UserError(f"logger.{name}: {first_line(error)}; --debug shows the traceback") from error
     return logger
-
-
-def silence_warnings() -> None:
-    """Silence messages and known-harmless warnings of Lightning and torchmetrics, except reports of profilers."""
-    for package in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(package).setLevel(logging.WARNING)
-    logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)
-    for message in QUIET:
-        warnings.filterwarnings("ignore", message)
 
 
 def choose_precision(settings: Mapping[str, Any]) -> str:
