@@ -257,8 +257,7 @@ def open_evaluation(config: Config) -> EvaluationRun:
 
 
 def evaluate(config: Config) -> float:
-    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`, or for
-    `metrics=[attention]` attention correctness."""
+    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`."""
     clip = load_clip(config.clip) if config.clip else None
     metrics = run_metrics(config.metrics)
     only_attention = list(config.metrics) == [ATTENTION]
@@ -275,25 +274,25 @@ def evaluate(config: Config) -> float:
             captions = generate_captions(run.models, run.images, run.examples, config.seed)
         if rank():
             return 0.0
-    if not only_attention:
-        figures = _score_captions(run, captions, config, metrics, clip)
-        result = main_score(config.metrics, figures)
-    elif reason := lacks_boxes(run, ATTENTION):
+    if only_attention and (reason := lacks_boxes(run, ATTENTION)):
         raise UserError(reason)
-    else:
+    print_notes(run.dataset.notes)
+    if only_attention:
         figures = _score_attention(run, run.title(), with_kinds=True)
-        print_notes(run.dataset.notes)
-        result = figures["attention_correctness"]
+    else:
+        figures = _score_captions(run, captions, config, metrics, clip)
     print(f"written to {write_json({**figures, **run.origin()}, path)}")
-    return float(result)
+    return main_score(config.metrics, figures)
 
 
 def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
-    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`; nan without any.
+    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`, or attention
+    correctness; nan without any.
 
     A sweep shows this score for each run.
     """
-    return next((scores[name] for name in ("bleu4", *metrics) if name in scores), nan)
+    names = ("bleu4", *metrics, "attention_correctness")
+    return next((float(scores[name]) for name in names if name in scores), nan)
 
 
 def _score_captions(
