@@ -15,7 +15,7 @@ import showattendtell
 from showattendtell import metrics
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import command_folder, config_folder, extension_folders
+from showattendtell.config.folders import command_folder, config_folders
 from showattendtell.config.help import Setting, explain, find_listed
 
 RECIPES = ("experiment", "sweep", "variant")
@@ -94,7 +94,7 @@ def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
     config = compose(name, complete=False, with_hydra=True)
     chosen: Any = config.hydra.runtime.choices
     groups = find_listed(name, chosen)
-    shared = elsewhere if command_folder(name) == config_folder() else {}
+    shared = elsewhere if command_folder(name) == config_folders()[0] else {}
     usage, *about = config.hydra.help.header.strip().split("\n\n")
     settings: Any = OmegaConf.to_container(config)
     for part in ("hydra", *(group for group in groups if group in shared)):
@@ -135,7 +135,7 @@ def _group_page(group: str, options: Iterable[str]) -> str:
 
 def _option(group: str, option: str) -> Iterator[str]:
     """Its YAML comment and its settings; for options that set settings of other groups, the YAML itself."""
-    folders = [Path(folder, group) for folder in (config_folder(), *extension_folders())]
+    folders = [Path(folder, group) for folder in config_folders()]
     file = next(folder / f"{option}.yaml" for folder in folders if (folder / f"{option}.yaml").is_file())
     lines = file.read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("# ") for line in lines if line.startswith("#") and not line.startswith("# @package")]

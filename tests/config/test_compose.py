@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 
 from showattendtell.config.compose import compose, to_plain
-from showattendtell.config.folders import config_folder, extension_folders, find_options
+from showattendtell.config.folders import config_folders, find_options
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import SUPPLIED
 from showattendtell.errors import UserError
@@ -51,13 +51,13 @@ def test_a_setting_that_only_the_signature_has_is_accepted(setting: str, value: 
     ids=str,
 )
 def test_the_configuration_is_the_one_that_hydra_composes(lines: list[str]):
-    with hydra.initialize_config_dir(config_folder(), version_base=None):
+    with hydra.initialize_config_dir(config_folders()[0], version_base=None):
         whole = hydra.compose("train", lines)
     assert to_plain(compose("train", lines), resolve=False) == to_plain(whole, resolve=False)
 
 
 def test_another_command_is_composed_while_one_runs():
-    with hydra.initialize_config_dir(config_folder(), version_base=None):
+    with hydra.initialize_config_dir(config_folders()[0], version_base=None):
         running = GlobalHydra.instance().hydra
         assert compose("reproduce", ["table=shapes"]).table.name == "shapes"
         assert GlobalHydra.instance().hydra is running
@@ -181,10 +181,9 @@ def test_an_extension_brings_its_options_and_its_command(parts: str, tmp_path: P
     (folder / "attention").mkdir(parents=True)
     (folder / "attention/gadget.yaml").write_text("{_target_: parts.Hard, samples: 5, score: null}")
     (folder / "wind.yaml").write_text("{defaults: [_self_, attention: gadget], seed: 4}")
-    conf = config_folder()
+    (tmp_path / "conf").symlink_to(config_folders()[0])
     monkeypatch.setattr("showattendtell.config.folders.PACKAGE", tmp_path)
-    monkeypatch.setattr("showattendtell.config.folders.config_folder", lambda: conf)
-    assert extension_folders() == [str(folder)]
+    assert config_folders() == [str(tmp_path / "conf"), str(folder)]
     assert compose("wind").attention.samples == 5
     assert "gadget" in find_options("train", "attention")
 

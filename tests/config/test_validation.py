@@ -132,7 +132,7 @@ def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, valu
     with pytest.raises(UserError) as in_python:
         BeamSearch(**{name: value})
     if value == "dog":
-        assert str(in_python.value) == f"{name}=dog should be a list: {name}=[dog]"
+        assert str(in_python.value) == f"{name}=dog should be a list"
     else:
         [on_command_line] = faults_of(f"decoding.{name}", value)
         assert str(in_python.value) == on_command_line.replace("decoding.", "")

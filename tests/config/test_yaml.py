@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import config_folder, extension_folders
+from showattendtell.config.folders import config_folders
 from showattendtell.config.instantiate import locate
 from showattendtell.errors import UserError
 
-CONF = Path(config_folder())
-FOLDERS = [CONF, *map(Path, extension_folders())]
+FOLDERS = [*map(Path, config_folders())]
+CONF = FOLDERS[0]
 
 
 def found(pattern: str) -> list[Path]:

@@ -53,15 +53,6 @@ def test_a_cut_shows_at_least_the_share_required_anywhere_in_the_photograph(shar
     assert corners.std(dim=0).min() > 1
 
 
-def test_a_cut_of_a_strip_is_as_square_as_the_strip_allows():
-    """Half of 10 x 160 pixels is at the squarest 10 x 80."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        view = Augmentation(seed=0, crop=0.5).view(PIXELS[:, :10], PREPROCESSING, rng, sided=False).float()
-        assert view[0, -1, 0] - view[0, 0, 0] > 7
-        assert 75 < (view[1, 0, -1] - view[1, 0, 0]) * 32 / 31 < 165
-
-
 def test_colors_change_within_their_bounds_and_shapes_do_not():
     grey = torch.full((3, 40, 40), 100, dtype=torch.uint8)
     rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, color=0.2)

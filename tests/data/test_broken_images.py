@@ -196,30 +196,6 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(tmp_path: Path, kind
         assert "\n" not in str(error.value)
 
 
-def test_a_file_that_one_may_not_read_is_reported(tmp_path: Path):
-    saved(PLAIN, "JPEG")(tmp_path / "locked.jpg")
-    (tmp_path / "locked.jpg").chmod(0)
-    user = os.geteuid()
-    if user == 0:  # who may read everything
-        os.seteuid(65534)
-    try:
-        with pytest.raises(
-            UserError, match=r"locked.jpg cannot be read \(Permission denied\); repair or replace the file"
-        ):
-            read_pixels(tmp_path / "locked.jpg")
-    finally:
-        os.seteuid(user)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("a\0b.jpg", "null"), ("file.txt/a.jpg", "Not a dir"), ("a" * 300, "long")]
-)
-def test_a_name_that_no_file_has_is_reported(tmp_path: Path, name: str, reason: str):
-    (tmp_path / "file.txt").touch()
-    with pytest.raises(UserError, match=rf"cannot be read \(.*{reason}"):
-        read_pixels(tmp_path / name)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"])
 def test_whatever_is_damaged_there_are_pixels_or_a_sentence_and_both_ways_agree(tmp_path: Path, form: str):

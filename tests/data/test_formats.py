@@ -7,7 +7,6 @@ from repository import SHARED
 
 from showattendtell.data.formats import PLAIN, read_captions
 from showattendtell.data.parsing import CaptionFile
-from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini" / "annotations"
 TOKENS = "a.jpg#0\tA dog .\na.jpg#1\tIt barks !\nb.jpg#0\tTwo cats .\n"
@@ -28,31 +27,6 @@ def entry(**changes: Any) -> dict[str, Any]:
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
     assert read_captions(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
-
-
-@pytest.mark.parametrize("text", ["{,}", '{"images": ['])
-def test_a_file_that_is_not_json_is_reported_with_the_line(tmp_path: Path, text: str):
-    with pytest.raises(UserError, match=r"dataset.json is not JSON \(.+ at line 2 column \d+\); export it again"):
-        read_captions(write(tmp_path / "dataset.json", f"\n{text}"))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [1],
-        None,
-        7,
-        "images",
-        {"images": {"a.jpg": 1}},
-        {"images": ["a.jpg"]},
-        {"images": [entry(filename=["a.jpg"])]},
-        {"images": [entry(sentences=[{"raw": 5}])]},
-    ],
-)
-def test_json_of_another_layout_is_reported_without_python_s_words(tmp_path: Path, content: Any):
-    with pytest.raises(UserError, match=r"dataset.json.*(: input should be|has the columns)") as error:
-        read_captions(write(tmp_path / "dataset.json", json.dumps(content)))
-    assert not any(phrase in str(error.value) for phrase in ("indices", "subscriptable", "iterable", "unhashable"))
 
 
 def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path):
@@ -106,11 +80,6 @@ def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
 ):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**numbers)]}))
     assert read_captions(path).aliases == aliases
-
-
-def test_an_empty_folder_in_karpathy_s_json_is_that_of_the_images(tmp_path: Path):
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(filepath="")]}))
-    assert read_captions(path).folders == {}
 
 
 def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):

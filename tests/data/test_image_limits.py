@@ -20,8 +20,7 @@ from slow_images import (
     tiff_of_strips,
 )
 
-from showattendtell.data.image_limits import FORMATS
-from showattendtell.data.images import decode_image, find_images, image_size, open_image, read_pixels
+from showattendtell.data.images import decode_image, image_size, open_image, read_pixels
 from showattendtell.errors import UserError
 
 QUICK = 20
@@ -109,17 +108,3 @@ def test_nothing_is_opened_that_starts_a_program(tmp_path: Path, monkeypatch: py
             match=r"a.jpg cannot be read \(it is empty or of no known image format\)",
         ):
             read(tmp_path / "a.jpg")
-
-
-@pytest.mark.parametrize("form", ["ICO", "TGA", "PCX", "IM", "SGI"])
-def test_formats_that_photographs_do_not_come_in_are_refused(tmp_path: Path, form: str):
-    (tmp_path / "a.jpg").write_bytes(encoded(Image.new("RGB", (64, 64)), form))
-    with pytest.raises(UserError, match=r"a.jpg cannot be read"):
-        open_image(tmp_path / "a.jpg")
-
-
-def test_a_folder_is_searched_for_the_formats_that_are_opened(tmp_path: Path):
-    for name in ("a.jpg", "b.eps", "c.ico", "d.psd", "e.mpo", "f.webp"):
-        (tmp_path / name).write_bytes(b"else")
-    assert find_images([str(tmp_path)]).names == ["a.jpg", "e.mpo", "f.webp"]
-    assert "EPS" not in FORMATS

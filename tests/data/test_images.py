@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,14 +9,12 @@ from repository import SHARED
 from slow_cases import slow_after
 
 from showattendtell.data.images import (
-    CropMode,
     Preprocessing,
     find_images,
     image_size,
     open_image,
     read_pixels,
 )
-from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini"
 UPRIGHT = np.random.default_rng(0).integers(0, 256, size=(2, 3, 3), dtype=np.uint8)
@@ -133,27 +130,6 @@ def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_onc
     assert found.others == 2
 
 
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("https://example.org/a/photo.jpg?size=3", "photo.jpg"),
-        ("HTTP://example.org/", "photograph"),
-        ("https://example.org/a/..", ".."),
-    ],
-)
-def test_a_url_is_kept_and_named_by_its_path(url: str, name: str):
-    assert find_images([url]) == ([url], [name], 0)
-
-
-def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refused(*_: object, onerror: Callable[[OSError], None], **__: object) -> None:
-        onerror(PermissionError(13, "Permission denied", "photos/private"))
-
-    monkeypatch.setattr("os.walk", refused)
-    with pytest.raises(UserError, match="the folder photos/private cannot be read .Permission denied."):
-        find_images([str(tmp_path)])
-
-
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (20, 90), (24, 24)])
 def test_preprocessing_is_resize_central_crop_and_normalization(width: int, height: int, interpolation: str):
@@ -210,16 +186,6 @@ def test_a_squashed_image_is_seen_whole_but_for_what_is_cut_off(width: int, heig
     seen = Preprocessing(resize, crop, MEAN, STD, crop_mode="squash")(image)
     expected = squashed[rim : rim + crop, rim : rim + crop]
     np.testing.assert_allclose(seen.permute(1, 2, 0).numpy().astype(int), expected, rtol=0, atol=2)
-
-
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
-def test_preprocessing_is_made_again_of_its_description(crop_mode: CropMode):
-    preprocessing = Preprocessing(32, 24, MEAN, STD, crop_mode=crop_mode)
-    written = json.loads(json.dumps(preprocessing.describe()))
-    made = Preprocessing(**written)
-    assert made.describe() == preprocessing.describe()
-    assert made._replace(mean=MEAN, std=STD) == preprocessing
-    assert written.get("crop_mode") == (None if crop_mode == "center" else "squash"), "stores of before say nothing"
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.coco import SYNONYMS, mark_instances, names_of, plural
+from showattendtell.data.coco import SYNONYMS, mark_instances, names_of
 from showattendtell.data.tokenizers import tokenize
-from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 FOLDER = SHARED / "coco_mini" / "annotations"
@@ -84,31 +83,11 @@ def test_the_longest_name_counts(file: Path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("nouns", "expected"),
-    [
-        ("dog boy zebra tv", "dogs boys zebras tvs"),
-        ("bus box sandwich toothbrush", "buses boxes sandwiches toothbrushes"),
-        ("puppy lady", "puppies ladies"),
-        ("woman policeman", "women policemen"),
-        ("person child knife mouse sheep skis", "people children knives mice sheep skis"),
-    ],
-)
-def test_plurals(nouns: str, expected: str):
-    assert [plural(noun) for noun in nouns.split()] == expected.split()
-
-
 def test_a_category_is_called_by_its_name_and_its_synonyms_in_both_numbers():
     assert names_of("dog") == {("dog",), ("dogs",), ("puppy",), ("puppies",)}
     assert names_of("fire hydrant") == {(*fire, s) for fire in ((), ("fire",)) for s in ("hydrant", "hydrants")}
     assert names_of("zebra") == {("zebra",), ("zebras",)}
     assert {("man",), ("men",), ("people",), ("child",), ("players",)} <= names_of("person")
-
-
-def test_a_thing_of_no_category_is_reported(tmp_path: Path):
-    path = write(tmp_path / "instances.json", annotations=[thing(99, 0, 0, 1, 1)])
-    with pytest.raises(UserError, match="instances.json has things of category 99, which it does not define"):
-        mark(path)
 
 
 needs_coco = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")

@@ -43,10 +43,6 @@ def json_lines(field: str, rows: Rows) -> str:
     return "".join(f"{json.dumps({'file_name': i, 'text': caption, field: split})}\n" for i, caption, split in rows)
 
 
-def objects(field: str, rows: Rows) -> str:
-    return json.dumps([{"image_id": image, "caption": caption, field: split} for image, caption, split in rows])
-
-
 def coco(field: str, rows: Rows, place: str = "images") -> str:
     images = [{"id": number, "file_name": image} for number, (image, *_) in enumerate(rows)]
     annotations = [{"image_id": number, "caption": caption} for number, (_, caption, _) in enumerate(rows)]
@@ -64,10 +60,7 @@ def karpathy(field: str, rows: Rows) -> str:
 WRITERS = {
     "CSV": table(","),
     "TSV": table("\t"),
-    "semicolons": table(";"),
-    "vertical lines": table("|"),
     "JSON lines": file("captions.jsonl", json_lines),
-    "list of objects": file("captions.json", objects),
     "COCO images": file("captions.json", coco),
     "COCO annotations": file("captions.json", lambda *told: coco(*told, place="annotations")),
     "Karpathy": file("captions.json", karpathy),
@@ -118,14 +111,6 @@ def test_a_field_of_other_values_is_no_split(tmp_path: Path, write: Write):
     assert read_captions(write(tmp_path, "label", rows_of(dict.fromkeys(ROWS, "train")))).splits == {}
 
 
-def test_two_columns_that_differ_are_an_error(tmp_path: Path):
-    (tmp_path / "captions.csv").write_text(
-        "image,caption,split,subset\na.jpg,a dog,train,train\nb.jpg,a cat,train,test\n"
-    )
-    with pytest.raises(UserError, match="line 3: split and subset name different splits"):
-        read_captions(tmp_path / "captions.csv")
-
-
 def lines_of(captions: list[str]) -> str:
     return "image\tcaption\n" + "".join(f"{number}.jpg\t{caption}\n" for number, caption in enumerate(captions))
 
@@ -150,12 +135,6 @@ def test_quotes_that_enclose_rows_are_an_error_with_the_line(tmp_path: Path, del
     text = lines_of(["a dog", '"Look', "a cat", 'the end"', "a bird"]).replace("\t", delimiter)
     with pytest.raises(UserError, match=r"line 3: a caption of several lines has the name of an image"):
         captions_in(tmp_path, text)
-
-
-@pytest.mark.parametrize("image", ["image", "File_Name", "filename", "image_name", "IMAGE_ID", "file"])
-@pytest.mark.parametrize("caption", ["caption", "Text", "comment"])
-def test_columns_have_the_names_that_people_use(tmp_path: Path, image: str, caption: str):
-    assert captions_in(tmp_path, f"{image},{caption}\na.jpg,a dog\n", "captions.csv") == ["a dog"]
 
 
 def test_several_columns_of_captions_are_all_read(tmp_path: Path):

@@ -140,10 +140,3 @@ def test_a_data_set_without_boxes_is_reported(examples: list[Example]):
     data = CaptionDataModule(dataset, vocabulary(), lambda *_: PixelSource(PREPROCESSING, examples), 3, seed=0)
     with pytest.raises(UserError, match=r"the data set bare has none; give them as dataset\.entities=entities\.zip"):
         data.add_targets((ROWS, COLUMNS))
-
-
-def test_a_frame_worked_by_hand(examples: list[Example]):
-    """The crop of a photograph of 500 x 300 pixels is 277 wide and high, in the middle."""
-    side = 300 * 240 / 260
-    left, top = (500 - side) / 2 / 500, (300 - side) / 2 / 300
-    assert PREPROCESSING.frame(examples[0].path).seen == pytest.approx((left, top, 1 - left, 1 - top))

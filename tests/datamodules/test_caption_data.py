@@ -19,7 +19,6 @@ from three_images import (
 from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.datamodules.samplers import WholeBatchSampler, read_ahead
-from showattendtell.errors import UserError
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -97,17 +96,6 @@ def test_items_read_ahead_are_the_same_and_no_more_than_requested():
     assert list(read_ahead(iter(()), 2)) == []
 
 
-def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
-    def items() -> Iterator[int]:
-        yield 1
-        raise UserError("image nowhere.png does not exist")
-
-    reading = read_ahead(items(), 2)
-    assert next(reading) == 1
-    with pytest.raises(UserError, match="nowhere"):
-        next(reading)
-
-
 def test_grids_that_are_held_are_read_once_and_are_the_same():
     asked: list[int] = []
 
@@ -124,7 +112,3 @@ def test_grids_that_are_held_are_read_once_and_are_the_same():
         for part, same in zip(captions[batch], expected, strict=True):
             torch.testing.assert_close(part, same)
     assert not asked
-
-
-def test_training_holds_its_grids_when_it_is_reported_to(tmp_path: Path):
-    assert trained_by_lightning(tmp_path, 2, cache_on_device=True).trained == trained_by_lightning(tmp_path, 2).trained

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from slow_cases import slow_after
-from torch import Tensor, nn
+from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
@@ -81,27 +81,6 @@ def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, setting
     assert grids.shape == (len(pixels), encoder.grid[0] * encoder.grid[1], encoder.dim)
     for image, expected in zip(grids, start_engine(encoder, "torch", "float32")(pixels), strict=True):
         assert error(image, expected) < 1e-4
-
-
-class Bessel(nn.Module):
-    """A network whose grids go through a function that ONNX has no operator for."""
-
-    def __init__(self, network: Any):
-        super().__init__()
-        self.network = network
-
-    def forward_features(self, pixels: Tensor) -> Tensor:
-        return torch.special.bessel_j0(self.network.forward_features(pixels))
-
-
-@pytest.mark.slow
-@needs_onnx
-def test_a_network_that_the_exporter_refuses_is_reported():
-    encoder = Encoder("test_efficientnet", "last", "random", size=64)
-    encoder.network = Bessel(encoder.network)
-    output = r"onnxruntime cannot run test_efficientnet \(\w+Error: .+\); leave features.engine at torch"
-    with pytest.raises(UserError, match=output):
-        start_engine(encoder, "onnxruntime", "float32")
 
 
 @needs_onnx

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from grid_stores import content, damage
+from grid_stores import content
 from PIL import Image
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
-from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.extract import Extraction, open_features
 from showattendtell.features.store import FeatureStore, is_finished
 from showattendtell.features.writer import BATCH_SIZE
 from showattendtell.models.encoder import Encoder
@@ -203,27 +202,6 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    whole, broken = with_broken_image(few(dataset), tmp_path)
-    with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
-        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "extraction", "name"),
-    [
-        ({"pool": 2}, Extraction(dtype="int8", views=2), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-2views"),
-        ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-resize73-bfloat16"),
-    ],
-)
-def test_the_path_names_data_set_network_grid_size_and_form(
-    dataset: Dataset, settings: dict[str, Any], extraction: Extraction, name: str
-):
-    encoder = Encoder("tf_efficientnet_lite0", "last", "random", size=64, **settings)
-    assert feature_path(Path("cache"), dataset, encoder, extraction) == Path("cache", "noise", name)
-
-
 def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
     dataset: Dataset, encoder: Encoder, tmp_path: Path
 ):
@@ -252,24 +230,6 @@ def test_int8_is_near_float16(dataset: Dataset, encoder: Encoder, tmp_path: Path
     assert error < 0.02
     ratio = (tmp_path / "grids/00000.npy").stat().st_size / (tmp_path / "exact/00000.npy").stat().st_size
     assert ratio == pytest.approx(0.5, abs=0.01)
-
-
-def test_grids_of_a_shorter_precision_are_reported_from_the_others(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    short = Extraction(precision="bfloat16")
-    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, short)
-    exact, _ = open_features(few(dataset), encoder, tmp_path / "exact", False)
-    rows = store.rows([example.image for example in few(dataset).examples()])
-    error = ((store[rows].float() - exact[rows].float()).norm() / exact[rows].float().norm()).item()
-    assert 0.005 < error < 0.2
-    assert store.settings == {**exact.settings, "precision": "bfloat16"}
-
-
-def test_grids_that_were_changed_are_found_at_the_first_use(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    path = tmp_path / "grids"
-    open_features(few(dataset), encoder, path, skip_unreadable=False)
-    damage(path / "00000.npy", lambda shard: shard[:-9] + bytes([shard[-9] ^ 64]) + shard[-8:])
-    with pytest.raises(UserError, match=r"damaged \(00000.npy does not match its checksum\); delete the folder"):
-        open_features(few(dataset), encoder, path, skip_unreadable=False)
 
 
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):

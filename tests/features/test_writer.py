@@ -66,14 +66,6 @@ def test_batches_of_the_next_shards_may_be_requested_ahead(path: Path, uninterru
     assert content(path) == uninterrupted
 
 
-def test_only_the_shards_that_are_named_are_written(path: Path):
-    encode, plan = Encoding(), plan_of()
-    with suppress(InterruptedError):
-        write(path, encode=Encoding(batches=0))
-    write_shards(path, plan, encode, [2])
-    assert [image for batch in encode.done for image in batch] == plan.shards[2]
-
-
 @pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])
 def test_work_continues_after_the_last_complete_shard(path: Path, uninterrupted: dict[str, bytes], batches: int):
     """A shard has five batches."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.losses.caption import SoftLoss, mix_words, negative_log_likelihood
+from showattendtell.losses.caption import SoftLoss, negative_log_likelihood
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
@@ -37,10 +37,16 @@ def captioner_of(sharpness: float = 1.0) -> Captioner:
     return captioner.train()
 
 
+def mixed(captioner: Captioner, probability: float, tokens: Tensor = TOKENS, owners: Tensor = OWNERS) -> Tensor | None:
+    loss = SoftLoss(scheduled_sampling=probability)
+    loss.progress = 1.0
+    return loss.mix_words(captioner, REGIONS, owners, tokens)
+
+
 def test_with_probability_1_the_model_reads_what_it_says():
     """One that is all but sure of every word, against its greedy captions."""
     captioner = captioner_of(sharpness=1e4)
-    read = mix_words(captioner, REGIONS, OWNERS, TOKENS, probability=1.0)
+    read = mixed(captioner, 1.0)
     greedy = BeamSearch(max_length=T).generate(Ensemble([captioner.eval()]), [REGIONS], VOCABULARY)
     for row, owner in enumerate(OWNERS.tolist()):
         [caption] = greedy[owner]
@@ -80,7 +86,7 @@ def test_with_probability_0_nothing_is_mixed_in_and_nothing_drawn():
     before = torch.get_rng_state()
     captioner = captioner_of()
     drawn = torch.get_rng_state()
-    assert mix_words(captioner, REGIONS, OWNERS, TOKENS, probability=0.0) is None
+    assert mixed(captioner, 0.0) is None
     assert torch.equal(torch.get_rng_state(), drawn)
     assert not torch.equal(before, drawn)
 
@@ -90,7 +96,7 @@ def test_each_word_is_the_models_own_with_the_probability():
     tokens = torch.full((4000, 4), rare)
     with torch.no_grad():
         captioner.decoder.word_scores.bias[rare] = -1e9  # it never says this one itself
-    read = mix_words(captioner, REGIONS, torch.zeros(4000, dtype=torch.long), tokens, probability=0.3)
+    read = mixed(captioner, 0.3, tokens, torch.zeros(4000, dtype=torch.long))
     assert read[:, 0].eq(START).all()
     own = (read[:, 1:] != rare).double().mean(dim=0)
     torch.testing.assert_close(own, torch.full_like(own, 0.3), atol=0.03, rtol=0)  # four standard errors

@@ -1,8 +1,10 @@
 import pytest
 
 from showattendtell.metrics.bootstrap import Difference
+from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import (
     describe_intervals,
+    describe_small_splits,
     print_attention_scores,
     print_comparison,
     print_scores,
@@ -51,6 +53,14 @@ def test_scores_of_few_images_have_intervals_in_a_sentence():
         sentence == "9 images are few; 95 % intervals over resamples of them: BLEU-4 10.0 to 30.0, CIDEr 50.0 to 100.0"
     )
     assert describe_intervals(limits, 500) == describe_intervals({"spice": (1.0, 2.0)}, 9) == []
+
+
+def test_scores_of_a_split_of_few_images_are_said_to_be_uncertain():
+    examples = tuple(Example(f"{number}.jpg", "", ()) for number in range(100))
+    dataset = Dataset("own", {"train": examples[:9], "val": examples[:9], "test": examples})
+    assert describe_small_splits(dataset) == [
+        "val has 9 images: scores are uncertain, BLEU-4 by 16 and CIDEr by 40 points (docs/own_data.md)"
+    ]
 
 
 def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):

@@ -3,7 +3,7 @@
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from showattendtell.config.folders import PACKAGE, extension_folders
+from showattendtell.config.folders import PACKAGE, config_folders
 
 __path__ += map(str, PACKAGE.glob("extensions/*/hydra_plugins"))
 
@@ -12,5 +12,5 @@ class ExtensionOptions(SearchPathPlugin):
     """Adds the folder `conf/` of each extension to those in which Hydra looks for options."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in extension_folders():
+        for folder in config_folders()[1:]:
             search_path.append("extension", f"file://{folder}")

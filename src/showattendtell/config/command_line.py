@@ -11,9 +11,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
-from showattendtell.config.folders import find_groups
+from showattendtell.config.folders import find_options
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import expand_home as expand_path
+from showattendtell.runtime.files import expand_home
 from showattendtell.settings import is_url
 
 SHORT_NAMES = {
@@ -68,13 +68,15 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     Raises:
         UserError: `--name` has no value, or positional arguments are also given by name.
     """
-    arguments = list(map(expand_home, arguments))
+    # shells expand `~` neither after `=` nor in a list, or only after some names
+    home = re.compile(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))")
+    arguments = [home.sub(lambda match: str(expand_home(match[0])), argument) for argument in arguments]
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments)
     if positional:
         settings = _name_positional(settings, positional)
-    groups = find_groups(command, searchpath(settings))
+    groups = {option.rpartition("/")[0] for option in find_options(command, "", searchpath(settings))}
     aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
     overrides: dict[str, str] = {}
     for setting in settings:
@@ -121,12 +123,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             is_path = "=" in value and os.path.exists(value) and not os.path.exists(argument)
             settings.append(f"{name}={quoted(value)}" if is_path else argument)
     return flags, settings
-
-
-def expand_home(argument: str) -> str:
-    """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
-    names."""
-    return re.sub(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))", lambda match: str(expand_path(match[0])), argument)
 
 
 def _name_positional(settings: Sequence[str], name: str) -> list[str]:

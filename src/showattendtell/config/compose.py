@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.command_line import MULTIRUN, parse, searchpath
 from showattendtell.config.folders import command_folder, find_options
 from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate, with_defaults
-from showattendtell.errors import did_you_mean, first_line, listed
+from showattendtell.errors import did_you_mean, first_line
 from showattendtell.settings import may_differ
 
 # Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
@@ -182,10 +182,3 @@ def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> li
         stored |= leaves(part, with_defaults(other[part], part))
     names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS.split()]
     return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
-
-
-def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
-    """Describe what an incompatible model was trained with: the settings that differ, or else the options of its config
-    groups."""
-    groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
-    return listed(list(differences) or groups, shown=6) or "another encoder"

@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, Arguments, parse, quoted
+from showattendtell.config.command_line import COMPLETION, HELP, parse, quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.folders import command_folder
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
@@ -48,11 +48,7 @@ def entry_point(
         positional: the setting that collects positional arguments as a list.
         expand: function that rewrites the arguments first.
     """
-
-    def decorate(task: Task) -> Callable[[], None]:
-        return partial(run_command, name, task, positional, expand)
-
-    return decorate
+    return lambda task: partial(run_command, name, task, positional, expand)
 
 
 def run_command(name: str, task: Task, positional: str, expand: Callable[[list[str]], list[str]]) -> None:
@@ -74,20 +70,16 @@ def run_command(name: str, task: Task, positional: str, expand: Callable[[list[s
             given = [argument for argument in typed if argument not in {*HELP, "all"}]
             print(help_page(name, given, "all" in typed, positional))
         else:
-            compose_and_run(name, task, parse(name, expand(typed), positional))
-
-
-def compose_and_run(name: str, task: Task, arguments: Arguments) -> None:
-    """Let Hydra compose the configuration and run the task, once or for each value of a sweep."""
-    sys.argv[1:] = [*arguments.flags, *arguments.overrides]
-    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-    main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
-    try:
-        main(partial(run_task, task, os.getcwd()))()
-    except (HydraException, ValueError):  # Hydra raises both for overrides
-        # compose again, which raises an error with a sentence for everything that is wrong
-        compose(name, sys.argv[1:], complete=False)
-        raise
+            flags, overrides = parse(name, expand(typed), positional)
+            sys.argv[1:] = [*flags, *overrides]
+            # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
+            main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
+            try:
+                main(partial(run_task, task, os.getcwd()))()
+            except (HydraException, ValueError):  # Hydra raises both for overrides
+                # compose again, which raises an error with a sentence for everything that is wrong
+                compose(name, sys.argv[1:], complete=False)
+                raise
 
 
 def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
@@ -100,9 +92,13 @@ def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
     about = HydraConfig.get()
     if about.mode != RunMode.MULTIRUN:
         # an error ends the process here: Hydra would print a line of its own before it
-        with report_errors(), discarding_empty_run():
-            raise_errors(validate(config))
-            return task(config)
+        with report_errors():
+            try:
+                raise_errors(validate(config))
+                return task(config)
+            except BaseException:
+                discard_empty_run()
+                raise
     label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
     try:
         raise_errors(validate(config))
@@ -162,22 +158,17 @@ def as_typed(folder: str | Path) -> Path:
     return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
-@contextmanager
-def discarding_empty_run() -> Iterator[None]:
-    """Remove the run's folder after an exception if it is empty."""
-    try:
-        yield
-    except BaseException:
-        folder = run_folder()
-        with suppress(OSError):  # the exception itself is what the user has to see
-            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK, LOG}
-            if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
-                shutil.rmtree(folder)
-                lock.close()
-                if search_root():  # the folders above it are Hydra's too, unless they hold other runs
-                    folder.parent.rmdir()
-                    folder.parent.parent.rmdir()
-        raise
+def discard_empty_run() -> None:
+    """Remove the run's folder if it is empty."""
+    folder = run_folder()
+    with suppress(OSError):  # an exception is on its way, which the user has to see
+        is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK, LOG}
+        if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+            shutil.rmtree(folder)
+            lock.close()
+            if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+                folder.parent.rmdir()
+                folder.parent.parent.rmdir()
 
 
 def write_settings(config: DictConfig, folder: Path) -> None:

@@ -10,42 +10,31 @@ from showattendtell.errors import UserError
 PACKAGE = Path(__file__).parents[1]
 
 
-def config_folder() -> str:
-    """Return the path of `conf/`: inside the package if installed as a wheel, else at the top of the checkout."""
+def config_folders() -> list[str]:
+    """Return the path of `conf/`, inside the package if installed as a wheel, else at the top of the checkout; then the
+    folders with the options of extensions."""
+    extensions = sorted(str(folder) for folder in PACKAGE.glob("extensions/*/conf"))
     for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
         if (folder / "train.yaml").is_file():
-            return str(folder)
+            return [str(folder), *extensions]
     raise UserError(f"the folder conf/ is missing next to {PACKAGE}; reinstall showattendtell")
-
-
-def extension_folders() -> list[str]:
-    """Return the folders with the options of extensions."""
-    return sorted(str(folder) for folder in PACKAGE.glob("extensions/*/conf"))
 
 
 def command_folder(name: str) -> str:
     """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
-    for folder in (config_folder(), *extension_folders()):
+    folders = config_folders()
+    for folder in folders:
         if Path(folder, name, f"{name}.yaml").is_file():
             return str(Path(folder, name))
-    return config_folder()
-
-
-def find_groups(command: str, own: Iterable[str] = ()) -> set[str]:
-    """Return the names of all config groups, as `attention` and `attention/score`.
-
-    Args:
-        own: the user's own folders of options.
-    """
-    return {option.rpartition("/")[0] for option in find_options(command, "", own)} - {""}
+    return folders[0]
 
 
 def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]:
     """Return the options of a config group, as `soft`, or `paper/coco` if they are in a subfolder."""
-    folder = command_folder(command)
+    folder, folders = command_folder(command), config_folders()
     # a command with groups of its own does not share those of training
-    extensions = extension_folders() if folder == config_folder() else []
-    roots = [Path(root, group) for root in (folder, *extensions, *own)]
+    shared = folders if folder in folders else [folder]
+    roots = [Path(root, group) for root in (*shared, *own)]
     return sorted(str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml"))
 
 
@@ -55,7 +44,7 @@ def read_option(group: str, option: str) -> DictConfig:
     Raises:
         UserError: there is no such option.
     """
-    for folder in (config_folder(), *extension_folders()):
+    for folder in config_folders():
         file = Path(folder, group, f"{option}.yaml")
         if file.is_file():
             return DictConfig(OmegaConf.load(file))

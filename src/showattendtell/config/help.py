@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from showattendtell.config.command_line import parse, searchpath
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import config_folder, find_options
+from showattendtell.config.folders import config_folders, find_options
 from showattendtell.config.signatures import Parameter, Signature, SignatureError
 from showattendtell.config.validation import TARGET, format_value, join, node_signature
 
@@ -111,7 +111,7 @@ def _wrapped(text: str, indent: int) -> str:
 
 def purpose(group: str, option: str) -> str:
     """Return the first line of the comment at the top of an option's YAML."""
-    file = Path(config_folder(), group, f"{option}.yaml")
+    file = Path(config_folders()[0], group, f"{option}.yaml")
     comment = (
         re.search("^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
     )

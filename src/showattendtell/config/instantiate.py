@@ -1,6 +1,5 @@
 """Build objects from the nodes of a checked configuration."""
 
-import copy
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -81,14 +80,6 @@ def import_own_classes(config: Mapping[str, Any]) -> None:
     for target in find_targets(to_plain(config)):
         if not target.startswith("showattendtell."):
             locate(target)
-
-
-def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
-    """Return a copy of a configuration with these settings of Lightning's Trainer."""
-    changed: DictConfig = copy.deepcopy(config)  # type: ignore[assignment]
-    OmegaConf.set_struct(changed, False)
-    changed.trainer.update(trainer)
-    return changed
 
 
 def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:

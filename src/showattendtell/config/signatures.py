@@ -65,7 +65,14 @@ class Sources(griffe.ModulesCollection):
     def get_member(self, key: Any) -> Any:
         first, *names = key.split(".")
         if first not in self.members:
-            self.set_member(first, griffe.Module(first, filepath=_find_package(first)))
+            spec = None
+            with suppress(ValueError):  # of an empty name
+                spec = importlib.util.find_spec(first)
+            if spec is None or spec.origin is None:
+                raise SignatureError(f"there is no package {first}")
+            if not spec.origin.endswith(".py"):
+                raise SignatureError(f"{first} has no Python source, and may not be called")
+            self.set_member(first, griffe.Module(first, filepath=Path(spec.origin)))
         node: Any = self.members[first]
         for name in names:
             if node.is_module and name not in node.members:
@@ -94,18 +101,6 @@ class Sources(griffe.ModulesCollection):
                 module.set_member(inner, member)
 
 
-def _find_package(name: str) -> Path:
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # of an empty name
-        spec = None
-    if spec is None or spec.origin is None:
-        raise SignatureError(f"there is no package {name}")
-    if not spec.origin.endswith(".py"):
-        raise SignatureError(f"{name} has no Python source, and may not be called")
-    return Path(spec.origin)
-
-
 SOURCES = Sources()
 
 
@@ -129,7 +124,9 @@ def _signature(node: Any) -> Signature:
     """Return the signature of a function, of `__init__`, of the fields of a NamedTuple or dataclass, or of the first
     base with either. A dataclass inherits the fields of its base."""
     doc = node.docstring.value if node.docstring else ""
-    described, about = _described(doc), " ".join(doc.split("\n\n")[0].split())
+    described: dict[str, str] = {}  # lines `name: text` or `name, name: text`, continued by deeper indentation
+    for _, names, text in re.findall(r"^( *)(\w+(?:, \w+)*): (.*(?:\n\1    .*)*)", doc, re.MULTILINE):
+        described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     function = node.members.get("__init__") if isinstance(node, griffe.Class) else node
     inherited = Signature({}, False, "")
     if isinstance(function, griffe.Function):
@@ -152,7 +149,7 @@ def _signature(node: Any) -> Signature:
             default = None if argument.default is None else str(argument.default)
             parameters[argument.name] = Parameter(argument.annotation, default, described.get(argument.name, ""))
     is_open = inherited.open or any(argument.kind == VARIADIC[1] for argument in arguments)
-    return Signature(parameters, is_open, about)
+    return Signature(parameters, is_open, " ".join(doc.split("\n\n")[0].split()))
 
 
 def _evaluate(annotation: griffe.Expr | str | None) -> Any:
@@ -170,11 +167,3 @@ def _evaluate(annotation: griffe.Expr | str | None) -> Any:
                 raise SignatureError(f"{name.name} is no type of settings")
             namespace[name.name] = _evaluate(assigned.value)
     return eval(str(annotation), namespace)
-
-
-def _described(doc: str) -> dict[str, str]:
-    """Return the arguments' descriptions: lines `name: text` or `name, name: text`, continued by deeper indentation."""
-    described: dict[str, str] = {}
-    for _, names, text in re.findall(r"^( *)(\w+(?:, \w+)*): (.*(?:\n\1    .*)*)", doc, re.MULTILINE):
-        described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    return described

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from showattendtell.config.command_line import escaped
-from showattendtell.config.folders import config_folder, extension_folders
+from showattendtell.config.folders import config_folders
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, all_values, find_targets, inner_values
+from showattendtell.config.validation import TARGET, all_values, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
@@ -57,8 +58,7 @@ def _installed_targets() -> list[str]:
 
 @cache
 def _targets_in_conf() -> list[str]:
-    folders = [config_folder(), *extension_folders()]
-    texts = [file.read_text(encoding="utf-8") for folder in folders for file in Path(folder).rglob("*.yaml")]
+    texts = [file.read_text(encoding="utf-8") for folder in config_folders() for file in Path(folder).rglob("*.yaml")]
     return sorted(name for text in texts for name in re.findall(rf"^ *{TARGET}: *(\S+)", text, re.MULTILINE))
 
 
@@ -149,7 +149,8 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
             characters += len(node)
         elif isinstance(node, dict | list | tuple):
             values += len(node)
-            nodes += [(value, depth + 1) for value in inner_values(node)]
+            inner = chain(node, node.values()) if isinstance(node, dict) else node
+            nodes += [(value, depth + 1) for value in inner]
         elif not isinstance(node, bool | int | float | None):
             raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
         if values > max_values or characters > max_characters or depth > DEPTH:

@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import chain
@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import as_meant, value_errors
+from showattendtell.settings import find_faults, value_errors
 from showattendtell.settings import format_value as format_value
 
 TARGET = "_target_"
@@ -71,10 +71,10 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
                 continue
             elif key in signature.parameters:
                 annotation = signature.parameters[key].annotation
-                meant = as_meant(value, annotation)
-                if meant is not value:
-                    OmegaConf.update(config, name, meant)
-                errors += value_errors(name, meant, annotation)
+                if find_faults(value, annotation) and not find_faults([value], annotation):
+                    OmegaConf.update(config, name, [value])  # a single value where only a list is meant
+                else:
+                    errors += value_errors(name, value, annotation)
             elif not signature.open and value not in (None, {}):
                 errors += _unknown(name, value, known)
     return errors
@@ -128,17 +128,11 @@ def raise_errors(errors: Sequence[str]) -> None:
         raise UserError(errors[0] if len(errors) == 1 else "\n  ".join([f"{len(errors)} settings are wrong:", *errors]))
 
 
-def inner_values(node: Any) -> Iterable[Any]:
-    """Return the keys and values of a mapping, or the items of a list, in plain data."""
-    if isinstance(node, Mapping):
-        return chain(node, node.values())
-    return node if isinstance(node, list | tuple) else ()
-
-
 def all_values(node: Any) -> Iterator[Any]:
     """Yield plain data and all data in it, the keys of mappings included."""
     yield node
-    for value in inner_values(node):
+    inner = chain(node, node.values()) if isinstance(node, Mapping) else node
+    for value in inner if isinstance(node, Mapping | list | tuple) else ():
         yield from all_values(value)
 
 

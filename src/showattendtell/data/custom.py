@@ -1,12 +1,12 @@
 """Data sets of your own photographs, as people have them: caption files of other names and places, one for each split,
-or a text next to each photograph; and captions without photographs."""
+or a text next to each photograph."""
 
 import hashlib
 import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from showattendtell.data.assembly import (
-    SKIP,
     assemble,
     check_images,
     look_in,
@@ -25,7 +24,7 @@ from showattendtell.data.assembly import (
 )
 from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.names import Names, files_below, image_number, inside, is_photograph, photographs
+from showattendtell.data.names import Names, files_below, inside, is_photograph, photographs
 from showattendtell.data.parsing import (
     COLUMNS,
     SPLIT_OF_SPELLING,
@@ -151,56 +150,32 @@ def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
     return file.renamed(lambda image: f"{folder.relative_to(root).as_posix()}/{image}")
 
 
-def read_sidecars(folder: Path, root: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
+def read_sidecars(folder: Path, root: Path) -> CaptionFile:
     """Read a folder tree of photographs, each with a text of the same name, one caption per line: `.txt` or `.caption`
-    next to it, or in a folder of its own under `root`.
-
-    Args:
-        lists: a folder of other texts, which may be inside this one.
-        skip_missing: ignore texts without photographs.
+    next to it, or in a folder of its own under `root`. Other texts are ignored.
 
     Raises:
-        UserError: there are no photographs or texts, a text has no photograph, or two photographs have the same name.
+        UserError: there are no photographs or texts.
     """
-    names = [os.path.relpath(path, folder) for path in photographs(folder)]
-    if not names:
+    bases = {os.path.relpath(path, folder): os.path.splitext(path)[0] for path in photographs(folder)}
+    if not bases:
         raise UserError(f"{folder} holds no images; unpack them, or set dataset.images to the folder of the images")
-    images = {os.path.splitext(name)[0]: name for name in names}
-    for name in names:
+    for name in bases:
         if re.search(r"[\ud800-\udfff]", name):
             raise UserError(f"the name of the image {name!r} is not UTF-8; rename it")
-        other = images[os.path.splitext(name)[0]]
-        if other != name:
-            raise UserError(f"{name} and {other} in {folder} share the captions of one text; rename one of them")
-    folders = set(map(os.path.dirname, names))
-    texts = {base: text for base, text in _texts_in(folder, lists).items() if os.path.dirname(base) in folders}
-    if not texts.keys() & images.keys():
-        by_image = Names(images)
-        apart = {by_image.find(base): text for base, text in _texts_in(root, lists).items()}
-        texts = {found[0]: text for found, text in apart.items() if found}
-    if not texts:
+    files = [path for place in (root, folder) for path in files_below(place) if path.lower().endswith(SIDECARS)]
+    texts = {os.path.splitext(path)[0]: path for path in files}
+    if texts.keys().isdisjoint(bases.values()):
+        known = Names(bases.values())
+        texts = {found[0]: text for base, text in texts.items() if (found := known.find(base))}
+    captions = {name: read_list(Path(texts[base])) if base in texts else [] for name, base in bases.items()}
+    if not any(captions.values()):
         raise UserError(
             f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor a "
-            f"text next to {names[0]} and the other {len(names) - 1:,} images; give the file as dataset.captions=..."
+            f"text next to {next(iter(bases))} and the other {len(bases) - 1:,} images; give the file as "
+            "dataset.captions=..."
         )
-    without_image = sorted(texts.keys() - images.keys())
-    if without_image and not skip_missing:
-        raise UserError(
-            f"texts without an image next to them in {folder}: {len(without_image):,}, first {without_image[0]}; "
-            f"add the images, or {SKIP}"
-        )
-    return CaptionFile(
-        "texts", {image: read_list(texts[base]) if base in texts else [] for base, image in images.items()}
-    )
-
-
-def _texts_in(folder: Path, lists: Path | None) -> dict[str, Path]:
-    """Return the texts under a folder by their path in it, without suffix."""
-    return {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SIDECARS and path.parent != lists and path.stem.lower() not in ("readme", "license")
-    }
+    return CaptionFile("texts", captions)
 
 
 @paused_collection()
@@ -250,7 +225,7 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         lists = look_in([folder], splits) if splits else None
         found = read_references(look_in([folder], file_name)) if file_name else read_found(folder)
-        file = found or read_sidecars(image_folder, folder, lists, skip_missing)
+        file = found or read_sidecars(image_folder, folder)
         if file.form == PLAIN:
             raise UserError(
                 f"{file_name or 'the caption file'} names no images; write CSV with the columns image and caption"
@@ -265,44 +240,6 @@ def read_custom(
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
         dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
         return _note_unused_images(image_folder, dataset)
-
-    return read(None) if captions is None else read_languages(captions, read)
-
-
-@paused_collection()
-def read_text(
-    root: Text,
-    captions: CaptionFiles,
-    exclude: Sequence[Text] = (),
-    val: Fraction = 0.05,
-    test: Fraction = 0.0,
-    captions_per_image: PositiveInt = 5,
-) -> Dataset:
-    """Read captions without photographs, for a language model.
-
-    Args:
-        root: folder in which files are searched first.
-        captions: a caption file in any format, or text with one caption per line; or the file of each language by its
-            code.
-        exclude: lists of images whose captions are left out, one name per line, such as the validation and test images
-            of another data set. Names with the same number, as `NUMBER_HASH.jpg` of Flickr8k and `NUMBER.jpg` of
-            Flickr30k, or else with the same stem, are the same image.
-        val, test: fractions of the images for validation and test, if the file has no splits; a hash of an image's name
-            decides.
-        captions_per_image: captions beyond this number are dropped.
-    """
-    folder = open_folder(root, "the captions")
-    excluded = {image_number(image) for name in exclude for image in read_list(look_in([folder], name))}
-
-    def read(file_name: str) -> Dataset:
-        texts = look_in([folder], file_name)
-        file = read_references(texts)
-        kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
-        splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
-        notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}",) if exclude else ()
-        file = file._replace(captions=kept, splits=splits, notes=notes)
-        file = with_splits(file, (), {"val": val, "test": test})
-        return assemble(texts.stem, file, None, captions_per_image)
 
     return read_languages(captions, read)
 

@@ -26,20 +26,15 @@ def files_below(folder: str | Path, report: Callable[[OSError], None] | None = N
         report: called for a folder that cannot be read; by default it is skipped.
     """
     # a link to a folder above this one would lead to everything next to it
-    searched = set(map(_identity, Path(folder).resolve().parents))
+    searched = {*map(str, Path(folder).resolve().parents)}
     for place, folders, files in os.walk(folder, followlinks=True, onerror=report):
-        if _identity(place) in searched:
+        if os.path.realpath(place) in searched:
             folders.clear()
             continue
-        searched.add(_identity(place))
+        searched.add(os.path.realpath(place))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = (os.path.join(place, name) for name in sorted(files) if not name.startswith("."))
         yield from filter(os.path.isfile, paths)
-
-
-def _identity(folder: str | Path) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
 
 
 def is_photograph(path: str) -> bool:

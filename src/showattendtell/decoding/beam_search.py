@@ -11,6 +11,8 @@ All beams of all images are numbered together: beam k of bank c of group g of im
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -133,8 +135,10 @@ class SearchStep(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A caption that may be returned: the score that ranks it, log p, its n tokens, and its row in each of n steps."""
+    """A caption that may be returned: whether it precedes open ones, the score that ranks it, log p, its n tokens, and
+    its row in each of n steps."""
 
+    precedes: bool
     rank: float
     score: float
     tokens: list[int]
@@ -288,16 +292,20 @@ class BeamHypotheses:
         self._captions: list[list[list[Hypothesis]]] = [[[] for _ in range(groups)] for _ in range(images)]
         self._worst = like.new_full((images, groups), -torch.inf)  # the rank score that a caption has to beat
 
-    def add(self, beams: Beams) -> None:
-        """Add the captions that are better than the ones stored for their group."""
+    def add(self, beams: Beams, finished: bool = True) -> None:
+        """Add the captions that are better than the ones stored for their group.
+
+        Args:
+            finished: false for open captions, which follow all finished ones, except with `shrink_beam`.
+        """
         is_caption = beams.scores.isfinite()
         places, scores = is_caption.nonzero().tolist(), beams.scores[is_caption]
         tokens, rows = (part[is_caption.flatten(1)][:, 1:] for part in (beams.tokens, beams.rows))
         parts = (self._search.rank_score(scores, tokens.shape[1]), scores, tokens, rows)
         for (image, group, *_), *caption in zip(places, *(part.tolist() for part in parts), strict=True):
             captions = self._captions[image][group]
-            captions.append(Hypothesis(*caption))
-            captions.sort(key=_rank, reverse=True)
+            captions.append(Hypothesis(finished or self._search.shrink_beam, *caption))
+            captions.sort(key=attrgetter("precedes", "rank"), reverse=True)
             del captions[self._num_kept :]
             if len(captions) == self._num_kept:
                 self._worst[image, group] = captions[-1].rank
@@ -317,23 +325,13 @@ class BeamHypotheses:
 
     def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
-        rest = BeamHypotheses(self._search, self._worst)
-        rest.add(still_open)
+        self.add(still_open, finished=False)
         chosen = []
-        for groups, open_groups in zip(self._captions, rest._captions, strict=True):
-            of_image: list[Hypothesis] = []
-            for captions, open_captions in zip(groups, open_groups, strict=True):
-                captions += open_captions
-                if self._search.shrink_beam:
-                    captions.sort(key=_rank, reverse=True)
-                of_image += captions[: self._num_kept]
-            chosen.append(sorted(of_image, key=_rank, reverse=True)[: self._search.num_captions])
-        outputs = iter(_outputs([caption for of_image in chosen for caption in of_image], steps))
+        for groups in self._captions:
+            of_image = sorted(chain.from_iterable(groups), key=attrgetter("rank"), reverse=True)
+            chosen.append(of_image[: self._search.num_captions])
+        outputs = iter(_outputs(list(chain.from_iterable(chosen)), steps))
         return [[next(outputs) for _ in of_image] for of_image in chosen]
-
-
-def _rank(caption: Hypothesis) -> float:
-    return caption.rank
 
 
 def _outputs(captions: Sequence[Hypothesis], steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
@@ -346,7 +344,7 @@ def _outputs(captions: Sequence[Hypothesis], steps: Sequence[SearchStep]) -> lis
         for parts in zip(*steps, strict=True)
     )
     outputs = []
-    for row, (_, score, tokens, _) in enumerate(captions):
+    for row, (_, _, score, tokens, _) in enumerate(captions):
         n = len(tokens)
         # of a word: log p of the words up to it, less that of the words before it
         log_probs = torch.cat([scores[row, :n], scores.new_tensor([score])]).diff()

@@ -1,8 +1,6 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
-import itertools
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,22 +110,20 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
-class ImageFiles(TorchDataset[tuple[Tensor, list[str]]]):
-    """Batches by the paths of their images: the pixels of the readable ones, and the error of each, which may be
-    empty."""
+class ImageFiles(TorchDataset[tuple[list[str], Tensor, dict[str, str]]]):
+    """Batches by the names of their images: the names and pixels of the readable ones, and the errors of the others."""
 
-    def __init__(self, preprocessing: Preprocessing):
-        self.preprocessing = preprocessing
+    def __init__(self, preprocessing: Preprocessing, paths: Mapping[str, str]):
+        self.preprocessing, self.paths = preprocessing, paths
 
-    def __getitem__(self, paths: Sequence[str]) -> tuple[Tensor, list[str]]:
-        pixels, errors = list[Tensor](), list[str]()
-        for path in paths:
+    def __getitem__(self, images: Sequence[str]) -> tuple[list[str], Tensor, dict[str, str]]:
+        pixels, errors = dict[str, Tensor](), dict[str, str]()
+        for image in images:
             try:
-                pixels.append(self.preprocessing(read_pixels(path)))
-                errors.append("")
+                pixels[image] = self.preprocessing(read_pixels(self.paths[image]))
             except UserError as error:
-                errors.append(str(error))
-        return torch.stack(pixels) if pixels else torch.zeros(0), errors
+                errors[image] = str(error)
+        return list(pixels), torch.stack([*pixels.values()]) if pixels else torch.zeros(0), errors
 
 
 @dataclass(frozen=True)
@@ -151,26 +147,23 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        named, requested = itertools.tee(batches)
         loader = DataLoader(
-            ImageFiles(self.encoder.preprocessing),
+            ImageFiles(self.encoder.preprocessing, self.paths),
             batch_size=None,  # an item is a batch
-            sampler=([self.paths[image] for image in images] for images in requested),
+            sampler=batches,
             num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
         with self._on_device():
-            for images, (pixels, errors) in zip(named, loader, strict=True):
-                skipped = {image: error for image, error in zip(images, errors, strict=True) if error}
-                if skipped and not self.skip_unreadable:
-                    reason = next(iter(skipped.values()))
+            for images, pixels, errors in loader:
+                if errors and not self.skip_unreadable:
+                    reason = next(iter(errors.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
-                readable = [image for image in images if image not in skipped]
                 views = [pixels, pixels.flip(-1)] if self.extraction.views == 2 else [pixels]
-                grids = torch.stack(list(map(self._run, views)), dim=1) if readable else torch.zeros(0)
-                stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
-                yield EncodedBatch(readable, grids, skipped, stamps)
+                grids = torch.stack(list(map(self._run, views)), dim=1) if images else torch.zeros(0)
+                stamps = {image: FileStamp.of(self.paths[image]) for image in images}
+                yield EncodedBatch(images, grids, errors, stamps)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -308,9 +301,7 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
     total = len(plan.images)
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    free = decimal(shutil.disk_usage(existing).free)
-    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path} ({free} free)"
+    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path}"
     console.print(size, soft_wrap=True, highlight=False, markup=False)
     ended = Event()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.compose import MODEL, model_differences, plain_settings, to_plain, trained_with
+from showattendtell.config.compose import MODEL, model_differences, plain_settings, to_plain
 from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
@@ -16,7 +16,7 @@ from showattendtell.config.validation import find_targets, sentence
 from showattendtell.data.languages import languages_of
 from showattendtell.data.vocabulary import SPECIAL, UNK, Vocabulary
 from showattendtell.data.word_vectors import read_word_vectors
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import ENCODER, read_checkpoint, read_vocabulary
 from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
@@ -117,7 +117,7 @@ class InitialCheckpoint(NamedTuple):
         return {name.removeprefix(prefix): weight for name, weight in self.weights.items() if name.startswith(prefix)}
 
     def _mismatch(self) -> UserError:
-        differing = trained_with(self.differences, self.metadata.get("choices", {}))
+        differing = listed(self.differences, shown=6) or "another encoder"
         return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
 
 

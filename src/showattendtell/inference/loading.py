@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from yaml import YAMLError
 
-from showattendtell.config.compose import model_differences, trained_with, with_overrides
+from showattendtell.config.compose import model_differences, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
@@ -26,7 +26,7 @@ from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import NAMES, Calibration, ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean, printable
+from showattendtell.errors import UserError, did_you_mean, listed, printable
 from showattendtell.inference.checkpoints import (
     CACHE,
     CALIBRATION,
@@ -370,7 +370,7 @@ def average(paths: Sequence[str]) -> dict[str, Any]:
         if differences or own != shapes[0] or _regions(model) != _regions(first):
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
-                f"it was trained with {trained_with(differences, model.choices)}; "
+                f"it was trained with {listed(differences, shown=6) or 'another encoder'}; "
                 "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
             )
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}

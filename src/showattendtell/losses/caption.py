@@ -129,8 +129,7 @@ class SoftLoss(nn.Module):
         """
         outputs = captioner(regions, image_index, tokens, self.mix_words(captioner, regions, image_index, tokens))
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
-        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
-        penalty = self.over_batch(penalties, outputs.num_regions, num_captions)
+        penalty = self.penalty(outputs, tokens, num_captions)
         learned = penalty if self.penalty_gradient else penalty.detach()
         terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * learned}
         return LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs), nll
@@ -167,18 +166,42 @@ class SoftLoss(nn.Module):
         terms = {**output.terms, "supervision": self.supervision_weight * mean}
         return output._replace(terms=terms, metrics={**output.metrics, "attention_supervision": mean.detach()})
 
+    @torch.no_grad()
     def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the input tokens (B, T) of scheduled sampling; None if no word is sampled."""
-        return mix_words(captioner, regions, image_index, tokens, self.sampling_prob, self.offset)
+        """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if no word is sampled.
+
+        They are `<start>`, then the caption's words, each but the first `offset` replaced with `sampling_prob` by a
+        word that is sampled from the model given the inputs so far. The model is in evaluation mode.
+        """
+        if not self.sampling_prob:
+            return None
+        order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
+        with eval_mode(captioner):
+            decoder = Ensemble([captioner]).make_decoder([regions])
+            states = decoder.init_state().index_select(image_index[order])
+            rows = torch.arange(len(image_index), device=image_index.device)
+            inputs = [torch.full_like(image_index, START)]
+            suppressed = torch.tensor([PAD, START], device=image_index.device)
+            for step, words in enumerate(tokens[order].T[:-1]):
+                output, states = decoder.step(states, rows, inputs[-1])
+                if step < self.offset:
+                    inputs.append(words)
+                    continue
+                scores = output.scores.index_fill(1, suppressed, -torch.inf)
+                sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
+                inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < self.sampling_prob, words))
+        mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
+        return mixed.masked_fill(tokens == PAD, PAD)
 
     @property
     def sampling_prob(self) -> float:
         """The current probability that an input word is sampled from the model; 0 outside training."""
         return self.scheduled_sampling * self.progress if self.training else 0.0
 
-    def over_batch(self, penalties: Tensor, num_regions: Tensor | int, num_captions: int) -> Tensor:
-        """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight; for
-        `num_regions` see `CaptionerOutput`."""
+    def penalty(self, outputs: CaptionerOutput, tokens: Tensor, num_captions: int) -> Tensor:
+        """Return the doubly stochastic penalty of a batch of `num_captions`, before its weight."""
+        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
+        num_regions = outputs.num_regions
         if self.penalty_reduction == "captions":
             return penalties.mean()
         if isinstance(num_regions, Tensor):
@@ -244,36 +267,3 @@ def negative_log_correctness(weights: Tensor, maps: Tensor) -> Tensor:
     largest = maps.to(weights.dtype).amax(dim=2, keepdim=True)
     correctness = (weights * maps / largest.clamp(min=smallest)).sum(dim=2)
     return -(correctness.clamp(min=smallest).log() * (largest.squeeze(2) > 0)).sum(dim=1)
-
-
-@torch.no_grad()
-def mix_words(
-    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float, offset: int = 0
-) -> Tensor | None:
-    """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if the probability is 0.
-
-    They are `<start>`, then the caption's words, each replaced with `probability` by a word that is sampled from the
-    model given the inputs so far. The model is in evaluation mode.
-
-    Args:
-        offset: the number of tokens before the words of a caption, which are never replaced.
-    """
-    if not probability:
-        return None
-    order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
-    with eval_mode(captioner):
-        decoder = Ensemble([captioner]).make_decoder([regions])
-        states = decoder.init_state().index_select(image_index[order])
-        rows = torch.arange(len(image_index), device=image_index.device)
-        inputs = [torch.full_like(image_index, START)]
-        suppressed = torch.tensor([PAD, START], device=image_index.device)
-        for step, words in enumerate(tokens[order].T[:-1]):
-            output, states = decoder.step(states, rows, inputs[-1])
-            if step < offset:
-                inputs.append(words)
-                continue
-            scores = output.scores.index_fill(1, suppressed, -torch.inf)
-            sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
-            inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
-    mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
-    return mixed.masked_fill(tokens == PAD, PAD)

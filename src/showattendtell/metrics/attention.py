@@ -227,9 +227,11 @@ def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, 
     coverage  sum_i min(1, sum_t alpha_ti) / min(L, T), mean over captions: 1 if the total weight of every region is at
               most 1 (or, of captions longer than L, at least 1)
     """
+    import torch  # here, so that tables of scores do not wait for it
+
     mask = tokens != PAD
     words, captions = int(mask.sum()), len(tokens)
-    entropy = (entropies(outputs) * mask).sum() / words
+    entropy = (torch.special.entr(outputs.weights).sum(dim=2) * mask).sum() / words
     movement = (outputs.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
     covered = (outputs.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
     largest = mask.sum(dim=1).clamp(max=outputs.num_regions)
@@ -238,13 +240,6 @@ def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, 
         "movement": (movement / max(1, words - captions), words - captions),
         "coverage": ((covered / largest).mean(), captions),
     }
-
-
-def entropies(outputs: CaptionerOutput) -> Tensor:
-    """Return -sum_i alpha_i log alpha_i of each map (B, T), in nats."""
-    import torch  # here, so that tables of scores do not wait for it
-
-    return torch.special.entr(outputs.weights).sum(dim=2)
 
 
 class WordClasses:

@@ -202,16 +202,14 @@ def measure(
         ValueError: as `CaptionScore.update`.
     """
     classes = {name: _find_metric(name) for name in metrics}
-    pair_up(hypotheses, references)
+    pairs = pair_up(hypotheses, references)
     result = CaptionMetrics({}, {})
     for name, cls in classes.items():
         if language != ENGLISH and name in ENGLISH_ONLY:
             result.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
             continue
         try:
-            metric = cls()
-            metric.update(hypotheses, references)
-            statistics = metric.statistics()
+            statistics = cls().measure(pairs)
             corpus_scores([statistics])  # may fail, too
             result.measured[name] = statistics
         except MetricError as error:

@@ -4,7 +4,6 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,31 +22,14 @@ from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat
 from showattendtell.types import Box, RegionBoxes
 
 FILLED = ("cuda",)
-"""Types of devices on which batches of images are filled up, see `BatchSizes`."""
-
-RARE = 32
-"""Number of batches of one size for which cuDNN plans nothing: it takes as long as the copies in so many batches."""
+"""Types of devices on which batches of images are filled up, see `fill_up`."""
 
 
-class BatchSizes:
-    """Chooses to how many images batches are filled up.
-
-    cuDNN plans every convolution for each number of images, which takes a second. There are few numbers: powers of two
-    and multiples of 16. A batch of a rare number is filled up to a larger one that is planned.
-    """
-
-    def __init__(self) -> None:
-        self._requests, self._planned = Counter[int](), set[int]()
-
-    def choose(self, images: int) -> int:
-        """Return the number to which a batch of so many images is filled up."""
-        size = images + -images % min(16, 1 << (images - 1).bit_length())
-        self._requests[size] += 1
-        larger = [planned for planned in self._planned if planned >= size]
-        if not larger or self._requests[size] > RARE:
-            self._planned.add(size)
-            return size
-        return min(larger)
+def fill_up(images: Tensor) -> Tensor:
+    """Repeat the first image of (I, ...) until their number is a power of two or a multiple of 16. For each number of
+    images cuDNN plans every convolution, which takes a second, and training steps are captured as a graph."""
+    missing = -len(images) % min(16, 1 << (len(images) - 1).bit_length())
+    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
 
 
 class Encoder(nn.Module):
@@ -113,7 +95,13 @@ class Encoder(nn.Module):
         gradient_checkpointing: bool = False,
     ):
         super().__init__()
-        _check_network(network)
+        names = timm.list_models(pretrained="." in network)
+        if network not in names:
+            hint = did_you_mean(network, names)
+            listing = "; python -c 'import timm; print(timm.list_models())' lists them"
+            raise UserError(
+                f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
+            )
         for name, value in (("gradient_checkpointing", gradient_checkpointing), ("frozen_stride", frozen_stride)):
             if value and not trainable:
                 raise UserError(
@@ -123,7 +111,6 @@ class Encoder(nn.Module):
         self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         self.frozen_stride, self.gradient_checkpointing = frozen_stride, gradient_checkpointing
-        self._sizes = BatchSizes()
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -173,18 +160,15 @@ class Encoder(nn.Module):
         """Freeze all layers up to the deepest grid of that stride. Raise `UserError` if nothing remains to be trained;
         that is not checked without gradients, as when a trained model is restored."""
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
-        is_found = False
         # timm lists modules in the order of the computation: freeze up to the last one inside the grid's module
-        for name, module in self.network.named_modules():
-            is_inside = f"{name}.".startswith(f"{last}.")
-            if is_found and not is_inside:
-                break
-            is_found = is_inside
+        modules = dict(self.network.named_modules())
+        inside = [i for i, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        for module in list(modules.values())[: max(inside, default=-1) + 1]:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
         size = self.preprocessing.crop
         pixels = torch.zeros(1, 3, size, size)
-        if not is_found or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
+        if not inside or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
                 "it; choose a smaller stride, or leave it out"
@@ -233,8 +217,7 @@ class Encoder(nn.Module):
         copies have no gradient.
         """
         if pixels.device.type in FILLED:
-            copies = pixels[:1].expand(self._sizes.choose(len(pixels)) - len(pixels), -1, -1, -1)
-            return self._regions(torch.cat([pixels, copies]))[: len(pixels)]
+            return self._regions(fill_up(pixels))[: len(pixels)]
         return self._regions(pixels)
 
     def _regions(self, pixels: Tensor) -> Tensor:
@@ -373,17 +356,6 @@ class EncoderWithoutNetwork(Encoder):
             "grid": list(self.grid),
             "dim": self.dim,
         }
-
-
-def _check_network(network: str) -> None:
-    """Raise `UserError` if timm has no such network."""
-    names = timm.list_models(pretrained="." in network)
-    if network not in names:
-        hint = did_you_mean(network, names)
-        listing = "; python -c 'import timm; print(timm.list_models())' lists them"
-        raise UserError(
-            f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
-        )
 
 
 def _size_error(size: int, network: str, error: Exception) -> UserError:

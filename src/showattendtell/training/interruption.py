@@ -126,16 +126,15 @@ class FiniteLoss(Callback):
         places, losses = [place for place, _ in self._losses], [loss for _, loss in self._losses]
         self._losses = []
         values = torch.stack(losses).tolist() if losses else []
-        for place, value in zip(places, values, strict=True):
-            if not math.isfinite(value):
-                self._report(trainer, place, str(value))
-
-    def _report(self, trainer: Trainer, place: Mapping[str, int], value: str) -> None:
+        wrong = [(place, value) for place, value in zip(places, values, strict=True) if not math.isfinite(value)]
+        if not wrong:
+            return
+        place, value = wrong[0]
         data = getattr(trainer, "datamodule", None)
         captions = data.name_batch(place["batch"] - 1) if isinstance(data, CaptionDataModule) else []
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
         file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
-        write_json({**place, "loss": value, "images": images, "captions": captions}, file)
+        write_json({**place, "loss": str(value), "images": images, "captions": captions}, file)
         raise UserError(
             f"the loss of step {place['step']} is {value}; {file} lists the images and captions of its batch; "
             "lower optimizer.lr or look at them, and train again"

@@ -5,6 +5,7 @@ forwards SIGTERM only, and a process that dies is reported by the others' traceb
 and SLURM are used as they are. `tests/integration/test_launching.py` has a test for each of these points.
 """
 
+import copy
 import logging
 import os
 import signal
@@ -18,26 +19,26 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from showattendtell.config.compose import plain_settings
-from showattendtell.config.instantiate import build, with_trainer
+from showattendtell.config.instantiate import build
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import (
     TIMEOUT,
     LostProcessError,
     ReportedElsewhere,
-    announced_wait,
     rank,
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
-from showattendtell.training.build import cluster_environment, report_refusals, silence_warnings
+from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME
 
 Train = Callable[[Any], float]
@@ -56,9 +57,8 @@ class DataParallel(DDPStrategy):
 def launch(train: Train, config: DictConfig) -> float:
     """Return what `train(config)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
-    silence_warnings()
     strategy = config.trainer.get("strategy", "auto")
-    if isinstance(strategy, str) and strategy not in STRATEGIES:  # others start processes themselves, or share a model
+    if strategy not in STRATEGIES:  # others start processes themselves, or share a model
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
     if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -83,7 +83,7 @@ def _bare_trainer(config: DictConfig) -> lightning.Trainer:
     """Return a Trainer that knows devices and strategy."""
     with report_refusals("trainer"):
         trainer: lightning.Trainer = build(
-            config.trainer, plugins=cluster_environment(), logger=False, enable_progress_bar=False
+            config.trainer, plugins=LightningEnvironment(), logger=False, enable_progress_bar=False
         )
     return trainer
 
@@ -100,13 +100,14 @@ def _run_process(train: Train, config: DictConfig) -> float:
     if (len(given) if is_list else given) not in (1, "auto", -1, "-1", devices, str(devices)):
         raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
     num_nodes = int(os.environ["WORLD_SIZE"]) // devices
-    config = with_trainer(config, num_nodes=num_nodes, devices=given if is_list else devices)
+    config = copy.deepcopy(config)
+    OmegaConf.set_struct(config, False)
+    config.trainer.update(num_nodes=num_nodes, devices=given if is_list else devices)
     if config.trainer.get("strategy", "auto") == "auto":
         config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
     strategy = _bare_trainer(config).strategy
     with report_lost_processes():
-        with announced_wait():
-            strategy.setup_environment()
+        strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
             result = train(config)
         if dist.is_initialized():
@@ -143,7 +144,6 @@ def _work(train: Train, config: DictConfig, hydra: Any) -> float:
     """Run `train` in a process started here, with Hydra's state of the run; the parent process reports its errors."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
-    silence_warnings()
     try:
         return _run_process(train, config)
     except LostProcessError:

@@ -1,6 +1,5 @@
 """The run and the checkpoint from which training resumes."""
 
-import filecmp
 import json
 import os
 import sys
@@ -183,9 +182,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     is_extended = isinstance(max_epochs, int) and isinstance(stored_epochs, int) and max_epochs > stored_epochs > 0
     if is_extended:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
-    init_from = settings["init_from"]
-    if init_from and stored.get("init_from") and _is_moved(init_from, stored["init_from"]):
-        stored = {**stored, "init_from": init_from}
+    stored = {**stored, "init_from": settings["init_from"]}  # may have moved; the run has its own weights by now
     if differences := find_differences(settings, stored):
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
@@ -204,14 +201,6 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     if not start.finished:
         print(f"{folder} resumes after step {start.step}, in epoch {start.epoch + 1}")
     return start
-
-
-def _is_moved(current: str, stored: str) -> bool:
-    """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
-    compared with its vocabulary and encoder."""
-    now, before = expand_home(current), expand_home(stored)
-    is_best = now.name == before.name == BEST and now.is_file()
-    return is_best and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
 
 
 def discard(folder: Path) -> None:

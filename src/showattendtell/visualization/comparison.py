@@ -141,8 +141,7 @@ def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
         by_weights: dict[tuple[str, ...], Result] = {}
         for result in group:
             by_weights.setdefault(tuple(model.sha256 for model in result.models), result)
-        once = tuple(by_weights.values())
-        rows.append(TableRow(label, mean_scores([result.figures for result in once], columns), once))
+        rows.append(mean_row(label, tuple(by_weights.values()), columns))
     return rows
 
 
@@ -164,15 +163,15 @@ def _runs_by_split(results: Iterable[Result]) -> dict[str, str]:
     return runs
 
 
-def mean_scores(figures: Sequence[Mapping[str, float]], columns: Sequence[str]) -> dict[str, TableValue]:
-    """Return the mean of each figure that all results have."""
-    scores = {}
+def mean_row(label: str, results: tuple[Result, ...], columns: Sequence[str]) -> TableRow:
+    """Return a row with the mean of each figure that all results have."""
+    figures = {}
     for column in columns:
-        values = [result[column] for result in figures if column in result]
-        if len(values) == len(figures):
+        values = [result.figures[column] for result in results if column in result.figures]
+        if len(values) == len(results):
             deviation = stdev(values) if len(values) > 1 else None
-            scores[column] = TableValue(mean(values), deviation, DIGITS.get(column, 1))
-    return scores
+            figures[column] = TableValue(mean(values), deviation, DIGITS.get(column, 1))
+    return TableRow(label, figures, results)
 
 
 def paper_rows(dataset: str) -> list[TableRow]:

@@ -29,12 +29,11 @@ DIGITS = {row["name"]: int(row["digits"]) for row in FIGURES if row["digits"]}
 """Digits after the decimal point in columns, where not 1."""
 
 
-def _labels(group: str) -> Labels:
-    """Return the labels and number formats of the scores of a group in the terminal."""
-    return {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
-
-
-BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = map(_labels, ("bleu", "bleu_with_penalty", "metrics", "counts"))
+BLEU, BLEU_WITH_PENALTY, METRICS, COUNTS = (
+    {row["name"]: (row["label"], row["format"]) for row in FIGURES if row["group"] == group}
+    for group in ("bleu", "bleu_with_penalty", "metrics", "counts")
+)
+"""Labels and number formats of the scores of a group in the terminal."""
 
 
 class Terminal(Console):
@@ -69,7 +68,26 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal(highlight=False).print(table)
-    print_notes(dataset.notes)
+    print_notes([*dataset.notes, *describe_small_splits(dataset)])
+
+
+SMALL = 100
+"""Number of images below which the scores of a split are said to be uncertain."""
+
+SPREADS = {"BLEU-4": 47, "CIDEr": 120}
+"""Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
+
+
+def describe_small_splits(dataset: Dataset) -> list[str]:
+    """Return a sentence for each split of few images that is scored: how uncertain its scores are."""
+    sentences = []
+    for name in ("val", "test"):
+        number = len(dataset.splits.get(name, ()))
+        if 0 < number < SMALL:
+            limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
+            images = "1 image" if number == 1 else f"{number} images"
+            sentences.append(f"{name} has {images}: scores are uncertain, {limits} points (docs/own_data.md)")
+    return sentences
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -23,7 +23,6 @@ from showattendtell.extensions.dashboards.loggers import (
     ImagePanel,
     TensorBoardDashboard,
     WandbDashboard,
-    has_account,
 )
 
 
@@ -177,15 +176,6 @@ def bare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_DIR", "WANDB_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
-
-
-def test_a_login_of_the_same_server_is_an_account(bare_home: Path, monkeypatch: pytest.MonkeyPatch):
-    netrc = bare_home / ".netrc"
-    netrc.write_text("machine wandb.example.org login user password secret\n")
-    netrc.chmod(0o600)
-    assert not has_account()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert has_account()
 
 
 @pytest.mark.usefixtures("bare_home")

@@ -32,11 +32,6 @@ def test_the_members_that_fit_a_pattern_are_unpacked(packed: Callable[..., bytes
 
 
 @forms
-def test_a_dot_before_a_members_path_is_nothing(packed: Callable[..., bytes], tmp_path: Path):
-    assert unpacked(packed({f"./{name}": data for name, data in MEMBERS.items()}), tmp_path) == CHOSEN
-
-
-@forms
 def test_what_is_there_is_not_written_again_and_refused_where_its_size_differs(
     packed: Callable[..., bytes], tmp_path: Path
 ):
@@ -100,12 +95,3 @@ def test_a_damaged_archive_is_reported(content: bytes, complaint: str, tmp_path:
     with pytest.raises(UserError, match=complaint):
         unpacked(content, tmp_path)
     assert set(files_in(tmp_path / "root")) <= {"train2014/1.jpg", "train2014/1.jpg.part", "train2014/2.jpg.part"}
-
-
-def test_an_encrypted_member_is_reported(tmp_path: Path):
-    content = bytearray(zipped({"train2014/1.jpg": b"one"}))
-    directory = content.index(b"PK\x01\x02")
-    content[6] |= 1
-    content[directory + 8] |= 1
-    with pytest.raises(UserError, match="encrypted"):
-        unpacked(bytes(content), tmp_path)

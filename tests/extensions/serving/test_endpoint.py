@@ -91,7 +91,7 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
         ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
         (
             {"beams": "3"},
-            "there is no field 'beams'; available: photograph, model, beam_size, attention, seed, language",
+            "there is no field 'beams'; available: model, beam_size, attention, seed, language, photograph",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_metrics_count_requests_captions_and_places(served: Served):
 def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
     openapi = send_request(served.address, "openapi.json").json
     page = send_request(served.address, "docs").content.decode()
-    fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    fields = openapi["components"]["schemas"]["CaptionForm"]
     assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed", "language"}
     names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
     for name in (*fields["properties"], *names, *openapi["paths"]):

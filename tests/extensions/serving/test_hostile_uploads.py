@@ -109,12 +109,11 @@ def test_a_malformed_form_is_refused(served: Served, kind: str):
     [
         *({"model": "../../etc/passwd"}, {"model": "<script>"}, {"beam_size": "0"}, {"beam_size": "21"}),
         *({"beam_size": "1e9"}, {"beam_size": "nan"}, {"seed": "-1"}, {"seed": str(2**70)}, {"attention": "x" * 1000}),
-        *({"beam_size": ["2", "3"]}, {"language": ["en", "de"]}),
         *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}, {"seed": "9" * 1900}),
     ],
     ids=str,
 )
-def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fields: dict[str, str | list[str]]):
+def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fields: dict[str, str]):
     assert_refused(caption(served.address, PHOTOGRAPH, **fields), 422)
 
 

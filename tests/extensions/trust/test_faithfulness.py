@@ -256,11 +256,11 @@ def compared(number: int, better: float) -> list[WordFaithfulness]:
 
 def test_differences_to_random_maps_are_paired():
     scores = score_faithfulness(compared(200, 0.1))
-    difference = scores.against["random"]["attention"]["deletion"]
+    difference = scores.against_random["attention"]["deletion"]
     assert difference["difference"] == pytest.approx(-0.1, abs=0.02)
     assert difference["low"] < difference["difference"] < difference["high"] < 0
     assert difference["higher"] < 0.01
-    chance = score_faithfulness(compared(200, 0.0)).against["random"]["attention"]["deletion"]
+    chance = score_faithfulness(compared(200, 0.0)).against_random["attention"]["deletion"]
     assert chance["low"] < 0 < chance["high"]
 
 
@@ -287,7 +287,7 @@ def test_the_intervals_of_differences_are_those_of_images_drawn_again():
     """Each word of an image is given several times, which adds nothing to what is known."""
     once = compared(30, 0.1)
     repeated = [word for word in once for _ in range(9)]
-    expected, found = (score_faithfulness(words).against["random"]["attention"] for words in (once, repeated))
+    expected, found = (score_faithfulness(words).against_random["attention"] for words in (once, repeated))
     for field in ("deletion", "insertion"):
         assert found[field] == pytest.approx(expected[field])
 

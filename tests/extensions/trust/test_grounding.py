@@ -23,11 +23,10 @@ from showattendtell.extensions.trust.objects import (
     GroundedObject,
     ObjectMetric,
     attended_box,
-    intersection_over_union,
     score_grounding,
 )
 from showattendtell.inference.evaluator import EvaluationRun
-from showattendtell.inference.predictions import Predictor
+from showattendtell.inference.loading import LoadedModel
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box, Caption, CaptionerOutput, Dataset, Example, Phrase, RegionBoxes
 
@@ -36,14 +35,6 @@ LEFT, RIGHT, WHOLE = Box(0, 0, 0.5, 1), Box(0.5, 0, 1, 1), Box(0, 0, 1, 1)
 
 def thing(name: str, *boxes: Box) -> GroundedObject:
     return GroundedObject(name, boxes or (LEFT,))
-
-
-def test_the_overlap_of_boxes():
-    assert intersection_over_union(LEFT, LEFT) == 1
-    assert intersection_over_union(LEFT, RIGHT) == 0
-    assert intersection_over_union(LEFT, WHOLE) == 0.5
-    assert intersection_over_union(Box(0, 0, 0.5, 0.5), Box(0.25, 0, 0.75, 0.5)) == pytest.approx(1 / 3)
-    assert intersection_over_union(Box(0, 0, 0, 0), Box(0, 0, 0, 0)) == 0
 
 
 IMAGES = [
@@ -148,7 +139,7 @@ def make_run(examples: Sequence[Example], models: int = 1, dataset: Dataset | No
     reader: Any = Reader()
     dataset = dataset or Dataset("made up", {"test": tuple(examples)})
     none: Any = None
-    return EvaluationRun([], [], [], [Predictor(reader, images)] * models, [], dataset, "test", none)
+    return EvaluationRun([], [], [LoadedModel(reader, none, {})] * models, [images] * models, dataset, "test", none)
 
 
 @pytest.fixture

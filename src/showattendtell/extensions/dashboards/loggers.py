@@ -1,6 +1,5 @@
 """Dashboards that never abort or block a run."""
 
-import netrc
 import os
 import shlex
 import sys
@@ -10,7 +9,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlparse
 
 import numpy as np
 from PIL import Image
@@ -193,9 +191,10 @@ class WandbDashboard(Dashboard):
         self._project, self._name, self._group, self._tags = project, name, group, tags
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        import wandb
         from wandb.errors import CommError, UsageError
 
-        if "WANDB_MODE" in os.environ or has_account():
+        if "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False):
             try:
                 return self._start(folder, settings, None)
             except (CommError, UsageError, TimeoutError) as error:
@@ -263,11 +262,3 @@ class WandbDashboard(Dashboard):
         import wandb
 
         wandb.teardown()
-
-
-def has_account() -> bool:
-    """Return whether a key for wandb's server is in the environment or in ~/.netrc (written by `wandb login`)."""
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    with suppress(FileNotFoundError, netrc.NetrcParseError):
-        return bool(os.environ.get("WANDB_API_KEY") or netrc.netrc().authenticators(host))
-    return False

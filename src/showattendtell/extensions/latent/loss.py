@@ -12,7 +12,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
 from showattendtell.extensions.latent.mixture import MixtureFeatures
-from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
+from showattendtell.losses.caption import LossOutput
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.settings import NonNegativeFloat
@@ -79,8 +79,7 @@ class VariationalLoss(BaselineLoss):
             if attention.estimator != "gumbel":
                 reinforce, metrics = self._reinforce(-nll, log_prob, is_word, shard, attention.estimator == "rloo")
             loss, nll = loss.mean(dim=0), nll.mean(dim=0)
-        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
-        penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
+        penalty = self.penalty(outputs, tokens, shard.num_captions)
         terms = {
             "likelihood": over_captions(loss),
             "kl": self.kl_weight * over_captions(kl),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -23,6 +24,9 @@ UTF8 = "\x1b%G"
 """The escape sequence by which IPTC metadata declare UTF-8."""
 
 WRITABLE = "give a JPEG, PNG, WebP or TIFF file that is not damaged"
+
+MP_ENTRIES = 0xB002
+"""The tag of the list of pictures in an index of the Multi-Picture Format."""
 
 LANGUAGE = re.compile(r'(^|, )lang="[^"]*"')
 """The language in front of each text of an XMP language alternative, as exiv2 prints it."""
@@ -96,9 +100,6 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         if not _writes(image, exiv2.MetadataId.Xmp):
             raise UserError(f"formats=[xmp] does not write into {path}; {WRITABLE}")
         image.readMetadata()
-        if content.startswith(b"\xff\xd8") and "mpoffset" in JpegImageFile(BytesIO(content)).info:
-            # their index has offsets, which exiv2 does not change
-            raise UserError(f"formats=[xmp] does not write into {path}, a JPEG of several pictures; save it as one")
         if not overwrite and any(_descriptions(image)):
             return False
         for key in XMP_KEYS:
@@ -107,8 +108,8 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         if _writes(image, exiv2.MetadataId.Iptc) and iptc.detectCharset():  # None for other encodings
             iptc[IPTC_KEY], iptc[IPTC_CHARACTER_SET] = text, UTF8
         image.writeMetadata()
-        changed = bytes(image.io().mmap())
-    except exiv2.Exiv2Error as error:
+        changed = _with_further_pictures(bytearray(image.io().mmap()), content)
+    except (struct.error, exiv2.Exiv2Error) as error:
         raise UserError(f"the metadata of {path} cannot be written ({first_line(error)}); {WRITABLE}") from None
     original = file_path.with_name(file_path.name + ORIGINAL)
     with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
@@ -120,6 +121,32 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         os.fchmod(file.fileno(), mode)
         file.write(changed)
     return True
+
+
+def _with_further_pictures(changed: bytearray, content: bytes) -> bytearray:
+    """Correct the index of the pictures in a JPEG with several, such as a gain map (CIPA DC-007, Multi-Picture Format).
+
+    The index has their offsets from itself and the size of the first picture; exiv2 moves other segments in front of it
+    without changing them.
+    """
+    if not content.startswith(b"\xff\xd8\xff"):
+        return changed
+    old_start, new_start = (JpegImageFile(BytesIO(data)).info.get("mpoffset") for data in (content, changed))
+    if old_start is None or new_start is None:
+        return changed
+    longer = len(changed) - len(content)
+    order = "<" if changed[new_start : new_start + 2] == b"II" else ">"
+    # a TIFF header with the offset of a directory, of entries of 12 bytes: tag, type, length and offset of the value
+    (directory,) = struct.unpack_from(f"{order}4xL", changed, new_start)
+    (entries,) = struct.unpack_from(f"{order}H", changed, new_start + directory)
+    for entry in range(entries):
+        tag, length, value = struct.unpack_from(f"{order}H2xLL", changed, new_start + directory + 2 + 12 * entry)
+        pictures = range(new_start + value, new_start + value + length, 16) if tag == MP_ENTRIES else ()
+        for place in pictures:  # attributes, size, offset, and two numbers of other pictures
+            size, offset = struct.unpack_from(f"{order}4xLL", changed, place)
+            updated = (size, offset + longer - (new_start - old_start)) if offset else (size + longer, 0)
+            struct.pack_into(f"{order}LL", changed, place + 4, *updated)
+    return changed
 
 
 class DescriptionWriter:

@@ -204,11 +204,10 @@ def report_read_errors(path: Path, image: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # zlib, zipfile, base64, numpy and h5py raise many types for damaged files
         reason = getattr(error, "strerror", None) or first_line(error)
-        raise _damaged(path, f"{printable(image)}: {reason}" if image else reason) from None
-
-
-def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} cannot be read ({reason}); get it again, or give another as encoder.features")
+        raise UserError(
+            f"{path} cannot be read ({printable(image)}{': ' * bool(image)}{reason}); get it again, or give another as "
+            "encoder.features"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, compare, draw_copies, resample
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.visualization.comparison import COLUMNS as PAPER
-from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
+from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_row, paper_rows
 from showattendtell.visualization.result_files import Result
 from showattendtell.visualization.tables import (
     DIGITS,
@@ -76,8 +76,7 @@ def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> dict[tuple[str
         finished = [run for run in runs if run.recipe == name]
         for decoding in table.decodings if finished else ():
             results = tuple(_read(run, decoding) for run in finished)
-            figures = mean_scores([result.figures for result in results], COLUMNS)
-            series[name, decoding] = TableRow(f"{name}, {title_of(decoding)}", figures, results)
+            series[name, decoding] = mean_row(f"{name}, {title_of(decoding)}", results, COLUMNS)
     return series
 
 

@@ -3,16 +3,19 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Form, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
@@ -20,15 +23,15 @@ from showattendtell import __version__
 from showattendtell.extensions.serving.models import (
     FORMATS,
     MEGA,
-    PHOTOGRAPH,
     ModelRegistry,
     check_pixels,
-    read_form,
+    describe_faults,
+    file_name,
 )
 from showattendtell.extensions.serving.schemas import (
     MAX_BEAM_SIZE,
     AttentionMode,
-    CaptionRequest,
+    CaptionForm,
     CaptionsResponse,
     ErrorResponse,
     Limits,
@@ -47,6 +50,8 @@ Outputs = dict[str, list[ImageCaptions]]
 Make = Callable[[list[Upload], Outputs], bytes]
 """Computes the content of an answer."""
 
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -64,45 +69,55 @@ class Service:
         self.places_taken, self._thread = 0, ThreadPoolExecutor(1, "models")
         self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
 
-    async def answer(self, request: Request, make: Make) -> bytes:
-        """Return the answer that `make` computes of the captions of the request's photographs, and count it."""
+    async def answer(self, request: Request, handle: Handler) -> Response:
+        """Return the answer of a request with photographs by its handler, and count it."""
         started, status = perf_counter(), 500
         try:
-            content, status = await self._answer(request, make), 200
-            return content
-        except RequestError as error:
+            response = await self._answer(request, handle)
+            status = response.status_code
+            return response
+        except HTTPException as error:
             status = error.status_code
             raise
         finally:
             self.answers[status] += 1
             self.seconds += perf_counter() - started
 
-    async def _answer(self, request: Request, make: Make) -> bytes:
+    async def _answer(self, request: Request, handle: Handler) -> Response:
+        """Handle a request if there is a place for it, within limited time."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
         if self.places_taken == self.limits.waiting:
             raise RequestError(503, f"all {self.limits.waiting} places are taken; try again in a moment")
         self.places_taken += 1
         try:
-            photographs, options = await read_form(request, self.limits)
-
-            def work() -> tuple[bytes, Outputs]:
-                check_pixels(photographs, self.limits)
-                outputs = self.models.describe(photographs, options, MEGA * self.limits.megapixels)
-                return make(photographs, outputs), outputs
-
-            done = asyncio.wrap_future(self._thread.submit(work))
-            hung_up = asyncio.create_task(_wait_until_disconnected(request))
-            hung_up.add_done_callback(lambda _: done.cancel())
-            try:
-                content, outputs = await asyncio.wait_for(done, self.limits.seconds)
-            finally:
-                hung_up.cancel()
-        except (TimeoutError, asyncio.CancelledError):  # work that has not begun is dropped
-            reason = f"the answer took longer than {self.limits.seconds:g} seconds, or the server is shutting down"
-            raise RequestError(503, f"{reason}; try again") from None
+            async with asyncio.timeout(self.limits.seconds):
+                return await handle(request)
+        except RequestValidationError as error:
+            raise RequestError(422, describe_faults(error.errors())) from None
+        except TimeoutError:
+            raise RequestError(408, f"it took longer than {self.limits.seconds:g} seconds; send less") from None
+        except asyncio.CancelledError:
+            raise RequestError(503, "the server is shutting down; try again") from None
         finally:
             self.places_taken -= 1
+
+    async def caption(self, request: Request, form: CaptionForm, make: Make) -> bytes:
+        """Return the answer that `make` computes of the captions of the photographs in a form."""
+        photographs = [Upload(file_name(file.filename or ""), await file.read()) for file in form.photograph]
+
+        def work() -> tuple[bytes, Outputs]:
+            check_pixels(photographs, self.limits)
+            outputs = self.models.describe(photographs, form, MEGA * self.limits.megapixels)
+            return make(photographs, outputs), outputs
+
+        done = asyncio.wrap_future(self._thread.submit(work))  # if it is cancelled, work that has not begun is dropped
+        hung_up = asyncio.create_task(_wait_until_disconnected(request))
+        hung_up.add_done_callback(lambda _: done.cancel())
+        try:
+            content, outputs = await done
+        finally:
+            hung_up.cancel()
         self.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
         return content
 
@@ -150,7 +165,20 @@ def make_cards(photographs: list[Upload], outputs: Outputs) -> bytes:
     return render(Page("", list(outputs), entries), "cards.html").encode()
 
 
-def add_endpoint(app: FastAPI, service: Service, path: str, make: Make, kind: str, **answer: Any) -> None:
+class PhotographRoute(APIRoute):
+    """The route of a form with photographs, which has a place while it is received and answered."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def limited(request: Request) -> Response:
+            service: Service = request.app.state.service
+            return await service.answer(request, handle)
+
+        return limited
+
+
+def add_endpoint(router: APIRouter, path: str, make: Make, kind: str, **answer: Any) -> None:
     """Add an endpoint that takes the form with photographs.
 
     Args:
@@ -158,24 +186,19 @@ def add_endpoint(app: FastAPI, service: Service, path: str, make: Make, kind: st
         answer: what FastAPI documents of it; nothing for an endpoint that is not documented.
     """
 
-    async def endpoint(request: Request) -> Response:
-        return Response(await service.answer(request, make), media_type=kind)
+    async def endpoint(
+        request: Request, form: Annotated[CaptionForm, Form(media_type="multipart/form-data")]
+    ) -> Response:
+        service: Service = request.app.state.service
+        return Response(await service.caption(request, form, make), media_type=kind)
 
-    files = {
-        "type": "array",
-        "items": {"type": "string", "format": "binary"},
-        "description": "one photograph or several; their file names are returned and not used otherwise",
-    }
-    properties = {PHOTOGRAPH: files, **CaptionRequest.model_json_schema()["properties"]}
-    form = {"type": "object", "properties": properties, "required": [PHOTOGRAPH]}
-    app.add_api_route(
+    router.add_api_route(
         path,
         endpoint,
         methods=["POST"],
         description=make.__doc__ or "",
         responses={**ERRORS, 200: answer},
         response_class=Response,
-        openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}},
         include_in_schema=bool(answer),
     )
 
@@ -226,14 +249,19 @@ def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: 
         redoc_url=None,
         openapi_url=None,
         exception_handlers={HTTPException: http_error, Exception: server_error},
+        max_body_size=int(limits.request_megabytes * MEGA),
+        form_limits={"max_files": limits.photographs, "max_fields": 32, "max_part_size": 2000},
     )
     # a page of another site could read the answers under a name of its own for this server
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    service, json_kind, png = Service(models, limits), "application/json", "image/png"
+    MultiPartParser.spool_max_size = 2**40  # no temporary files
+    service = app.state.service = Service(models, limits)
+    router, png = APIRouter(route_class=PhotographRoute), "image/png"
     captions = {"model": CaptionsResponse, "description": "the captions"}
-    add_endpoint(app, service, "/api/caption", make_captions, json_kind, **captions)
-    add_endpoint(app, service, "/api/picture", make_picture, png, content={png: {}}, description="the picture")
-    add_endpoint(app, service, "/cards", make_cards, "text/html")
+    add_endpoint(router, "/api/caption", make_captions, "application/json", **captions)
+    add_endpoint(router, "/api/picture", make_picture, png, content={png: {}}, description="the picture")
+    add_endpoint(router, "/cards", make_cards, "text/html")
+    app.include_router(router)
     app.add_api_route("/api/models", service.overview)
     app.add_api_route("/metrics", service.metrics, response_class=PlainTextResponse)
     add_pages(app, service.overview(), note, address)

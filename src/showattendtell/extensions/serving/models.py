@@ -1,19 +1,14 @@
-"""From a request to captions: its form, which is read within limits into memory only, and the served models by name."""
+"""The served models by name, and the checks of the photographs and fields that requests send."""
 
-import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
 from PIL import Image
-from pydantic import ValidationError
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
 
 from showattendtell.data import image_limits
 from showattendtell.data.image_limits import MAX_PIXELS, CostlyImageError, LargeImageError, bounded_open
@@ -21,14 +16,11 @@ from showattendtell.data.images import decode_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.extensions.serving.schemas import CaptionRequest, Limits, RequestError, Upload, clean
+from showattendtell.extensions.serving.schemas import CaptionForm, CaptionRequest, Limits, RequestError, Upload, clean
 from showattendtell.inference.pipeline import CaptioningPipeline, stacked
 from showattendtell.visualization.pages import ImageCaptions
 
-PHOTOGRAPH = "photograph"  # the field of the form that holds a file
 FORMATS = tuple(name for name in image_limits.FORMATS if name != "PPM" and (name != "HEIF" or find_spec("pillow_heif")))
-FIELDS = 32
-FIELD_BYTES = 2000
 MEGA = 1_000_000
 VARIANTS = 8  # number of beam sizes and languages for which the pipeline of a model is kept
 
@@ -110,58 +102,9 @@ class ModelRegistry:
         return {model.name: model.describe(pictures, options) for model in models}
 
 
-class InMemoryParser(MultiPartParser):
-    """Starlette's parser of forms without temporary files; the size is limited before it."""
-
-    spool_max_size = 2**40
-
-
-async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], CaptionRequest]:
-    """Read the form of a request: its photographs and options.
-
-    Raises `RequestError` for other content, too many photographs, a timeout, a body as soon as it is too large, and
-    invalid options.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind.lower() != "multipart/form-data":
-        sent = clean(kind) or "nothing"
-        raise RequestError(415, f"a form is needed, multipart/form-data with a field '{PHOTOGRAPH}'; {sent} was sent")
-    maxima = {"max_files": limits.photographs, "max_fields": FIELDS, "max_part_size": FIELD_BYTES}
-    try:
-        async with asyncio.timeout(limits.seconds):
-            form = await InMemoryParser(request.headers, _limited(request, limits), **maxima).parse()
-    except MultiPartException as fault:
-        raise RequestError(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it again") from None
-    except ClientDisconnect:
-        raise RequestError(400, "the form ended before all of it was received; send it again") from None
-    except TimeoutError:
-        raise RequestError(408, f"the form did not arrive within {limits.seconds:g} seconds; send less") from None
-    fields = {name: [value for value in form.getlist(name) if value] for name in form}
-    photographs = []
-    for file in fields.pop(PHOTOGRAPH, []) or [""]:
-        if not isinstance(file, UploadFile):
-            raise RequestError(422, f"there is no photograph; send at least one file as the field '{PHOTOGRAPH}'")
-        photographs.append(Upload(file_name(file.filename or ""), await file.read()))
-    return photographs, read_options(fields)
-
-
-async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, up to its maximum size."""
-    most = limits.request_megabytes * MEGA
-    too_large = f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
-    if int(request.headers.get("content-length", 0)) > most:
-        raise RequestError(413, too_large)
-    received = 0
-    async for chunk in request.stream():
-        received += len(chunk)
-        if received > most:
-            raise RequestError(413, too_large)
-        yield chunk
-
-
 def file_name(path: str) -> str:
     """Return the last part of a path of any operating system; browsers send a quotation mark as %22."""
-    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
+    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or "photograph"
 
 
 def check_pixels(photographs: Sequence[Upload], limits: Limits) -> None:
@@ -194,21 +137,13 @@ def _pixels(photograph: Upload, most: float) -> float:
         raise RequestError(415, f"{photograph.name} is not a {format_names} file that can be read") from error
 
 
-def read_options(fields: Mapping[str, list[Any]]) -> CaptionRequest:
-    """Read the request options from the form's fields; raise `RequestError` if they are invalid."""
-    options = {}
-    for name, values in fields.items():
-        if values:  # of other fields, two values are refused
-            options[name] = values if name == "model" or len(values) > 1 else values[0]
-    try:
-        return CaptionRequest.model_validate(options)
-    except ValidationError as error:
-        faults = []
-        for detail in error.errors()[:3]:
-            name = clean(str(detail["loc"][0])) if detail["loc"] else "a field"  # its name is not a string
-            if detail["type"] == "extra_forbidden":
-                known = ", ".join(CaptionRequest.model_fields)
-                faults.append(f"there is no field '{name}'; available: photograph, {known}")
-            else:
-                faults.append(f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
-        raise RequestError(422, "; ".join(faults)) from None
+def describe_faults(errors: Sequence[Any]) -> str:
+    """Return a sentence about the first errors of pydantic in the fields of a form."""
+    faults = []
+    for detail in errors[:3]:
+        name = clean(str((*detail["loc"], "a field")[1]))
+        if detail["type"] == "extra_forbidden":
+            faults.append(f"there is no field '{name}'; available: {', '.join(CaptionForm.model_fields)}")
+        else:
+            faults.append(f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+    return "; ".join(faults)

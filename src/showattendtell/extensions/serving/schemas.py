@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -70,7 +71,7 @@ class Limits(NamedTuple):
     megapixels: of all photographs of a request together, checked by their headers before any is decoded.
     photographs: number of photographs in one request.
     waiting: requests that are received, queued or processed at a time; others are rejected with status 503.
-    seconds: time for sending a request, and again for answering it.
+    seconds: time from the header of a request to its answer.
     connections: open at a time; requests on others are rejected with status 503.
     """
 
@@ -84,7 +85,7 @@ class Limits(NamedTuple):
 
 
 class CaptionRequest(BaseModel):
-    """The optional fields of the form, which come with the photographs."""
+    """The optional fields of the form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -97,6 +98,14 @@ class CaptionRequest(BaseModel):
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="random seed")
     language: str | None = Field(None, max_length=20, description="of the captions, for a model of several; see models")
+
+
+class CaptionForm(CaptionRequest):
+    """The form with photographs."""
+
+    photograph: list[UploadFile] = Field(
+        description="one photograph or several; their file names are returned and not used otherwise"
+    )
 
 
 class WordResponse(BaseModel):

@@ -92,8 +92,8 @@ class FaithfulnessScores(NamedTuple):
 
     maps            of each map, over the words at which it was measured
     intervals       95 % intervals of each field of each map, by a bootstrap of the images
-    against         differences of each map's deletion and insertion to those of random maps and of attention, with 95 %
-                    intervals of a paired bootstrap
+    against_random  differences of each map's deletion and insertion to those of random maps, with 95 % intervals of a
+                    paired bootstrap
     largest_effect  median over words of the largest effect of any region, in nats
     words           number of words with effects
     curves          number of words with curves
@@ -101,7 +101,7 @@ class FaithfulnessScores(NamedTuple):
 
     maps: dict[str, dict[str, float]]
     intervals: dict[str, Intervals]
-    against: dict[str, dict[str, dict[str, Any]]]
+    against_random: dict[str, dict[str, Any]]
     largest_effect: float
     words: int
     curves: int
@@ -320,9 +320,8 @@ def _rank_correlation(values: Array, other_values: Array) -> float:
     """Return Spearman's rank correlation, 0 if one of them is constant."""
     from scipy.stats import rankdata  # takes a while to import
 
-    ranks, other_ranks = (rankdata(x) - (len(x) + 1) / 2 for x in (values, other_values))
-    norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
-    return float((ranks * other_ranks).sum() / norm) if norm else 0.0
+    with np.errstate(invalid="ignore"):
+        return float(np.nan_to_num(np.corrcoef(rankdata(values), rankdata(other_values))[0, 1]))
 
 
 def box_maps(
@@ -350,24 +349,20 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000)
         resamples: number of bootstrap samples.
     """
     images = list(dict.fromkeys(word.image for word in words))
-    names = dict.fromkeys(name for word in words for name in word.maps)
-    maps, limits = {}, {}
-    for name in names:
+    maps, limits, against_random = {}, {}, {}
+    for name in dict.fromkeys(name for word in words for name in word.maps):
         measured = _statistics(words, name, images)
         maps[name] = corpus_scores(measured.values())
         limits[name] = intervals(measured, len(images), 0, resamples)
-    against: dict[str, dict[str, dict[str, Any]]] = {}
-    for baseline in (RANDOM, ATTENTION):
-        for name in names:
-            # both maps at the same words
-            compared = [word for word in words if _has_curve(word, baseline) and _has_curve(word, name)]
-            if name != baseline and compared:
-                pair = [_statistics(compared, each, images, CURVES) for each in (baseline, name)]
-                [comparison] = compare_with_first(pair, len(images), resamples, 0)
-                against.setdefault(baseline, {})[name] = as_dicts(comparison)
+        # both maps at the same words
+        compared = [word for word in words if _has_curve(word, RANDOM) and _has_curve(word, name)]
+        if name != RANDOM and compared:
+            pair = [_statistics(compared, each, images, CURVES) for each in (RANDOM, name)]
+            [comparison] = compare_with_first(pair, len(images), resamples, 0)
+            against_random[name] = as_dicts(comparison)
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
     curves = sum(_has_curve(word, RANDOM) for word in words)
-    return FaithfulnessScores(maps, limits, against, effect, len(words), curves)
+    return FaithfulnessScores(maps, limits, against_random, effect, len(words), curves)
 
 
 def _has_curve(word: WordFaithfulness, name: str) -> bool:
@@ -417,7 +412,7 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
             table.add_row(label, *(f"{scores.maps[name][field]:.3f}" for field in FIELDS))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    for field, differences in scores.against.get(RANDOM, {}).get(ATTENTION, {}).items():
+    for field, differences in scores.against_random.get(ATTENTION, {}).items():
         difference, low, high, _ = differences.values()
         console.print(f"{field} of attention minus that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(

@@ -131,10 +131,10 @@ def _read_flickr8k(text: str, path: Path, captions: Sentences) -> Iterator[Judgm
             )
         image, source, index, *numbers = row.groups()
         ratings = tuple(map(float, numbers))
-        if is_expert is None:  # no three ratings from 1 to 4 are a fraction of yes and its numbers, to 2 digits or more
-            fraction, yes, no = ratings
-            is_expert = not yes + no or abs(fraction - yes / (yes + no)) >= 0.01
-        if is_expert and (wrong := [rating for rating in ratings if rating not in (1, 2, 3, 4)]):
+        wrong = [rating for rating in ratings if rating not in (1, 2, 3, 4)]
+        if is_expert is None:  # of a fraction of yes and its numbers, one is 0 or the fraction is not whole
+            is_expert = not wrong
+        if is_expert and wrong:
             raise UserError(f"{origin}: ratings are 1, 2, 3 or 4, got {wrong[0]:g}; correct or remove the line")
         if int(index) >= len(captions.get(source, ())):
             raise UserError(

@@ -14,10 +14,11 @@ compared with each reference caption of its image. A generated word that a refer
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+from torchvision.ops import box_iou
 
 from showattendtell.data.coco import Name
 from showattendtell.data.tokenizers import PlainTokenizer
@@ -30,7 +31,7 @@ from showattendtell.extensions.trust.hallucination import (
     hallucination_rates,
     merge_synonyms,
 )
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes, lacks_boxes
 from showattendtell.inference.predictions import maps_by_caption
 from showattendtell.metrics.java import MetricError
 from showattendtell.types import Box, Caption, Example, RegionBoxes
@@ -100,17 +101,10 @@ def _match(
     first = {other.name: other for other in reversed(others)}
     for item in items:
         if item.name in first:
-            pairs = product(item.boxes, first[item.name].boxes)
-            overlaps[item.name].append(any(intersection_over_union(a, b) > IOU for a, b in pairs))
+            boxes = (torch.tensor(each.boxes, dtype=torch.float64) for each in (item, first[item.name]))
+            overlaps[item.name].append(bool((box_iou(*boxes) > IOU).any()))
         else:
             unmatched[item.name] += 1
-
-
-def intersection_over_union(a: Box, b: Box) -> float:
-    """Return the area of the intersection of two boxes divided by that of their union, 0 to 1."""
-    common = a.clipped(b).area
-    union = a.area + b.area - common
-    return common / union if union else 0.0
 
 
 def attended_box(weights: np.ndarray, seen: Box | RegionBoxes) -> Box:
@@ -184,7 +178,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
         variant, names = "nouns", merge_synonyms(nouns)
         annotated = list(range(len(run.examples)))
     else:
-        raise _lacks_boxes(run)
+        raise MetricError(ask_for_boxes(run))
     mentions, hallucinations = [], {}
     for i in annotated:
         example, caption = run.examples[i], captions[i]
@@ -199,10 +193,8 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
 
 def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return F1-all and F1-loc with precision and recall."""
-    if len(run.predictors) > 1:
-        raise MetricError("grounding is scored for one model; give a single checkpoint, or leave it out of metrics")
-    if not any(caption.phrases for example in run.examples for caption in example.captions):
-        raise _lacks_boxes(run)
+    if reason := lacks_boxes(run, "grounding"):
+        raise MetricError(reason)
     classes = {word: noun for (word,), noun in _nouns(run).items()}
     images = []
     written = maps_of_captions(*run.predictors[0], run.examples, captions)
@@ -225,13 +217,6 @@ def _grounded(caption: Caption, classes: Mapping[str, str]) -> GroundedCaption:
 
 def _nouns(run: EvaluationRun) -> dict[Name, str]:
     return find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
-
-
-def _lacks_boxes(run: EvaluationRun) -> MetricError:
-    return MetricError(
-        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
-        "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
-    )
 
 
 def maps_of_captions(

@@ -39,26 +39,21 @@ def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class AdditiveKeys:
-    """Keys of regions (I, L, A): p, or e^-2p (`decayed`) if all |q| are known to be at most `max_query`."""
+    """Keys of regions: p, (I, L, A)."""
 
     values: Tensor
-    decayed: bool = False
 
     def __getitem__(self, rows: Tensor) -> "AdditiveKeys":
-        return AdditiveKeys(self.values[rows], self.decayed)
+        return AdditiveKeys(self.values[rows])
 
     @cached_property
     def decays(self) -> Tensor | None:
         """e^-2p; None if the compiled loops cannot be used."""
-        if self.decayed:
-            return self.values
         return decay(self.values.detach()) if compilable(self.values) else None
 
     @cached_property
     def max_query(self) -> float:
         """The largest |q| for which `decays` give correct scores; -inf if a key is not a number."""
-        if self.decayed:
-            return math.inf
         largest = _largest_magnitude(self.values)
         if math.isnan(largest):
             return -math.inf
@@ -89,12 +84,6 @@ class RegionPairs:
 
     def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
-        self._used_torch = False  # whether a step used torch instead of the compiled loops
-
-    def saved_keys(self) -> AdditiveKeys:
-        """Return the keys that the backward pass needs for all scores computed so far."""
-        decays = self.keys.decays
-        return self.keys if self._used_torch or decays is None else AdditiveKeys(decays, decayed=True)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
@@ -103,7 +92,6 @@ class RegionPairs:
             scores = queries.new_empty(len(queries), self.keys.values.shape[1])
             run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
-        self._used_torch = True
         return 2 * self._sigmoids(queries) @ self.weights
 
     def scores_backward(self, queries: Tensor, gradient: Tensor, grad_keys: Tensor, grad_weights: Tensor) -> Tensor:
@@ -139,12 +127,8 @@ class RegionPairs:
 
     def _sigmoids(self, queries: Tensor) -> Tensor:
         """Return s = sigmoid(2 p + 2 q), (b, L, A)."""
-        return (self._doubled_keys[self.groups.image_index[: len(queries)]] + 2 * queries.unsqueeze(1)).sigmoid_()
-
-    @cached_property
-    def _doubled_keys(self) -> Tensor:
-        # 2 p = -log e^-2p if only that was saved
-        return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
+        keys = self.keys.values[self.groups.image_index[: len(queries)]]
+        return (2 * keys + 2 * queries.unsqueeze(1)).sigmoid_()
 
 
 class AdditiveScores(torch.autograd.Function):
@@ -159,19 +143,16 @@ class AdditiveScores(torch.autograd.Function):
         Args:
             values: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
         """
-        pairs = RegionPairs(groups, keys, weights)
-        scores, saved = pairs.scores(queries), pairs.saved_keys()
-        ctx.groups, ctx.decayed = groups, saved.decayed
-        ctx.save_for_backward(saved.values, queries, weights)
-        return scores
+        ctx.pairs = RegionPairs(groups, keys, weights)
+        ctx.save_for_backward(queries)
+        return ctx.pairs.scores(queries)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        values, queries, weights = ctx.saved_tensors
-        grad_keys, grad_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
-        pairs = RegionPairs(ctx.groups, AdditiveKeys(values, ctx.decayed), weights)
-        grad_queries = pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
+        values, [queries] = ctx.pairs.keys.values, ctx.saved_tensors
+        grad_keys, grad_weights = torch.zeros_like(values), values.new_zeros(len(values), values.shape[2])
+        grad_queries = ctx.pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
         return None, None, grad_keys, grad_queries, grad_weights.sum(dim=0)
 
 

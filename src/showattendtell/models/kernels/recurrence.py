@@ -167,9 +167,8 @@ class _Recurrence(torch.autograd.Function):
             hidden = o * torch.tanh(cell)
             steps.append((hidden, cell, from_hidden, region_sum, context, alpha, maps, scores))
         *words, scores = (torch.cat(part) for part in zip(*steps, strict=True))
-        saved_keys = pairs.saved_keys()
-        ctx.packing, ctx.groups, ctx.use_expectation, ctx.decayed = packing, groups, use_expectation, saved_keys.decayed
-        ctx.save_for_backward(saved_keys.values, regions, first_hidden, first_cell, *weights, *words)
+        ctx.packing, ctx.groups, ctx.use_expectation = packing, groups, use_expectation
+        ctx.save_for_backward(keys, regions, first_hidden, first_cell, *weights, *words)
         sampled = torch.cat(samples) if samples else None
         if sampled is not None:
             ctx.mark_non_differentiable(sampled)
@@ -188,7 +187,7 @@ class _Recurrence(torch.autograd.Function):
         weights, packing = RecurrenceWeights(*ctx.saved_tensors[4:8]), ctx.packing
         hidden, cell, from_hidden, region_sum, context, alpha, maps = ctx.saved_tensors[8:]  # (N, ...), of all words
         loss_grad_hidden, loss_grad_context, loss_grad_scores, loss_grad_beta = gradients[:4]
-        pairs = RegionPairs(ctx.groups, AdditiveKeys(keys, ctx.decayed), weights.score)
+        pairs = RegionPairs(ctx.groups, AdditiveKeys(keys), weights.score)
         hidden_before, cell_before = _shift(first_hidden, hidden, packing), _shift(first_cell, cell, packing)
         gates, query, betas = weights.split(from_hidden)
         grad_from_hidden, grad_region_sum = torch.empty_like(from_hidden), torch.empty_like(region_sum)
