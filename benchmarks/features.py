@@ -20,13 +20,14 @@ from benchmarks.harness.memory import in_subprocess
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import seconds_of
 from showattendtell.features.store import (
+    MANIFEST,
     FeatureStore,
     ShardRecord,
     shard_bytes,
     shard_file,
     shard_header,
 )
-from showattendtell.features.writer import StorePlan, seal
+from showattendtell.features.writer import StorePlan
 from showattendtell.runtime.files import write_json
 
 SIZES = (8_000, 120_000)
@@ -56,7 +57,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             file.truncate(shard_bytes(settings, len(names)))
         record = ShardRecord(images=list(names), skipped={}, checksum=0, stamps={})
         write_json(record.model_dump(), shard_file(path, number, ".json"))
-    seal(path, plan)
+    (path / MANIFEST).write_bytes(plan.describe())
 
 
 def read(path: Path, threads: int) -> Reading:

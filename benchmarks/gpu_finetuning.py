@@ -49,7 +49,7 @@ from showattendtell.errors import first_line
 from showattendtell.features.extract import Extraction, write_features
 from showattendtell.inference.captioning import caption_all
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.inference.predictions import Predictor, generate_captions
+from showattendtell.inference.predictions import generate_captions
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
@@ -276,11 +276,11 @@ def time_captions(case: Case) -> Iterator[Figure]:
     decoding, encoder = BeamSearch(beam_size=BEAM_SIZE, max_length=WORDS), make_encoder()
     module = CaptioningModule(encoder=encoder, vocabulary=case.vocabulary, decoding=decoding).to(case.device).eval()
     examples = case.examples[:CAPTIONED]
-    predictor = Predictor(module, PixelSource(encoder.preprocessing, examples))
-    seconds = seconds_of(lambda: generate_captions([predictor], examples, seed=0))
+    pipeline, files = CaptioningPipeline.from_module(module), [example.path for example in examples]
+    images = [PixelSource(encoder.preprocessing, examples)]
+    seconds = seconds_of(lambda: generate_captions(pipeline.models, images, examples, seed=0))
     search = f"{BEAM_SIZE} beams, {WORDS} words"
     yield Figure(f"captions of evaluate, {search}", len(examples) / seconds, "images/s", goal=GOAL)
-    pipeline, files = CaptioningPipeline.from_module(module), [example.path for example in examples]
     seconds = seconds_of(lambda: list(caption_all([pipeline], files, [])))
     yield Figure(f"captions of caption, {search}", len(files) / seconds, "images/s", goal=GOAL)
 

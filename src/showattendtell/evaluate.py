@@ -7,8 +7,7 @@ from showattendtell.config.entry_point import entry_point, exit_process
 
 @entry_point("evaluate")
 def main(config: DictConfig) -> float:
-    """Return the score of `main_score`, or for `metrics=[attention]` attention correctness, in percent; the mean over
-    the languages of a model of several."""
+    """Return the score of `main_score`; the mean over the languages of a model of several."""
     from statistics import mean
 
     from showattendtell.config.compose import with_overrides

@@ -60,15 +60,6 @@ def gone(*names: str) -> Callable[[Path], Any]:
     return lambda root: [(root / name).unlink() for name in names]
 
 
-def folder_instead(name: str) -> Callable[[Path], Any]:
-    def spoil(root: Path) -> None:
-        if (root / name).exists():
-            (root / name).unlink()
-        (root / name).mkdir()
-
-    return spoil
-
-
 def both(*spoils: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return lambda root: [spoil(root) for spoil in spoils]
 
@@ -101,14 +92,8 @@ def texts(*stems: str) -> Callable[[Path], Any]:
     return spoil
 
 
-def no_images(root: Path) -> None:
-    gone(*CAPTION_FILES, *(f"images/{name}.jpg" for name in "abc"))(root)
-
-
 CAPTION_FILES = ("captions.csv", "results_20130124.token", "dataset_coco.json")
-JSON_LINES = {"captions": "said.jsonl"}
 JSON_FILE = {"captions": "captions.json"}
-UNSHARED = {**JSON_FILE, "val": 0, "test": 0}
 LISTED = {"captions": "results_20130124.token", "splits": "."}
 
 KINDS = {
@@ -117,71 +102,33 @@ KINDS = {
     "a file that does not exist": Kind(both(), "said.csv does not exist", settings={"captions": "said.csv"}),
     "latin-1": Kind(text("captions.csv", ROWS.replace("cow", "café"), "latin-1"), r"is not UTF-8 text \(byte"),
     "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
-    "a pickle": Kind(text("said.pkl", "x"), "said.pkl is no text; save it as", settings={"captions": "said.pkl"}),
-    "a page that says not found": Kind(
-        text("captions.csv", "<html>\n404\n"), "line 1 has the columns <html>; name that"
-    ),
     "two files to choose from": Kind(
         text("captions.json", "{}"), "has captions.csv and captions.json; choose one with"
     ),
     # captions: their columns and lines
-    "a table of other columns": Kind(
-        text("captions.csv", "file,words\na.jpg,A dog\n"),
-        "has the columns file,words; name that of the images image and that of the captions caption",
-    ),
     "a comma in a caption": Kind(rows("a.jpg,A dog , and a cat .,train"), "line 2: 4 cells in 3 columns"),
     "a quote that does not close": Kind(rows('a.jpg,"A dog .,train'), "captions.csv, line 2: a quote does not close"),
-    "quotes within quotes": Kind(
-        rows('a.jpg,"A "big" dog .",train'), "line 2: a quote does not close; put the whole cell"
-    ),
     "a row without an image": Kind(rows(",A dog .,train"), "line 2: the column image is empty"),
     "plain lines": Kind(
         text("captions.txt", "A dog .\nA cat .\n"), "names no images", settings={"captions": "captions.txt"}
-    ),
-    "a token file without tabs": Kind(
-        text("t.token", "a.jpg#0 A dog .\n"), "line 1: expected 'name.jpg#0<TAB>", settings={"captions": "t.token"}
-    ),
-    "a JSON line without caption": Kind(
-        text("said.jsonl", '{"image": "a.jpg"}'), "line 1 has the columns image; name that", settings=JSON_LINES
-    ),
-    "half of an escaped character": Kind(
-        text("said.jsonl", '{"image": "a.jpg", "caption": "\\ud83d"}'), "is not JSON", settings=JSON_LINES
     ),
     "a model's captions": Kind(
         text("captions.json", json.dumps({"captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog ."]}})),
         "holds a model's captions",
         settings=JSON_FILE,
     ),
-    "JSON of no known layout": Kind(
-        text("captions.json", '{"dogs": 2}'), "is JSON of no known layout", settings=JSON_FILE
-    ),
-    "truncated JSON": Kind(text("captions.json", json.dumps(COCO)[:-20]), "is not JSON", settings=JSON_FILE),
     # images within the captions
-    "an image without a caption": Kind(
-        both(gone(*LISTS), coco(annotations=COCO["annotations"][:2])),
-        r"images without a caption: 1 of \d",
-        settings=UNSHARED,
-    ),
     "a caption of an unknown image": Kind(
         coco(annotations=[{"image_id": 7, "caption": "A dog ."}]), "has a caption for image 7", settings=JSON_FILE
     ),
     "an absolute path to no photograph": Kind(
         rows("/etc/z.jpg,A dog .,train"),
-        "images/etc/z.jpg; .* 3 photographs of other",
+        "images/etc/z.jpg; photographs of other names",
     ),
     "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
-    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; .* 3 photographs of other"),
+    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; photographs of other names"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filename": "../../z.jpg"}), "val2014/z.jpg", read_coco),
-    "NUL in a name": Kind(
-        both(gone(*LISTS), coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)])),
-        r"none of the 3 images are on disk, the first is .*images/0\\x00.jpg",
-        settings=UNSHARED,
-    ),
     # splits
-    "an image in two splits": Kind(
-        rows("a.jpg,A dog .,train", "a.jpg,A cat .,val"),
-        "line 3: image a.jpg is in the split 'val', and in the split 'train' before",
-    ),
     "a leak between Karpathy's splits": Kind(
         karpathy(*ENTRIES, {**ENTRIES[0], "split": "test"}),
         "a.jpg is in the split 'test', and in the split 'train' before",
@@ -198,11 +145,6 @@ KINDS = {
         r"train.txt names images without captions: 1 \(z.jpg\)",
         settings=LISTED,
     ),
-    "a list of an unknown image of Flickr30k": Kind(
-        text("train.txt", "a\nz\n"),
-        r"train.txt names images without captions: 1 \(z\); add captions, or skip them with dataset.skip_missing=true",
-        read_flickr30k,
-    ),
     "a list that is missing": Kind(
         gone("val.txt"), "has no split 'val'", lambda root: read_flickr30k(root).split("val")
     ),
@@ -210,30 +152,18 @@ KINDS = {
     "shares that leave nothing": Kind(
         both(gone(*LISTS), coco()), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
     ),
-    "shares of too few images": Kind(
-        both(gone(*LISTS), text("said.csv", "image,caption\na.jpg,A dog .\nb.jpg,A cat .\n")),
-        "there are fewer images than splits, so none is left for",
-        settings={"captions": "said.csv"},
-    ),
     # folders and the images in them
     "an image that is missing": Kind(gone("images/a.jpg"), "captioned but not on disk: 1, the first is"),
     "a pipe in an image's place": Kind(instead(os.mkfifo), "captioned but not on disk: 1"),
     "all images missing": Kind(gone(*(f"images/{name}.jpg" for name in "abc")), "none of the 3 images are on disk"),
-    "no folder of that name": Kind(both(), "there is no folder photos in", settings={"images": "photos"}),
     "COCO's captions missing": Kind(both(), "the caption file .* was not found in", read_coco2017),
     "Flickr8k's captions missing": Kind(
         gone(*CAPTION_FILES),
         "the captions were not found in .*: Flickr8k.token.txt is neither there nor in Flickr8k_text",
         read_flickr8k,
     ),
-    "a folder without images": Kind(no_images, "holds no images; unpack them, or set dataset.images"),
     "an image without its text": Kind(
         texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
-    ),
-    "an empty text": Kind(
-        both(texts("a", "b", "c"), text("images/b.txt", "\n")),
-        r"images without a caption: 1 of \d \(b.jpg\); .* dataset.skip_missing=true",
-        settings={"val": 0, "test": 0},
     ),
     "a file name that is not UTF-8": Kind(file_of_no_utf8_name, "the name of the image .* is not UTF-8; rename it"),
 }
@@ -280,10 +210,7 @@ def test_a_root_that_is_no_folder_is_reported(root: Path, read: Callable[..., An
         text("captions.csv", ROWS, "utf-8-sig"),
         text("captions.csv", ROWS, "utf-16"),
         text("captions.csv", "sep=;\r\n" + ROWS.replace("\n", "\r\n").replace(",", ";")),
-        text("captions.csv", ROWS.replace("\n", "\r\n")),
         text("captions.csv", ROWS.replace("\n", "\r\n\r\n"), "utf-8-sig"),
-        text("captions.csv", ROWS.rstrip()),
-        text("captions.csv", ROWS.replace(",", ";")),
         text("captions.csv", ROWS.replace(",", ", ").replace("train", "train ")),
         both(
             gone("captions.csv"),

@@ -10,7 +10,6 @@ from repository import SHARED
 from showattendtell.data.assembly import hash_fraction
 from showattendtell.data.coco import read_coco, read_coco2017
 from showattendtell.data.tokenizers import tokenize
-from showattendtell.errors import UserError
 from showattendtell.types import Box, Dataset, Phrase
 
 FOLDER = SHARED / "coco_mini"
@@ -117,16 +116,6 @@ def test_val2017_is_to_test_or_to_validate_and_a_part_of_train2017_the_other(tmp
     assert names(dataset) == {"train": rest, other: HELD_OUT, val2017: ["a.jpg", "b.jpg"]}
     assert dataset.split(val2017)[0].path == str(root / "val2017" / "a.jpg")
     assert dataset.split(other)[0].path == str(root / "train2017" / HELD_OUT[0])
-
-
-def test_splits_in_the_files_of_2017_are_refused(tmp_path: Path):
-    root = write_2017(tmp_path, train2017=TRAIN, val2017=["a.jpg"])
-    file = root / "annotations/captions_val2017.json"
-    content = json.loads(file.read_text())
-    content["images"][0]["split"] = "train"
-    file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="have splits of their own"):
-        read_coco2017(str(root))
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")

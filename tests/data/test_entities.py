@@ -115,22 +115,11 @@ def test_pixels_count_from_1_and_boxes_are_clipped_to_the_image(edges: tuple[int
     assert box == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "xml",
-    [
-        XML[:200],
-        "",
-        "no xml",
-        XML.replace("<width>200</width>", ""),
-        XML.replace("<width>200</width>", "<width>0</width>"),
-        XML.replace("<ymin>26</ymin>", "<ymin>top</ymin>"),
-    ],
-)
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_damaged_annotation_is_reported_by_name(tmp_path: Path, xml: str, packed: bool):
+@pytest.mark.parametrize("xml", [XML[:200], "no xml", XML.replace(">200<", ">0<"), XML.replace(">26<", ">top<")])
+def test_a_damaged_annotation_is_reported_by_name(tmp_path: Path, xml: str):
     folder = write_folder(tmp_path / "entities", xml=xml)
     with pytest.raises(UserError, match=r"entities.*: Annotations/12.xml is damaged"):
-        mark_entities(dataset("There they go"), zipped(folder) if packed else folder)
+        mark_entities(dataset("There they go"), folder)
 
 
 def test_a_damaged_member_of_a_zip_is_reported(folder: Path):

@@ -7,7 +7,6 @@ from repository import SHARED
 
 from showattendtell.data.formats import PLAIN, read_captions
 from showattendtell.data.parsing import CaptionFile
-from showattendtell.errors import UserError
 
 COCO_MINI = SHARED / "coco_mini" / "annotations"
 TOKENS = "a.jpg#0\tA dog .\na.jpg#1\tIt barks !\nb.jpg#0\tTwo cats .\n"
@@ -28,25 +27,6 @@ def entry(**changes: Any) -> dict[str, Any]:
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
     assert read_captions(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [1],
-        None,
-        7,
-        "images",
-        {"images": {"a.jpg": 1}},
-        {"images": ["a.jpg"]},
-        {"images": [entry(filename=["a.jpg"])]},
-        {"images": [entry(sentences=[{"raw": 5}])]},
-    ],
-)
-def test_json_of_another_layout_is_reported_without_python_s_words(tmp_path: Path, content: Any):
-    with pytest.raises(UserError, match=r"dataset.json.*(: input should be|has the columns)") as error:
-        read_captions(write(tmp_path / "dataset.json", json.dumps(content)))
-    assert not any(phrase in str(error.value) for phrase in ("indices", "subscriptable", "iterable", "unhashable"))
 
 
 def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path):

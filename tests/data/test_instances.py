@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.coco import SYNONYMS, mark_instances, names_of, plural
+from showattendtell.data.coco import SYNONYMS, mark_instances, names_of
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
@@ -81,20 +81,6 @@ def test_the_longest_name_counts(file: Path):
         ("man", "person"),
         ("dogs", "food"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("nouns", "expected"),
-    [
-        ("dog boy zebra tv", "dogs boys zebras tvs"),
-        ("bus box sandwich toothbrush", "buses boxes sandwiches toothbrushes"),
-        ("puppy lady", "puppies ladies"),
-        ("woman policeman", "women policemen"),
-        ("person child knife mouse sheep skis", "people children knives mice sheep skis"),
-    ],
-)
-def test_plurals(nouns: str, expected: str):
-    assert [plural(noun) for noun in nouns.split()] == expected.split()
 
 
 def test_a_category_is_called_by_its_name_and_its_synonyms_in_both_numbers():

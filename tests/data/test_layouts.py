@@ -214,13 +214,6 @@ def test_karpathy_s_splits_next_to_kaggle_s_captions_are_taken(tmp_path: Path):
     }
 
 
-def test_photographs_in_another_folder_are_noted(tmp_path: Path):
-    LAYOUTS["names of another case"](tmp_path)
-    (tmp_path / "images").rename(tmp_path / "My photos")
-    note = read_custom(str(tmp_path)).notes[-1]
-    assert note == f"photographs found in other folders of {tmp_path} (My photos): 6"
-
-
 def test_a_photograph_of_another_folder_is_no_substitute(tmp_path: Path):
     for place in ("cat", "dog"):
         put(tmp_path / place)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from showattendtell.data.image_limits import FORMATS, SUFFIXES
-from showattendtell.data.images import as_image, decode_image, find_images, image_size, name_of, read_pixels
+from showattendtell.data.images import as_image, decode_image, find_images, image_size, read_pixels
 from showattendtell.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -107,12 +107,6 @@ def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
     ):
         decode_image(bomb, "bomb.png", max_pixels=1_000_000)
     assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", max_pixels=35).size == (7, 5)
-
-
-def test_a_photograph_is_called_by_its_file(file: Path):
-    with Image.open(file) as image, file.open("rb") as content:
-        assert [name_of(one) for one in (file, str(file), image, content)] == [str(file)] * 4
-    assert name_of(PIXELS) == "of ndarray"
 
 
 @pytest.mark.parametrize(("most", "size"), [(70_000, (300, 200)), (50_000, (150, 100)), (4_000, (75, 50))])

@@ -43,10 +43,6 @@ def json_lines(field: str, rows: Rows) -> str:
     return "".join(f"{json.dumps({'file_name': i, 'text': caption, field: split})}\n" for i, caption, split in rows)
 
 
-def objects(field: str, rows: Rows) -> str:
-    return json.dumps([{"image_id": image, "caption": caption, field: split} for image, caption, split in rows])
-
-
 def coco(field: str, rows: Rows, place: str = "images") -> str:
     images = [{"id": number, "file_name": image} for number, (image, *_) in enumerate(rows)]
     annotations = [{"image_id": number, "caption": caption} for number, (_, caption, _) in enumerate(rows)]
@@ -64,10 +60,7 @@ def karpathy(field: str, rows: Rows) -> str:
 WRITERS = {
     "CSV": table(","),
     "TSV": table("\t"),
-    "semicolons": table(";"),
-    "vertical lines": table("|"),
     "JSON lines": file("captions.jsonl", json_lines),
-    "list of objects": file("captions.json", objects),
     "COCO images": file("captions.json", coco),
     "COCO annotations": file("captions.json", lambda *told: coco(*told, place="annotations")),
     "Karpathy": file("captions.json", karpathy),

@@ -1,6 +1,5 @@
 """Word vectors from text files and matrices, and the embeddings that begin with them."""
 
-import json
 import re
 import tracemalloc
 from collections.abc import Sequence
@@ -107,16 +106,9 @@ def test_files_that_do_not_fit_are_reported(tmp_path: Path):
         read_word_vectors(write_matrix(tmp_path, rows, other=torch.zeros(2, 2)), ["cat"])
     with pytest.raises(UserError, match="not finite"):
         read_word_vectors(write_matrix(tmp_path, [[float("nan"), 0.0], *rows]), ["cat"])
-    source = write_matrix(tmp_path, rows)
-    vocabulary = Vocabulary([*SPECIAL, "cat"])
+    vocabulary, source = Vocabulary([*SPECIAL, "cat"]), write_matrix(tmp_path, rows)
     with pytest.raises(UserError, match=re.escape("set decoder.embedding_dim=2")):
         load_word_vectors(decoder(vocabulary, 3), vocabulary, source)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 50)
     with pytest.raises(UserError, match="model.safetensors cannot be used"):
         read_word_vectors(source, ["cat"])
-    write_matrix(tmp_path, rows)
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": 1}))
-    with pytest.raises(UserError, match="cannot be used with tokenizer.json"):
-        read_word_vectors(source, ["cat"])
-    with pytest.raises(UserError, match=r"nowhere.txt cannot be read \(No such file or directory\)"):
-        read_word_vectors("nowhere.txt", WORDS)

@@ -17,6 +17,7 @@ from showattendtell.datamodules.datasets import (
     GridSource,
     ImageDataset,
     PixelSource,
+    default_workers,
     pixels_of,
 )
 from showattendtell.errors import UserError
@@ -126,38 +127,16 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "shared_memory", "given", "workers"),
-    [
-        ("cpu", 16, 2**36, None, 0),
-        ("cuda", 8, 2**36, None, 7),
-        ("cuda", 64, 2**26, None, 1),
-        ("cuda", 8, 2**36, 2, 2),
-    ],
+    ("device", "cores", "shared_memory", "workers"),
+    [("cpu", 16, 2**36, 0), ("cuda", 8, 2**36, 7), ("cuda", 64, 2**26, 1)],
 )
 def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
-    device: str,
-    cores: int,
-    shared_memory: int,
-    given: int | None,
-    workers: int,
-    photographs: list[Example],
-    encoder: Encoder,
-    monkeypatch: pytest.MonkeyPatch,
+    device: str, cores: int, shared_memory: int, workers: int, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (0, 0))
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
-    dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
-    grids = ConstantSource(torch.zeros(4, 2))
-    sources = {"pixels": pixels_of(encoder), "grids": lambda examples, view="plain": grids}
-    for name, source in sources.items():
-        data = CaptionDataModule(dataset, vocabulary(), source, batch_size=2, seed=0, num_workers=given)
-        data.trainer = SimpleNamespace(
-            strategy=SimpleNamespace(root_device=torch.device(device)), world_size=1, precision="32-true"
-        )
-        loaders = [data.train_dataloader(), *data.val_dataloader()]
-        expected = workers if given is not None or name == "pixels" else 0
-        assert [loader.num_workers for loader in loaders] == 3 * [expected]
+    assert default_workers(pixels_of(encoder)([]), torch.device(device)) == workers
+    assert default_workers(ConstantSource(torch.zeros(4, 2)), torch.device(device)) == 0
 
 
 def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Example], encoder: Encoder):

@@ -18,7 +18,6 @@ from showattendtell.datamodules.samplers import (
     LengthBuckets,
     LengthWindows,
     RoundRobinBuckets,
-    ShardedBatchSampler,
     WholeBatchSampler,
 )
 from showattendtell.runtime import distributed as processes
@@ -206,7 +205,7 @@ def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_tra
 ):
     buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), size, False)
     alone = list(WholeBatchSampler(buckets, 0))
-    shares = shares_of(ShardedBatchSampler(buckets, 0), world)
+    shares = shares_of(EpochBatchSampler(buckets, 0), world)
     assert {len(share) for share in shares} == {len(alone)}
     for batch, *parts in zip(alone, *shares, strict=True):
         assert [caption for part in parts if part.shard.weight for caption in part.content] == batch
@@ -219,7 +218,7 @@ def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_tra
 def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_batch(num_captions: int, world: int):
     values = np.random.default_rng(num_captions).random(num_captions)
     buckets = LengthBuckets(np.full(num_captions, 3), np.arange(num_captions), num_captions, False)
-    parts = [share[0] for share in shares_of(ShardedBatchSampler(buckets, 0), world)]
+    parts = [share[0] for share in shares_of(EpochBatchSampler(buckets, 0), world)]
     means = [part.shard.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
     assert sum(means) / world == pytest.approx(sum(values) / num_captions)
 
@@ -234,7 +233,7 @@ def test_views_are_drawn_alike_for_a_caption_in_any_number_of_processes_and_othe
         return {caption: part.draw for part in parts if part.shard.weight for caption in part.content}
 
     buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), 4, False)
-    batches = ShardedBatchSampler(buckets, 0)
+    batches = EpochBatchSampler(buckets, 0)
     first, second = draws(1, 0), draws(1, 1)
     assert (draws(world, 0), draws(world, 1)) == (first, second)
     assert not set(first.values()) & set(second.values())
@@ -247,7 +246,7 @@ def test_few_captions_are_dealt_several_times_an_epoch_in_new_orders(
     data: tuple[Ints, Ints], size: int, kind: type[BatchingStrategy], least: int
 ):
     buckets = kind(*data, size, False)
-    once, repeated = ShardedBatchSampler(buckets, 0), ShardedBatchSampler(buckets, 0, least)
+    once, repeated = EpochBatchSampler(buckets, 0), EpochBatchSampler(buckets, 0, least)
     of_a_pass = len(once)
     assert len(repeated) % of_a_pass == 0
     assert least <= len(repeated) < least + of_a_pass
@@ -268,6 +267,6 @@ def test_repeated_batches_are_those_of_the_first_epoch(
     data: tuple[Ints, Ints], size: int, kind: type[BatchingStrategy]
 ):
     buckets = kind(*data, size, False)
-    once, repeated = ShardedBatchSampler(buckets, 0), ShardedBatchSampler(buckets, 0, repeated=True)
+    once, repeated = EpochBatchSampler(buckets, 0), EpochBatchSampler(buckets, 0, repeated=True)
     repeated.set_epoch(3)
     assert [batch.content for batch in repeated] == [batch.content for batch in once]

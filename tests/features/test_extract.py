@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
-from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.extract import Extraction, open_features
 from showattendtell.features.store import FeatureStore, is_finished
 from showattendtell.features.writer import BATCH_SIZE
 from showattendtell.models.encoder import Encoder
@@ -201,20 +200,6 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     assert [example.image for example in readable.examples()] == left
     whole = FeatureStore(uninterrupted)
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "extraction", "name"),
-    [
-        ({"pool": 2}, Extraction(dtype="int8", views=2), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-2views"),
-        ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-resize73-bfloat16"),
-    ],
-)
-def test_the_path_names_data_set_network_grid_size_and_form(
-    dataset: Dataset, settings: dict[str, Any], extraction: Extraction, name: str
-):
-    encoder = Encoder("tf_efficientnet_lite0", "last", "random", size=64, **settings)
-    assert feature_path(Path("cache"), dataset, encoder, extraction) == Path("cache", "noise", name)
 
 
 def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(

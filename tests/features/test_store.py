@@ -1,3 +1,4 @@
+import hashlib
 import json
 import multiprocessing
 import os
@@ -62,6 +63,8 @@ def test_the_manifest_has_the_settings(path: Path):
         "dataset": "made up",
         "settings": SETTINGS,
         "shards": 3,
+        "shard_size": 130,
+        "images_sha256": hashlib.sha256("\n".join(NAMES).encode()).hexdigest(),
     }
 
 
@@ -89,12 +92,6 @@ def test_skipped_images_have_no_row_and_their_reason(tmp_path: Path):
     assert torch.equal(store[store.rows(present)], random_grids(present)[:, 0].half())
     with pytest.raises(UserError, match=r"lacks 1 of the data set's images, the first is photograph 31.jpg"):
         store.rows([NAMES[30], NAMES[31]])
-
-
-def test_a_store_of_images_that_are_all_broken_is_a_store(tmp_path: Path):
-    write(tmp_path / "grids", encode=Encoding(broken=NAMES))
-    store = FeatureStore(tmp_path / "grids")
-    assert (len(store), list(store.skipped)) == (0, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +144,6 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
         store[store.rows(NAMES[299:])]
 
 
-def test_a_changed_shard_is_found_at_its_first_use_and_after_a_change(path: Path):
-    FeatureStore(path).verify_changed()
-    damage(path / "00001.npy", lambda shard: shard[:5000] + bytes([shard[5000] ^ 1]) + shard[5001:])
-    with pytest.raises(UserError, match=r"damaged \(00001.npy does not match its checksum\)"):
-        FeatureStore(path).verify_changed()
-
-
 def test_shards_that_did_not_change_are_not_read_again(path: Path):
     """A change that keeps size and time is not seen; without the mark it is."""
     FeatureStore(path).verify_changed()
@@ -194,16 +184,6 @@ def test_int8_is_off_by_half_a_step_of_the_region_at_most(scale: float):
     exact = regions(scale)
     steps = exact.abs().amax(dim=2, keepdim=True) / 127
     assert ((through("int8", exact) - exact).abs() <= 0.5001 * steps).all()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_values_that_are_not_finite_are_refused(dtype: StoredDtype, value: float):
-    grids = regions()
-    pack(grids, dtype)
-    grids[1, 2, 3] = value
-    with pytest.raises(OverflowError):
-        pack(grids, dtype)
 
 
 def flip_bit(shard: bytes) -> bytes:

@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 from small_models import small_model
 
 from showattendtell.inference.evaluator import EvaluationRun, score
-from showattendtell.inference.predictions import Predictor, reference_sentences
+from showattendtell.inference.loading import LoadedModel
+from showattendtell.inference.predictions import reference_sentences
 from showattendtell.types import Caption, Dataset, Example
 
 CAPTIONS = {"a.jpg": [["a", "dog", "runs", "over", "grass"]], "b.jpg": [["a", "green", "dog"]]}
@@ -18,7 +19,7 @@ TRAIN = (Example("c.jpg", "", (Caption(("a", "green", "dog")),)),)
 def figures_of(splits: dict[str, tuple[Example, ...]]) -> dict[str, float]:
     none: Any = None
     dataset = Dataset("made up", splits)
-    run = EvaluationRun(["a.ckpt"], [], [], [Predictor(small_model(), none)], [], dataset, "test", none)
+    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(small_model(), none, {})], [none], dataset, "test", none)
     return score(run, CAPTIONS, reference_sentences(TEST), OmegaConf.create({"metrics": ["bleu"], "seed": 1})).figures
 
 

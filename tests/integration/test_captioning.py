@@ -108,8 +108,6 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert done.status == 130
     captioned = len(rows_of(folder / "stopped"))
     assert 8 < captioned < 2000
-    advice = "photographs are written; to continue, add output=stopped resume=true to the command\n"
-    assert any(f"stopped: {number:,} of 2,000 {advice}" in done.err for number in (captioned - 1, captioned))
     page = (folder / "stopped/index.html").read_text()  # a photograph may have its row, and no entry yet
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
 

@@ -15,7 +15,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
 from showattendtell.inference.loading import load_model
-from showattendtell.inference.predictions import Predictor, generate_captions
+from showattendtell.inference.predictions import generate_captions
 from showattendtell.training.build import build_module
 
 
@@ -70,12 +70,12 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_the_process_that_draws(
     restored = load_model(str(checkpoint), "cpu", Sampling(temperature=3.0))
     source, dataset = find_source(restored.config, build(restored.config.dataset), restored.module.encoder, "val")
     examples = dataset.split("val")
-    writers = [Predictor(restored.module, source(examples))]
-    alone = generate_captions(writers, examples, seed=1)
+    reading = [restored], [source(examples)], examples
+    alone = generate_captions(*reading, seed=1)
     written = {}
     monkeypatch.setattr(evaluation, "gather", lambda own: written.update(own) or {**alone, **own})
     for first in (3, 2):
         monkeypatch.setattr(evaluation, "shard_indices", lambda number, first=first: range(first, -1, -2))
-        generate_captions(writers, examples, seed=1)
+        generate_captions(*reading, seed=1)
     assert written == alone
-    assert generate_captions(writers, examples, seed=7) != alone
+    assert generate_captions(*reading, seed=7) != alone

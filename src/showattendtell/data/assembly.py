@@ -45,15 +45,15 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
     for image in images:
         splits[names[bisect_right(bounds, hash_fraction(image))]].append(image)
     for split, chosen in splits.items():
-        largest = max(splits.values(), key=len)
-        if not chosen and len(largest) > 1:  # of few images none may have such a hash
-            moved = min(largest, key=hash_fraction)
-            largest.remove(moved)
-            chosen.append(moved)
-        if not chosen:
+        if chosen:
+            continue
+        largest = max(splits.values(), key=len)  # of few images none may have such a hash
+        if len(largest) < 2:
             raise UserError(
                 f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
             )
+        chosen.append(min(largest, key=hash_fraction))
+        largest.remove(chosen[0])
     return splits
 
 
@@ -88,37 +88,33 @@ def with_splits(
     lists = None if file.splits else next(filter(find_lists, folders), None)
     if lists:
         file = with_lists(file, lists, skip_missing)
-    elif not file.splits:
-        file = _by_folder(file) or _by_hash(file, shares)
-    file = join_restval(file)
-    train = file.splits.get("train", [])
-    if file.splits.get("val") or len(train) < 2 or not shares["val"]:
-        return file
-    parts = split_by_hash(train, {"val": shares["val"]})
-    note = f"there is no validation split, so a hash of the names takes {len(parts['val']):,} of {len(train):,} "
-    return file._replace(splits={**file.splits, **parts}, notes=(*file.notes, f"{note}training images"))
+    file, notes = join_restval(file), list(file.notes)
+    splits = dict(file.splits) or _splits_of_folders(file.captions)
+    if splits and not file.splits:
+        notes.append(f"the folders of the images are the splits {', '.join(splits)}")
+    elif not splits:
+        splits = split_by_hash(file.captions, shares)
+        counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
+        notes.append(f"no splits are given, so a hash of the images' names chooses {counts}")
+    train = splits.get("train", [])
+    if not splits.get("val") and len(train) > 1 and shares["val"]:
+        splits |= split_by_hash(train, {"val": shares["val"]})
+        taken = f"{len(splits['val']):,} of {len(train):,} training images"
+        notes.append(f"there is no validation split, so a hash of the names takes {taken}")
+    return file._replace(splits=splits, notes=tuple(notes))
 
 
-def _by_folder(file: CaptionFile) -> CaptionFile | None:
-    """Return the file with the splits that the folders of its images name; None if they name fewer than two."""
+def _splits_of_folders(images: Iterable[str]) -> dict[str, list[str]]:
+    """Return the splits that the folders of images name; empty if they name fewer than two."""
     splits = dict[str, list[str]]()
-    for image in file.captions:
+    for image in images:
         named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
         splits.setdefault(next(named, ""), []).append(image)
     if len(splits.keys() - {""}) < 2:
-        return None
+        return {}
     if "" in splits:
         raise UserError(f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists")
-    return file._replace(
-        splits=splits, notes=(*file.notes, f"the folders of the images are the splits {', '.join(splits)}")
-    )
-
-
-def _by_hash(file: CaptionFile, shares: Mapping[str, float]) -> CaptionFile:
-    splits = split_by_hash(file.captions, shares)
-    counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
-    note = f"no splits are given, so a hash of the images' names chooses {counts}"
-    return file._replace(splits=splits, notes=(*file.notes, note))
+    return splits
 
 
 def find_lists(folder: Path) -> dict[str, Path]:
@@ -302,11 +298,11 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
     found = _find_elsewhere(examples, missing, on_disk)
     lost = [e for e in missing if e.image not in found]
     if len(lost) == len(examples):
-        hint = f"{root} has no photographs; add them, or set dataset.images to their folder"
-        if on_disk:
-            others = listed(sorted(os.path.relpath(path, root) for path in on_disk))
-            hint = f"{root} has {len(on_disk):,} photographs of other names ({others}); give them the same names"
-        raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {hint}")
+        others = listed(sorted(os.path.relpath(path, root) for path in on_disk)) or "none"
+        raise UserError(
+            f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; photographs of other names in "
+            f"{root}: {others}; give them these names, or set dataset.images to their folder"
+        )
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
         raise UserError(

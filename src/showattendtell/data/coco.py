@@ -187,12 +187,8 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     names = {name: category for category in content.categories for name in names_of(category.name)}
     boxes = {image.file_name: defaultdict[int, list[Box]](list) for image in content.images}  # by image and category
     for instance in content.annotations:
-        if instance.category_id not in categories:
-            raise UserError(
-                f"{path} has things of category {instance.category_id}, which it does not define; download it again"
-            )
         image = images.get(instance.image_id)
-        if image is None:
+        if image is None or instance.category_id not in categories:
             continue
         category_boxes = boxes[image.file_name][instance.category_id]  # stays empty for a crowd
         left, top, width, height = instance.bbox  # in pixels

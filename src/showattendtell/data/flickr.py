@@ -133,7 +133,7 @@ def _read(
         dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
         return check_images(dataset, skip_unreadable, folder, absent)
 
-    dataset = read(None) if captions is None else read_languages(captions, read)
+    dataset = read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
@@ -156,12 +156,9 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
         fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
         file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
-    return with_splits(file.renamed(_with_suffix), [path.parent, *folders], shares, skip_missing)
-
-
-def _with_suffix(image: str) -> str:
-    """Return the file name of an image; the keys of Flickr8k-CN omit `.jpg`."""
-    return image if "." in image else f"{image}.jpg"
+    # the keys of Flickr8k-CN omit the suffix
+    file = file.renamed(lambda image: image if "." in image else f"{image}.jpg")
+    return with_splits(file, [path.parent, *folders], shares, skip_missing)
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any
 
 from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.data.parsing import (
@@ -34,10 +34,6 @@ BINARY = (".xlsx", ".xls", ".parquet", ".pq", ".feather", ".pkl", ".pickle")
 
 TOKEN = re.compile(r"([^\t]+?)(?:#\d+\t|#zh\w*#\d+[ \t])")
 """What is before a caption in Flickr's token files, `name.jpg#0<TAB>`, and in Flickr8k-CN, `name#zhc#0 `."""
-
-
-Row = tuple[int, list[str]]
-"""The number of a row's first line, and its cells."""
 
 
 def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
@@ -115,14 +111,22 @@ def _token_entries(path: Path, text: str) -> Iterator[Entry]:
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
 
 
-def parse_rows(text: str, delimiter: str, quoting: Literal[0, 3] = csv.QUOTE_MINIMAL) -> Iterator[Row]:
+def parse_rows(text: str, delimiter: str, quotes: bool = True) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a table (RFC 4180) with the number of their first line; blank lines are skipped.
+
+    Args:
+        quotes: false: a quote is a character.
 
     Raises:
         ValueError: a cell begins with a quote and is not in quotes.
     """
-    lines = io.StringIO(text, newline="\n")
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline="\n"),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        skipinitialspace=True,
+        strict=True,
+    )
     first = 1
     try:
         for cells in reader:
@@ -166,23 +170,13 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     except ValueError as error:
         if delimiter != "\t":
             raise UserError(f"{path}, {error}") from None
-        rows = list(parse_rows(text, delimiter, csv.QUOTE_NONE))  # a quote is a character
+        rows = list(parse_rows(text, delimiter, quotes=False))
     names = _named(rows[0][1]) or []
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
-    return collect("CSV", _table_entries(path, names, rows[names == rows[0][1] :], delimiter), path)
-
-
-def _table_entries(path: Path, names: list[str], rows: Iterable[Row], delimiter: str) -> Iterator[Entry]:
-    """Yield the entry of each row.
-
-    Args:
-        names: of the columns.
-        rows: line and cells of each.
-    """
-    columns = find_columns(tuple(names))
+    columns, entries = find_columns(tuple(names)), list[Entry]()
     ends_with_caption = columns is not None and columns[1] == names[-1:]
-    for line, cells in rows:
+    for line, cells in rows[names == rows[0][1] :]:
         excess = len(cells) - len(names)
         if excess > 0 and ends_with_caption and delimiter != "\t":  # commas in the caption
             cells[len(names) - 1 :] = [f"{delimiter} ".join(cells[len(names) - 1 :])]
@@ -200,7 +194,8 @@ def _table_entries(path: Path, names: list[str], rows: Iterable[Row], delimiter:
                 f"{path}, line {line}: a caption of several lines has the name of an image, so its quotes may enclose "
                 "rows; double them and put the caption into quotes, or remove them"
             )
-        yield entry
+        entries.append(entry)
+    return collect("CSV", entries, path)
 
 
 def _read_records(records: Any, path: Path) -> list[Entry]:

@@ -192,21 +192,20 @@ def _check_exif(num_bytes: int) -> None:
 
 def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
     """Yield (type, number of values) of each tag in a TIFF's first directory; nothing for other files."""
-    head = reader.read(16)
+    # A header is the byte order, the version (42, or 43 for BigTIFF) and the offset of the first directory. A directory
+    # is a count and entries of 12 bytes: tag (2), type (2), number of values (4), value or offset (4).
+    head = reader.read(8)
     order = {b"II": "<", b"MM": ">"}.get(head[:2])
-    if not order or len(head) < 16:
+    if not order or len(head) < 8:
         return
-    # A TIFF header is the byte order, the version (42, or 43 for BigTIFF, decided as Pillow does) and the offset of the
-    # first directory: 4 bytes at 4, or 8 bytes at 8. A directory is a count (2 or 8 bytes) and entries of 12 or 20
-    # bytes: tag (2), type (2), number of values (4 or 8), value or offset (4 or 8).
-    big = head[2] == 43
-    (offset,) = struct.unpack_from(f"{order}{'Q' if big else 'L'}", head, 8 if big else 4)
-    count, entry = (struct.Struct(order + form) for form in (("Q", "2xHQ8x") if big else ("H", "2xHL4x")))
-    reader.seek(min(offset, 2**62))  # larger than any file
-    length = reader.read(count.size)
-    if len(length) == count.size:
-        directory = reader.read(min(*count.unpack(length), READS) * entry.size)
-        yield from entry.iter_unpack(directory[: len(directory) // entry.size * entry.size])
+    if 43 in head[2:4]:
+        raise CostlyImageError("is a BigTIFF; save it again as TIFF, PNG or JPEG")
+    (offset,) = struct.unpack_from(f"{order}L", head, 4)
+    reader.seek(offset)
+    length = reader.read(2)
+    if len(length) == 2:
+        directory = reader.read(12 * struct.unpack(f"{order}H", length)[0])
+        yield from struct.iter_unpack(f"{order}2xHL4x", directory[: len(directory) // 12 * 12])
 
 
 def check_jpeg(content: bytes | bytearray) -> None:

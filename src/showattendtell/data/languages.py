@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -20,11 +20,11 @@ CaptionFiles = Text | Annotated[Mapping[Language, Text], Field(min_length=1)]
 """A caption file, or the caption file of each language by its code."""
 
 
-def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Dataset:
+def read_languages(captions: CaptionFiles | None, read: Callable[[Any], Dataset]) -> Dataset:
     """Read a data set with captions in one or several languages.
 
     Args:
-        captions: a caption file, or one per language.
+        captions: a caption file, one per language, or None for the reader's default.
         read: returns the data set with the captions of a file.
 
     Returns:
@@ -33,7 +33,7 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     Raises:
         UserError: an image is in different splits of two languages.
     """
-    if isinstance(captions, str):
+    if captions is None or isinstance(captions, str):
         return read(captions)
     notes = list[str]()
     merged: dict[str, Example] = {}  # by image

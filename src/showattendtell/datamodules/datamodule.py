@@ -39,7 +39,6 @@ from showattendtell.datamodules.samplers import (
     LengthWindows,
     PrefetchDataLoader,
     RoundRobinBuckets,
-    ShardedBatchSampler,
     WholeBatchSampler,
     outlive_signals,
 )
@@ -149,12 +148,12 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.train_captions.targets = TargetMaker(boxes, self._source(train, "drawn").frames, grid)
 
     @cached_property
-    def train_batches(self) -> ShardedBatchSampler:
+    def train_batches(self) -> EpochBatchSampler:
         """The batch sampler of training. Its first use must be in the process that trains, which knows how many there
         are."""
         captions, size = self.train_captions, world_size() * self._batch_size
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
-        return ShardedBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
+        return EpochBatchSampler(buckets, self._seed, self._min_batches, self._repeated)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         captions = self.train_captions

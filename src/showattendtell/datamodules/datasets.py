@@ -356,11 +356,9 @@ class CaptionDataset(TorchDataset[Any]):
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
         if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
             return
-        if not is_grid:
-            raise UserError("data.cache_on_device=true keeps grids, and a trained encoder has none; leave it out")
-        if size > free:
+        if not is_grid or size > free:
             raise UserError(
-                f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "
+                f"data.cache_on_device=true keeps grids of a frozen encoder, {size / 1e9:.1f} GB, and {device} has "
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
         dtype = half if half and first.dtype == torch.float16 else first.dtype

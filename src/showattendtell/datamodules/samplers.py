@@ -151,17 +151,32 @@ class IndexSampler(DistributedSampler[int]):
         return iter(self.indices)
 
 
-class EpochBatchSampler(DistributedSampler[Any], ABC):
+class BatchRequest(NamedTuple):
+    """This process's captions of a training batch, see `ShardedBatch`.
+
+    draw  epoch and number of the batch, which decide the random views of its images in every process
+    """
+
+    content: list[int]
+    shard: BatchShard
+    draw: Draw
+
+
+class EpochBatchSampler(DistributedSampler[Any]):
     """This process's batches of an epoch, which depend on nothing but the seed and the epoch. For the base class see
-    `IndexSampler`."""
+    `IndexSampler`.
 
-    passes = 1
-    """Passes over the captions in an epoch, each in a new order."""
-    repeated = False
-    """Whether all epochs have the batches of the first one."""
+    Every batch is split over all processes, so that all have the same number of steps and similar caption lengths.
 
-    def __init__(self, bucketing: BatchingStrategy, seed: int):
-        self.bucketing, self.seed, self.epoch = bucketing, seed, 0
+    Args:
+        min_batches: an epoch passes over the captions as often as needed to have at least this many batches, each time
+            in a new order.
+        repeated: whether all epochs have the batches of the first one.
+    """
+
+    def __init__(self, bucketing: BatchingStrategy, seed: int, min_batches: int = 1, repeated: bool = False):
+        self.bucketing, self.seed, self.epoch, self.repeated = bucketing, seed, 0, repeated
+        self.passes = -(-min_batches // len(bucketing.bounds))  # rounded up
         self._done: dict[int, int] = {}
 
     def resume(self, epoch: int, batches: int) -> None:
@@ -191,12 +206,15 @@ class EpochBatchSampler(DistributedSampler[Any], ABC):
             start, stop = self.bucketing.bounds[order[position]]
             yield self._item(captions[start:stop].tolist(), index)
 
-    @abstractmethod
     def _indices(self) -> range:
         """Numbers of the epoch's batches that this process gets."""
+        return range(self.passes * len(self.bucketing.bounds))
 
-    @abstractmethod
-    def _item(self, captions: list[int], index: int) -> Any: ...
+    def _item(self, captions: list[int], index: int) -> Any:
+        shard_captions, num_captions = shard(captions), len(captions)
+        # mean over P processes of weight * (sum over own / len(own)) = sum over the batch / whole
+        batch_shard = BatchShard(len(shard_captions) * world_size() / num_captions, num_captions)
+        return BatchRequest(shard_captions or captions[:1], batch_shard, (self.epoch, index))
 
 
 class WholeBatchSampler(EpochBatchSampler):
@@ -207,41 +225,6 @@ class WholeBatchSampler(EpochBatchSampler):
 
     def _item(self, captions: list[int], index: int) -> list[int]:
         return captions
-
-
-class BatchRequest(NamedTuple):
-    """This process's captions of a training batch, see `ShardedBatch`.
-
-    draw  epoch and number of the batch, which decide the random views of its images in every process
-    """
-
-    content: list[int]
-    shard: BatchShard
-    draw: Draw
-
-
-class ShardedBatchSampler(EpochBatchSampler):
-    """Sampler that splits every batch over all processes, so that all have the same number of steps and similar caption
-    lengths.
-
-    Args:
-        min_batches: an epoch passes over the captions as often as needed to have at least this many batches.
-        repeated: whether all epochs have the batches of the first one.
-    """
-
-    def __init__(self, bucketing: BatchingStrategy, seed: int, min_batches: int = 1, repeated: bool = False):
-        super().__init__(bucketing, seed)
-        self.repeated = repeated
-        self.passes = -(-min_batches // len(bucketing.bounds))  # rounded up
-
-    def _indices(self) -> range:
-        return range(self.passes * len(self.bucketing.bounds))
-
-    def _item(self, captions: list[int], index: int) -> BatchRequest:
-        shard_captions, num_captions = shard(captions), len(captions)
-        # mean over P processes of weight * (sum over own / len(own)) = sum over the batch / whole
-        batch_shard = BatchShard(len(shard_captions) * world_size() / num_captions, num_captions)
-        return BatchRequest(shard_captions or captions[:1], batch_shard, (self.epoch, index))
 
 
 class PrefetchDataLoader(DataLoader[Item]):

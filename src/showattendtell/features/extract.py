@@ -1,7 +1,6 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -302,9 +301,7 @@ def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
     grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
     total = len(plan.images)
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    free = decimal(shutil.disk_usage(existing).free)
-    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path} ({free} free)"
+    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path}"
     console.print(size, soft_wrap=True, highlight=False, markup=False)
     ended = Event()
 

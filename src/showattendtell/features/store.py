@@ -6,7 +6,7 @@ processes and machines can write one store and an interrupted one loses one shar
     store.json      `Manifest`: settings and number of shards, written last
     00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
     00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
-    plan.json       of an unfinished store: its images and settings, see `StorePlan`
+    plan.json       the manifest of an unfinished store, see `StorePlan`
     verified.json   size and time of each shard when its checksum was last compared
 """
 
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
@@ -108,21 +108,20 @@ class FileStamp(NamedTuple):
         return status.st_size == self.size and (is_untouched or zlib.crc32(Path(path).read_bytes()) == self.checksum)
 
 
-class GridSettings(BaseModel, strict=True):
-    """The settings that the size of a grid follows from."""
+class StoreSettings(BaseModel, strict=True, extra="allow"):
+    """The settings that the size of a grid follows from, and others."""
 
     grid: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
     dim: PositiveInt
     views: PositiveInt
     dtype: StoredDtype
 
-
-def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
-    """Raise a `ValueError` for a size that no store has, before memory is allocated for it."""
-    sizes = GridSettings(**settings)
-    if math.prod([*sizes.grid, sizes.dim, sizes.views]) > LARGEST:
-        raise ValueError("the grids of an image are too large")
-    return settings
+    @model_validator(mode="after")
+    def check_size(self) -> "StoreSettings":
+        """Raise a `ValueError` for a size that no store has, before memory is allocated for it."""
+        if math.prod([*self.grid, self.dim, self.views]) > LARGEST:
+            raise ValueError("the grids of an image are too large")
+        return self
 
 
 class Manifest(BaseModel):
@@ -130,7 +129,7 @@ class Manifest(BaseModel):
 
     format: int
     dataset: str
-    settings: Annotated[dict[str, Any], AfterValidator(_check_size)]
+    settings: StoreSettings
     shards: int
 
 
@@ -224,10 +223,10 @@ class FeatureStore:
         manifest = _read(path / MANIFEST, Manifest)
         if manifest.format != FORMAT:
             raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
-        self.settings: Settings = manifest.settings
+        self.settings: Settings = manifest.settings.model_dump()
         if expected is not None:
             check_same_settings(path, self.settings, expected)
-        self.views: int = manifest.settings["views"]
+        self.views = manifest.settings.views
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)

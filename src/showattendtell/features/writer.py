@@ -73,10 +73,11 @@ class StorePlan(NamedTuple):
         return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
 
     def describe(self) -> bytes:
-        """Return the content of `plan.json`. An unfinished store is completed if it is equal."""
+        """Return the manifest. An unfinished store is completed if its own, in `plan.json`, is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
-        sizes = {"format": FORMAT, "shard_size": self.shard_size, "images_sha256": names}
-        return f"{json.dumps({'settings': self.settings, **sizes}, indent=1)}\n".encode()
+        sizes = {"shards": len(self.shards), "shard_size": self.shard_size, "images_sha256": names}
+        content = {"format": FORMAT, "dataset": self.dataset, "settings": self.settings, **sizes}
+        return f"{json.dumps(content, indent=1)}\n".encode()
 
 
 class EncodedBatch(NamedTuple):
@@ -222,22 +223,17 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
         )
     while not is_finished(path):
         work()
-        if all(shard_file(path, number, ".json").exists() for number in range(len(plan.shards))):
-            with report_write_errors(path, plan):
-                seal(path, plan)
-        else:
+        if count_written(path, plan) < len(plan.images):
             time.sleep(0.2)  # other processes write the remaining shards
+            continue
+        with report_write_errors(path, plan):
+            with suppress(FileNotFoundError):  # another process has done so
+                file.rename(path / MANIFEST)
+            for pattern in ("*.lock", "*.part", "*.tmp"):
+                for left in path.glob(pattern):
+                    left.unlink(missing_ok=True)
 
 
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete shards of a store."""
     return sum(len(images) for number, images in enumerate(plan.shards) if shard_file(path, number, ".json").exists())
-
-
-def seal(path: Path, plan: StorePlan) -> None:
-    """Complete a store by writing its manifest. All processes write the same."""
-    manifest = {"format": FORMAT, "dataset": plan.dataset, "settings": plan.settings, "shards": len(plan.shards)}
-    write_json(manifest, path / MANIFEST)
-    for pattern in (PLAN, "*.lock", "*.part", "*.tmp"):
-        for file in path.glob(pattern):
-            file.unlink(missing_ok=True)

@@ -17,7 +17,6 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.folders import read_option
 from showattendtell.config.instantiate import build
 from showattendtell.data.images import fetch_image, find_images, open_image
-from showattendtell.datamodules.datasets import View
 from showattendtell.errors import UserError, printable
 from showattendtell.inference.loading import find_model, load_models, next_to, note_about
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
@@ -26,7 +25,7 @@ from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.caption_rows import ROWS, CaptionRow, can_resume, resume_rows, row_file, row_writer
+from showattendtell.visualization.caption_rows import ROWS, CaptionRow, resume_rows, row_file, row_writer
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
@@ -136,15 +135,14 @@ def stored_regions(
         config: of a command.
 
     Raises:
-        UserError: the decoding needs mirror images, and there are none.
+        UserError: as `open_views`.
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
-    from showattendtell.inference.evaluator import open_images  # pycocoevalcap takes a while to import
+    from showattendtell.inference.evaluator import open_images, open_views  # pycocoevalcap takes a while to import
 
     sources, _ = open_images(captioner.models, dataset, config)
-    views: list[View] = ["plain", "mirrored"] if captioner.models[0].module.decoding.mirrored else ["plain"]
-    readers = [source(examples, view) for view in views for source in sources]
+    readers = open_views(sources, examples, captioner.models[0].module.decoding)
     return lambda positions: [reader(positions) for reader in readers]
 
 
@@ -165,7 +163,7 @@ class CaptionFiles:
         draw: Callable[..., None],
     ):
         self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
-        self._groups, self._checksum, self.num_written = model_groups(config), settings_checksum(config), 0
+        self._groups, self._checksum, self._num_written = model_groups(config), settings_checksum(config), 0
         self.models = list(self._groups)
         self._picture_names = picture_names(photographs, self.models)
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
@@ -184,15 +182,15 @@ class CaptionFiles:
                 self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)
         if self._has_page:
             self._entries.append(make_entry(self._photographs[i], outputs))
-        self.num_written += 1
+        self._num_written += 1
 
     def close(self, note: str) -> list[Path]:
-        """Write the page, with a note about the models. Return the files that exist, and patterns of the pictures."""
+        """Write the page, with a note about the models. Return the files that exist, and patterns of pictures."""
         written = [path for path in self._rows if path.is_file()]
         if self._entries:
             count = "1 photograph" if len(self._entries) == 1 else f"{len(self._entries):,} photographs"
             written.append(write_page(Page(count, self.models, self._entries, note), self._folder / "index.html"))
-        if self.num_written:
+        if self._num_written:
             folder = self._folder / "*" if len(self.models) > 1 else self._folder
             written += [folder / f"*.{suffix}" for suffix in self._suffixes]
         return written
@@ -220,7 +218,6 @@ def caption_photographs(
     captioners = load_captioners(config) if found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
-    total = len(found.sources)
     if config.resume:
         finished = resume_rows(folder, formats, settings_checksum(config))
         found = found.select({*found.sources} - finished)
@@ -234,12 +231,6 @@ def caption_photographs(
                 describe(source, outputs[0].best.marked)
             files.write(i, source, outputs)
             print_captions(source, list(zip(files.models, outputs, strict=True)), is_single)
-    except BaseException:  # also Ctrl-C and SIGTERM
-        num_written = total - len(found.sources) + files.num_written
-        advice = f"; to continue, add output={folder} resume=true to the command"
-        is_resumable = config.formats is None or can_resume(formats)
-        _print_all([f"stopped: {num_written:,} of {total:,} photographs are written{advice if is_resumable else ''}"])
-        raise
     finally:
         written = ", ".join(map(str, files.close(note)))
         _print_all([f"written: {written}"] if written else [])

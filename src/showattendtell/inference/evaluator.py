@@ -15,7 +15,8 @@ from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import ImageSourceFactory
+from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
+from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.loading import CACHE, LoadedModel, find_model, load_models, next_to
 from showattendtell.inference.matching import MatchedCaptions, in_words
@@ -33,7 +34,7 @@ from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
 from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.comparison import BASELINES
+from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
@@ -87,6 +88,18 @@ def open_images(
     return sources, dataset
 
 
+def open_views(
+    sources: Sequence[ImageSourceFactory], examples: Sequence[Example], decoding: Decoding
+) -> list[ImageSource]:
+    """Return the images of examples as each model reads them, and with `decoding.mirrored`, then their mirror images.
+
+    Raises:
+        UserError: the decoding needs mirror images, and there are none.
+    """
+    views = ["plain", "mirrored"] if decoding.mirrored else ["plain"]
+    return [source(examples, view) for view in views for source in sources]
+
+
 def _reading_settings(trained: Config, config: Config) -> Config:
     if not trained.get("dataset"):
         raise UserError(
@@ -102,24 +115,27 @@ class EvaluationRun(NamedTuple):
     """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    predictors: each model with its images.
-    mirrors: each model with mirror images; empty if the decoding does not use them.
+    images: of each model; see `open_views`.
     source: the images of any examples, as the first model reads them.
     """
 
     checkpoints: Sequence[str]
     hashes: Sequence[str]
     models: Sequence[LoadedModel]
-    predictors: Sequence[Predictor]
-    mirrors: Sequence[Predictor]
+    images: Sequence[ImageSource]
     dataset: Dataset
     split: str
     source: ImageSourceFactory
 
     @property
+    def predictors(self) -> list[Predictor]:
+        """Each model with its images."""
+        return [Predictor(model.module, images) for model, images in zip(self.models, self.images, strict=False)]
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.predictors[0].module.vocabulary
+        return self.models[0].module.vocabulary
 
     @property
     def language(self) -> str:
@@ -236,18 +252,12 @@ def open_evaluation(config: Config) -> EvaluationRun:
     _, dataset = open_dataset(models[0].config, config, module.language)
     sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    examples = dataset.split(config.split)
-    predictors, mirrors = [], []
-    for model, source in zip(models, sources, strict=True):
-        predictors.append(Predictor(model.module, source(examples)))
-        if module.decoding.mirrored:
-            mirrors.append(Predictor(model.module, source(examples, "mirrored")))
-    return EvaluationRun(checkpoints, hashes, models, predictors, mirrors, dataset, config.split, sources[0])
+    images = open_views(sources, dataset.split(config.split), module.decoding)
+    return EvaluationRun(checkpoints, hashes, models, images, dataset, config.split, sources[0])
 
 
 def evaluate(config: Config) -> float:
-    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`, or for
-    `metrics=[attention]` attention correctness."""
+    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`."""
     clip = load_clip(config.clip) if config.clip else None
     metrics = run_metrics(config.metrics)
     only_attention = list(config.metrics) == [ATTENTION]
@@ -261,29 +271,28 @@ def evaluate(config: Config) -> float:
         path = decide_on_first(lambda: new_path(config.output, run.result_file(kind)))
         captions = {}
         if not only_attention:
-            language_models = run.models[0].language_models
-            captions = generate_captions(run.predictors, run.examples, config.seed, run.mirrors, language_models)
+            captions = generate_captions(run.models, run.images, run.examples, config.seed)
         if rank():
             return 0.0
-    if not only_attention:
-        figures = _score_captions(run, captions, config, metrics, clip)
-        result = main_score(config.metrics, figures)
-    elif reason := lacks_boxes(run, ATTENTION):
+    if only_attention and (reason := lacks_boxes(run, ATTENTION)):
         raise UserError(reason)
-    else:
+    print_notes(run.dataset.notes)
+    if only_attention:
         figures = _score_attention(run, run.title(), with_kinds=True)
-        print_notes(run.dataset.notes)
-        result = figures["attention_correctness"]
+    else:
+        figures = _score_captions(run, captions, config, metrics, clip)
     print(f"written to {write_json({**figures, **run.origin()}, path)}")
-    return float(result)
+    return main_score(config.metrics, figures)
 
 
 def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
-    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`; nan without any.
+    """Return BLEU-4 without brevity penalty, or without it the first score that is named in `metrics`, or attention
+    correctness; nan without any.
 
     A sweep shows this score for each run.
     """
-    return next((scores[name] for name in ("bleu4", *metrics) if name in scores), nan)
+    names = ("bleu4", *metrics, "attention_correctness")
+    return next((float(scores[name]) for name in names if name in scores), nan)
 
 
 def _score_captions(
@@ -303,6 +312,8 @@ def _score_captions(
     columns = [scores.figures | in_table.figures, *baselines.values()]
     print_scores(columns, {**scores.missing, **in_table.missing}, title, labels)
     print_notes(describe_intervals(scores.intervals, len(captions)))
+    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
+    print_notes(notes)
     attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
     # those that print tables of their own take longer
     others = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed)
@@ -312,7 +323,7 @@ def _score_captions(
         **others.figures,
         **in_table.figures,
         "missing": {**scores.missing, **in_table.missing, **others.missing},
-        **({"baselines": baselines} if baselines else {}),
+        **({"baselines": baselines, "notes": notes} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
         "decoding": run.predictors[0].module.decoding.describe(),

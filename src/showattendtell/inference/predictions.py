@@ -16,8 +16,8 @@ from showattendtell.datamodules.datasets import (
     ImageSource,
     default_workers,
 )
-from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
+from showattendtell.inference.loading import LoadedModel
 from showattendtell.metrics.attention import (
     RELATIONS,
     GroundedWord,
@@ -75,11 +75,7 @@ def read_grids(predictor: Predictor, examples: Sequence[Example], description: s
 
 
 def generate_captions(
-    predictors: Sequence[Predictor],
-    examples: Sequence[Example],
-    seed: int,
-    mirrors: Sequence[Predictor] = (),
-    language_models: Sequence[LanguageModel] = (),
+    models: Sequence[LoadedModel], images: Sequence[ImageSource], examples: Sequence[Example], seed: int
 ) -> dict[str, list[list[str]]]:
     """Caption images with a model, or with several as an ensemble.
 
@@ -87,23 +83,21 @@ def generate_captions(
     on the number of processes.
 
     Args:
-        mirrors: the same models with mirror images, if the decoding uses them.
-        language_models: that of the decoding.
+        images: the images as each model reads them; with `decoding.mirrored`, then their mirror images.
 
     Returns:
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
-    sources = [ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE) for predictor in (*predictors, *mirrors)]
-    ensemble = ImageCaptionerEnsemble([predictor.module for predictor in predictors], None, language_models)
-    written: dict[str, list[list[str]]] = {}
-    device, vocabulary = predictors[0].module.device, predictors[0].module.vocabulary
+    sources = [ImageDataset(examples, source, IMAGE_BATCH_SIZE) for source in images]
+    ensemble = ImageCaptionerEnsemble([model.module for model in models], None, models[0].language_models)
+    first, written = models[0].module, dict[str, list[list[str]]]()
     console, indices = Console(stderr=True, quiet=rank() > 0), shard_indices(len(sources[0]))
-    batches = zip(indices, *(read_batches(source, indices, predictors[0].module) for source in sources), strict=True)
+    batches = zip(indices, *(read_batches(source, indices, first) for source in sources), strict=True)
     for index, *scenes in track(batches, "captioning", len(indices), console=console, transient=True):
         torch.manual_seed(seed + index)
-        captioned = ensemble.generate([scene.images.to(device) for scene in scenes])
+        captioned = ensemble.generate([scene.images.to(first.device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
-            written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
+            written[name] = [first.vocabulary.decode(caption.tokens) for caption in captions]
     together = gather(written)
     return {example.image: together[example.image] for example in examples}
 

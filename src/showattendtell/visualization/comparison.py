@@ -186,6 +186,16 @@ def paper_rows(dataset: str) -> list[TableRow]:
     return rows
 
 
+def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a phrase for each baseline that knows less than a model, if the model does not beat it in every score:
+    `does not beat the best constant caption in METEOR, CIDEr`."""
+    for name in (CONSTANT, NEAREST):
+        scores = baselines.get(name, {})
+        compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider", "spice") if key in figures and key in scores]
+        if lower := [HEADINGS[key] for key in compared if figures[key] <= scores[key]]:
+            yield f"does not beat the {BASELINES[name]} in {', '.join(lower).replace('B-', 'BLEU-')}"
+
+
 def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str]:
     """Yield notes on rows that cannot be compared, and on missing figures."""
     first = [row.results[0] for row in rows]

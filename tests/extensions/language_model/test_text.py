@@ -12,12 +12,12 @@ from repository import SHARED
 from runs import TINY, Run, assert_done, assert_error
 
 from showattendtell import load
-from showattendtell.data.custom import read_text
 from showattendtell.data.parsing import read_list
 from showattendtell.data.shapes import compose_scene, describe_scene
 from showattendtell.datamodules.datasets import open_source
 from showattendtell.errors import UserError
 from showattendtell.extensions.language_model.encoder import NoEncoder
+from showattendtell.extensions.language_model.text import read_text
 from showattendtell.features.extract import Extraction
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset

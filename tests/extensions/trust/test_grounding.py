@@ -26,7 +26,7 @@ from showattendtell.extensions.trust.objects import (
     score_grounding,
 )
 from showattendtell.inference.evaluator import EvaluationRun
-from showattendtell.inference.predictions import Predictor
+from showattendtell.inference.loading import LoadedModel
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box, Caption, CaptionerOutput, Dataset, Example, Phrase, RegionBoxes
 
@@ -139,7 +139,7 @@ def make_run(examples: Sequence[Example], models: int = 1, dataset: Dataset | No
     reader: Any = Reader()
     dataset = dataset or Dataset("made up", {"test": tuple(examples)})
     none: Any = None
-    return EvaluationRun([], [], [], [Predictor(reader, images)] * models, [], dataset, "test", none)
+    return EvaluationRun([], [], [LoadedModel(reader, none, {})] * models, [images] * models, dataset, "test", none)
 
 
 @pytest.fixture
