@@ -114,7 +114,7 @@ REASONS = {
 adapter_of = cache(TypeAdapter[Any])
 
 
-def _faults(value: Any, annotation: Any) -> list[str]:
+def find_faults(value: Any, annotation: Any) -> list[str]:
     """Return what a value should be if its annotation does not allow it."""
     try:
         adapter_of(annotation).validate_python(value, strict=True)
@@ -122,20 +122,15 @@ def _faults(value: Any, annotation: Any) -> list[str]:
         return []
     except ValidationError as error:
         if isinstance(value, list) and any(fault["type"] == "tuple_type" for fault in error.errors()):
-            return _faults(tuple(value), annotation)  # YAML has no tuples
+            return find_faults(tuple(value), annotation)  # YAML has no tuples
         faults = [REASONS.get(fault["type"], fault["msg"]) for fault in error.errors()]
         return [re.sub(r"^\w+ should", "should", fault) for fault in faults]
     return []
 
 
-def as_meant(value: Any, annotation: Any) -> Any:
-    """Return a value, or the list of it if the annotation allows only that."""
-    return [value] if _faults(value, annotation) and not _faults([value], annotation) else value
-
-
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
-    if faults := dict.fromkeys(_faults(value, annotation)):
+    if faults := dict.fromkeys(find_faults(value, annotation)):
         first, *others = faults
         reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
         yield f"{path}={format_value(value)} {' or '.join(reasons)}"

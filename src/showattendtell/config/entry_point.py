@@ -92,9 +92,13 @@ def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
     about = HydraConfig.get()
     if about.mode != RunMode.MULTIRUN:
         # an error ends the process here: Hydra would print a line of its own before it
-        with report_errors(), discarding_empty_run():
-            raise_errors(validate(config))
-            return task(config)
+        with report_errors():
+            try:
+                raise_errors(validate(config))
+                return task(config)
+            except BaseException:
+                discard_empty_run()
+                raise
     label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
     try:
         raise_errors(validate(config))
@@ -154,22 +158,17 @@ def as_typed(folder: str | Path) -> Path:
     return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
-@contextmanager
-def discarding_empty_run() -> Iterator[None]:
-    """Remove the run's folder after an exception if it is empty."""
-    try:
-        yield
-    except BaseException:
-        folder = run_folder()
-        with suppress(OSError):  # the exception itself is what the user has to see
-            is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK, LOG}
-            if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
-                shutil.rmtree(folder)
-                lock.close()
-                if search_root():  # the folders above it are Hydra's too, unless they hold other runs
-                    folder.parent.rmdir()
-                    folder.parent.parent.rmdir()
-        raise
+def discard_empty_run() -> None:
+    """Remove the run's folder if it is empty."""
+    folder = run_folder()
+    with suppress(OSError):  # an exception is on its way, which the user has to see
+        is_empty = folder != Path() and set(os.listdir(folder)) <= {LOCK, LOG}
+        if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+            shutil.rmtree(folder)
+            lock.close()
+            if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+                folder.parent.rmdir()
+                folder.parent.parent.rmdir()
 
 
 def write_settings(config: DictConfig, folder: Path) -> None:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import as_meant, value_errors
+from showattendtell.settings import find_faults, value_errors
 from showattendtell.settings import format_value as format_value
 
 TARGET = "_target_"
@@ -71,10 +71,10 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
                 continue
             elif key in signature.parameters:
                 annotation = signature.parameters[key].annotation
-                meant = as_meant(value, annotation)
-                if meant is not value:
-                    OmegaConf.update(config, name, meant)
-                errors += value_errors(name, meant, annotation)
+                if find_faults(value, annotation) and not find_faults([value], annotation):
+                    OmegaConf.update(config, name, [value])  # a single value where only a list is meant
+                else:
+                    errors += value_errors(name, value, annotation)
             elif not signature.open and value not in (None, {}):
                 errors += _unknown(name, value, known)
     return errors

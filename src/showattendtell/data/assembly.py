@@ -205,11 +205,6 @@ def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Data
     return dataset._replace(splits={split: tuple(map(change, part)) for split, part in dataset.splits.items()})
 
 
-def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
-    """Return the data set with every caption replaced by `change(its example, the caption)`."""
-    return map_examples(dataset, lambda e: e._replace(captions=tuple(change(e, caption) for caption in e.captions)))
-
-
 def find_data_problems(dataset: Dataset) -> list[str]:
     """Return a warning about photographs with the same content under different names, if there are any."""
     by_size, by_content = defaultdict(list), defaultdict(list)

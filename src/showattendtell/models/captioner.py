@@ -68,7 +68,6 @@ class Captioner(nn.Module):
         tokens: Tensor,
         input_tokens: Tensor | None = None,
         locations: Tensor | None = None,
-        initial: tuple[AttentionCache, DecoderState] | None = None,
     ) -> CaptionerOutput:
         """Score every word of the captions `tokens` (B, T) given the words before it.
 
@@ -77,9 +76,8 @@ class Captioner(nn.Module):
             image_index: (B,) the image of each caption.
             input_tokens: (B, T), one before each target; by default `<start>` and the caption's own words.
             locations: (B, T, H) region indices for hard attention; negative entries are sampled, as are all by default.
-            initial: the result of `init_state(regions)`, for calls that share its dropout and its random choices.
         """
-        cache, state = initial or self.init_state(regions)
+        cache, state = self.init_state(regions)
         inputs = shift_right(tokens) if input_tokens is None else input_tokens
         packing = Packing.of(tokens)
         captions = GivenCaptions(cache, state, image_index, tokens, inputs, packing, locations)

@@ -69,6 +69,13 @@ QUIET = (
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
 )
+"""Known-harmless warnings of Lightning and torchmetrics."""
+
+for message in QUIET:
+    warnings.filterwarnings("ignore", message)
+for package in ("pytorch_lightning", "lightning_fabric"):
+    logging.getLogger(package).setLevel(logging.WARNING)
+logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
 
 
 class TrainingData(NamedTuple):
@@ -141,6 +148,15 @@ def build_module(
         examples: training images, whose captions give the document frequencies of the reward.
     """
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
+    reward, self_critical = build(config.reward), None
+    if reward.cider or reward.bleu4:
+        if captioner.attention.inference_mode == "argmax":
+            raise UserError(
+                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
+                "expectation"
+            )
+        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
+        self_critical = SelfCriticalLoss(reward, vocabulary, references)
     module = CaptioningModule(
         encoder=encoder,
         captioner=captioner,
@@ -150,27 +166,12 @@ def build_module(
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         metadata=metadata,
-        self_critical=_build_rewards(config, captioner.attention.inference_mode, vocabulary, examples),
+        self_critical=self_critical,
     )
     for name, extra in (extras or {}).items():
         for key, value in extra.change_module(module, config).items():
             metadata[METADATA_KEY].setdefault("extras", {})[f"{name}.{key}"] = value
     return module
-
-
-def _build_rewards(
-    config: DictConfig, inference_mode: str, vocabulary: Vocabulary, examples: Sequence[Example]
-) -> SelfCriticalLoss | None:
-    """Build the loss that rewards sampled captions, if there are rewards."""
-    reward = build(config.reward)
-    if not (reward.cider or reward.bleu4):
-        return None
-    if inference_mode == "argmax":
-        raise UserError(
-            "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or expectation"
-        )
-    references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
-    return SelfCriticalLoss(reward, vocabulary, references)
 
 
 def build_logger(config: DictConfig, name: str) -> Logger:
@@ -187,15 +188,6 @@ def build_logger(config: DictConfig, name: str) -> Logger:
     except Exception as error:  # each has its own errors
         raise UserError(f"logger.{name}: {first_line(error)}; --debug shows the traceback") from error
     return logger
-
-
-def silence_warnings() -> None:
-    """Silence messages and known-harmless warnings of Lightning and torchmetrics, except reports of profilers."""
-    for package in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(package).setLevel(logging.WARNING)
-    logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)
-    for message in QUIET:
-        warnings.filterwarnings("ignore", message)
 
 
 def choose_precision(settings: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
-from showattendtell.training.build import report_refusals, silence_warnings
+from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME
 
 Train = Callable[[Any], float]
@@ -57,7 +57,6 @@ class DataParallel(DDPStrategy):
 def launch(train: Train, config: DictConfig) -> float:
     """Return what `train(config)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
-    silence_warnings()
     strategy = config.trainer.get("strategy", "auto")
     if strategy not in STRATEGIES:  # others start processes themselves, or share a model
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
@@ -145,7 +144,6 @@ def _work(train: Train, config: DictConfig, hydra: Any) -> float:
     """Run `train` in a process started here, with Hydra's state of the run; the parent process reports its errors."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
-    silence_warnings()
     try:
         return _run_process(train, config)
     except LostProcessError:

@@ -23,9 +23,8 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
-from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_statistics
-from showattendtell.metrics.modular import RunningMeans
+from showattendtell.metrics.modular import CIDErD, CorpusBLEU, Diversity, Endings, Means, RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder

@@ -51,7 +51,7 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
     assert 0 < len(list(written.glob("*.parquet"))) < 7, "it was too late"
     done = running.finish()
     assert_error(done, "crowd/123.png cannot be read (it is empty or of no known image format)")
-    assert f"written: parallel/captions.parquet, captions: {NUMBER - 1}\n" in done.err
+    assert "written: parallel/captions.parquet\n" in done.err
     rows = rows_of(folder / "parallel/captions.parquet")
     assert "it is empty or of no known image format" in rows.pop("crowd/123.png")["error"]
     assert_error(run("caption", f"checkpoint={checkpoint}", "crowd", "output=plain", "formats=[jsonl]"), "123.png")

@@ -14,7 +14,7 @@ from showattendtell.extensions.ray.captioning import (
     CaptionWorker,
     _finished,
     caption_in_processes,
-    read_outcome,
+    read_errors,
     schema,
 )
 
@@ -79,4 +79,4 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path, monkeypatch: pytest.
 def test_errors_of_all_files_are_read(tmp_path: Path):
     parquet.write_table(table(["a.jpg", "b.jpg"]), tmp_path / "1.parquet")
     parquet.write_table(table(["c.jpg"], error="image c.jpg is empty"), tmp_path / "2.parquet")
-    assert read_outcome(tmp_path) == (2, ["image c.jpg is empty"])
+    assert read_errors(tmp_path) == ["image c.jpg is empty"]

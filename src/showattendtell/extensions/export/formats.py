@@ -234,16 +234,9 @@ def compare(
     return Agreement(same, log_prob, maps)
 
 
-def generated_images(side: int, number: int) -> list[ndarray]:
-    """Return images (1, 3, S, S), uint8, of blurred noise, for which a captioner generates some caption."""
-    coarse = torch.rand(number, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    fine = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic")
-    return list((255 * fine.clamp(0, 1)).byte().unsqueeze(1).numpy())
-
-
-def print_export(found: Mapping[str, Agreement], total: int, noun: str) -> None:
+def print_export(found: Mapping[str, Agreement], total: int) -> None:
     """Print the number of captions equal to PyTorch's, and the largest differences."""
-    table = numeric_table("", ("same", "log p", "attention"), title=f"{total} {noun}")
+    table = numeric_table("", ("same", "log p", "attention"), title=f"{total} photographs")
     table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference"
     for runner, (same, log_prob, maps) in found.items():
         table.add_row(runner, f"{same} of {total}", f"{100 * log_prob:.4f} %", f"{maps:.0e}")

@@ -50,7 +50,7 @@ class ExportConfig:
             that needs numpy, Pillow and onnxruntime only.
         package: name of that package and of its command.
         precision: type of the large weights of ONNX graphs, which compute in float32; float16 halves the files.
-        images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
+        images: photographs to check the graphs on: a file, a folder, or a list of both; by default the package's own.
         output: a new folder; export, or export-2, ... next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.

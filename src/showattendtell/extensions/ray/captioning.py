@@ -108,8 +108,8 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
         if remaining:
             _caption(config, remaining, checksum, unfinished)
         unfinished.rename(output)
-    captions, errors = read_outcome(output)
-    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
+    errors = read_errors(output)
+    print(printable(f"written: {output}"), file=sys.stderr)
     if errors:
         more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
         raise UserError("; ".join(errors[:SHOWN]) + more)
@@ -158,10 +158,9 @@ def _finished(folder: Path, checksum: str) -> set[str]:
     return finished
 
 
-def read_outcome(folder: Path) -> tuple[int, list[str]]:
-    """Return the number of captions in Parquet files, and the errors about photographs that cannot be read."""
+def read_errors(folder: Path) -> list[str]:
+    """Return the errors in Parquet files about photographs that cannot be read."""
     from pyarrow import compute, dataset
 
-    rows, is_error = dataset.dataset(folder, schema(), format="parquet"), compute.field("error").is_valid()
-    errors = rows.to_table(columns=["error"], filter=is_error)["error"].to_pylist()
-    return rows.count_rows() - len(errors), sorted(errors)
+    rows = dataset.dataset(folder, schema(), format="parquet")
+    return sorted(rows.to_table(columns=["error"], filter=compute.field("error").is_valid())["error"].to_pylist())

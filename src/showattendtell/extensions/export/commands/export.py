@@ -22,19 +22,18 @@ def main(config: DictConfig) -> None:
     from showattendtell.inference.loading import next_to
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
+    from showattendtell.visualization.rendering import EXAMPLES
 
     names = formats.graph_formats(config.formats)
     package = packages.check_package(config.package) if "wheel" in config.formats else None
     runtime = packages.find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
-    paths = [] if config.images is None else find_images(config.images).sources
+    photographs = find_images(config.images or str(EXAMPLES)).sources
     with plain_torch():
         model, *other_models = load_models(config)
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
             formats.write_formats(output, model, names)
-        side = model.module.encoder.preprocessing.crop
-        images = list(map(model.preprocess, paths)) or formats.generated_images(side, 8)
-        found = formats.check_formats(model, output, names, images)
+        found = formats.check_formats(model, output, names, list(map(model.preprocess, photographs)))
         if runtime:
             page_bytes = _write_page(config, model, other_models, runtime, output)
         if package:
@@ -43,7 +42,7 @@ def main(config: DictConfig) -> None:
             shutil.rmtree(output / "onnx")
             (output / "run_onnx.py").unlink()
         formats.write_metadata(output, model.metadata)
-    formats.print_export(found, len(images), "photographs" if paths else "generated pictures")
+    formats.print_export(found, len(photographs))
     if runtime:
         print(
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
