@@ -17,6 +17,7 @@ from pydantic import Field
 from showattendtell.data.assembly import (
     assemble,
     check_images,
+    find_image_folder,
     look_in,
     open_folder,
     with_lists,
@@ -212,12 +213,7 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    if images is None:
-        image_folder = folder / "images" if (folder / "images").is_dir() else folder
-    else:
-        image_folder = look_in([folder], images)
-    if not image_folder.is_dir():
-        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
+    image_folder = find_image_folder(folder, images, ["images"])
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
