@@ -12,10 +12,10 @@ from showattendtell.types import Box
 from showattendtell.visualization.figures import (
     WHOLE,
     WORD,
-    draw,
     map_onto_photograph,
     read_metrics,
 )
+from showattendtell.visualization.pages import draw_picture as draw
 from showattendtell.visualization.rendering import Drawing
 
 WIDTH, HEIGHT = 300, 200

@@ -14,7 +14,8 @@ from system_packages import installed
 
 from showattendtell.types import Box
 from showattendtell.visualization import figures
-from showattendtell.visualization.figures import FontFinder, draw
+from showattendtell.visualization.figures import FontFinder
+from showattendtell.visualization.pages import draw_picture as draw
 from showattendtell.visualization.rendering import Drawing
 
 CHINESE = "一只黑色的狗在草地上奔跑"

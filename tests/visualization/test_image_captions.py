@@ -14,7 +14,7 @@ from sample_pages import WORDS, gated, output, photograph
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.figures import draw as draw_here
+from showattendtell.visualization.pages import draw_picture as draw_here
 from showattendtell.visualization.pages import drawing, picture_names
 from showattendtell.visualization.rendering import Drawing
 

@@ -231,7 +231,7 @@ class ScoreConfig:
         seed: seed of the bootstrap samples.
         output: the new result file; scores.json, or scores-2.json, ... by default.
         judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
-            CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
+            CrowdFlowerAnnotations.txt; each metric gets its Kendall's tau with the ratings.
         candidates: drop judged captions that are a reference of their own image, or keep them and remove them from the
             references of the image; by default as published for the data set.
         images: the folder of the judged images, for clip.

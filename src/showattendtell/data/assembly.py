@@ -205,11 +205,6 @@ def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Data
     return dataset._replace(splits={split: tuple(map(change, part)) for split, part in dataset.splits.items()})
 
 
-def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
-    """Return the data set with every caption replaced by `change(its example, the caption)`."""
-    return map_examples(dataset, lambda e: e._replace(captions=tuple(change(e, caption) for caption in e.captions)))
-
-
 def find_data_problems(dataset: Dataset) -> list[str]:
     """Return a warning about photographs with the same content under different names, if there are any."""
     by_size, by_content = defaultdict(list), defaultdict(list)
@@ -271,6 +266,15 @@ def look_in(folders: Sequence[Path], name: str) -> Path:
     that in the first folder."""
     paths = [*(folder / name for folder in folders), expand_home(name)]
     return next((path for path in paths if os.path.exists(path)), paths[0])
+
+
+def find_image_folder(root: Path, given: str | None, usual: Iterable[str]) -> Path:
+    """Return the folder of the images: a given one, searched in `root` first; or the first of the usual names that
+    exists in `root`, or `root`. Raise `UserError` if there is no such folder."""
+    folder = look_in([root], given or next((name for name in usual if (root / name).is_dir()), "."))
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {given} in {root}; set dataset.images to the folder of the images")
+    return folder
 
 
 def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Collection[str] = ()) -> Dataset:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from showattendtell.data.assembly import map_captions, map_examples
+from showattendtell.data.assembly import map_examples
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
 from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.errors import UserError, did_you_mean
@@ -86,13 +86,13 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
     if isinstance(tokenizer, PlainTokenizer):  # as all readers do
         return dataset
 
-    def change(_: Example, caption: Caption) -> Caption:
+    def change(caption: Caption) -> Caption:
         plain = caption.plain or caption.words
         words = tokenizer.tokenize(caption.written or " ".join(plain))
         phrases = _move_phrases(caption.phrases, words, tokenizer) if caption.phrases else ()
         return caption._replace(words=words, plain=plain, phrases=phrases)
 
-    return map_captions(dataset, change)
+    return map_examples(dataset, lambda e: e._replace(captions=tuple(map(change, e.captions))))
 
 
 def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:

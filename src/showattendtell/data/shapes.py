@@ -145,20 +145,15 @@ def compose_scene(rng: np.random.Generator) -> Scene:
     return Scene(str(rng.choice(BACKGROUNDS)), tuple(objects))
 
 
-def relation(first: SceneObject, second: SceneObject) -> str | None:
-    """Return the relation of `first` to `second`; None on a diagonal."""
-    dx, dy = first.x - second.x, first.y - second.y
-    if abs(dx) > 1.5 * abs(dy):
-        return "left of" if dx < 0 else "right of"
-    if abs(dy) > 1.5 * abs(dx):
-        return "above" if dy < 0 else "below"
-    return None
-
-
 def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
     """Return five different captions at random, each with phrases for its objects, which are named by size."""
     first, second, *others = scene.objects
-    relation_word = relation(first, second) or "near"
+    dx, dy = first.x - second.x, first.y - second.y
+    relation_word = "near"  # on a diagonal
+    if abs(dx) > 1.5 * abs(dy):
+        relation_word = "left of" if dx < 0 else "right of"
+    elif abs(dy) > 1.5 * abs(dx):
+        relation_word = "above" if dy < 0 else "below"
     position, ground = CONVERSE[relation_word], f"on a {scene.background} background"
     sentences: list[list[str | SceneObject]] = [
         [first, relation_word, second],

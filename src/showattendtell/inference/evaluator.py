@@ -301,7 +301,7 @@ def _score_captions(
     """Print and return the scores of captions, and what `metrics` and `baselines` add to them."""
     references = reference_sentences(run.examples)
     scores = score(run, captions, references, config, clip)
-    in_table = _measure([metric for metric in metrics if metric.labels], run, captions, config.seed)
+    in_table = _measure([metric for metric in metrics if metric.labels], run, captions, config.seed, scores)
     baselines, title = {}, run.title()
     if config.baselines:
         score_baselines = build(read_option("measure", "baselines"))
@@ -309,20 +309,17 @@ def _score_captions(
         names = ["the model", *(BASELINES[name] for name in baselines)]
         title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
     labels = {name: label for metric in metrics for name, label in metric.labels.items()}
-    columns = [scores.figures | in_table.figures, *baselines.values()]
-    print_scores(columns, {**scores.missing, **in_table.missing}, title, labels)
+    print_scores([in_table.figures, *baselines.values()], in_table.missing, title, labels)
     print_notes(describe_intervals(scores.intervals, len(captions)))
     notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
     # those that print tables of their own take longer
-    others = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed)
+    together = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed, in_table)
     return {
-        **scores.figures,
+        **together.figures,
         **attention,
-        **others.figures,
-        **in_table.figures,
-        "missing": {**scores.missing, **in_table.missing, **others.missing},
+        "missing": together.missing,
         **({"baselines": baselines, "notes": notes} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
@@ -334,14 +331,14 @@ def _score_captions(
     }
 
 
-def _measure(metrics: Iterable[RunMetric], run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
-    """Return the figures of metrics, and why some are missing."""
-    figures, missing = dict[str, Any](), dict[str, str]()
+def _measure(
+    metrics: Iterable[RunMetric], run: EvaluationRun, captions: Captions, seed: int, scores: RunScores
+) -> RunScores:
+    """Return the scores with the figures of metrics, and why some are missing."""
     for metric in metrics:
-        measured = metric.measure(run, captions, seed)
-        figures |= measured.figures
-        missing |= measured.missing
-    return RunScores(figures, missing)
+        figures, missing, *_ = metric.measure(run, captions, seed)
+        scores = scores._replace(figures=scores.figures | figures, missing={**scores.missing, **missing})
+    return scores
 
 
 def score(
@@ -401,15 +398,15 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     figures |= measure_relations(*run.predictors[0], run.examples)
     print_statistics(figures)
-    if not lacks_boxes(run, ATTENTION):
-        figures |= _score_attention(run, "attention at the ground-truth boxes", with_kinds)
-    return figures
+    return figures | _score_attention(run, "attention at the ground-truth boxes", with_kinds)
 
 
 def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
-    """Print and return the pointing game and attention correctness, also by kind of object."""
+    """Print and return the pointing game and attention correctness, also by kind of object; none without ground-truth
+    boxes."""
     figures = measure_attention(*run.predictors[0], run.examples)
-    print_attention_scores(figures, title, with_kinds)
+    if figures:
+        print_attention_scores(figures, title, with_kinds)
     return figures
 
 

@@ -23,8 +23,7 @@ from scipy.ndimage import gaussian_filter
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, write_errors
 from showattendtell.types import Box, RegionBoxes
-from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing
-from showattendtell.visualization.result_files import write_bytes
+from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
@@ -133,15 +132,6 @@ def _pixels(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
     """Return the sides of a box in pixels, so that it has one at least."""
     left, top = min(int(box.left), width - 1), min(int(box.top), height - 1)
     return left, top, max(left + 1, round(box.right)), max(top + 1, round(box.bottom))
-
-
-def draw(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
-    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
-    suffix = path.suffix.lower()
-    is_animated = suffix in ANIMATIONS
-    write_bytes(
-        animation(drawing, suffix) if is_animated else encode(heatmap_figure(drawing, width, dpi), suffix), path
-    )
 
 
 def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:

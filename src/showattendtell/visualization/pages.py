@@ -190,10 +190,14 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
-    """Call `figures.draw`, with which matplotlib is imported."""
-    from showattendtell.visualization.figures import draw
+    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
+    from showattendtell.visualization.figures import animation, encode, heatmap_figure  # matplotlib
 
-    draw(drawing, path, width, dpi)
+    suffix = path.suffix.lower()
+    is_animated = suffix in ANIMATIONS
+    write_bytes(
+        animation(drawing, suffix) if is_animated else encode(heatmap_figure(drawing, width, dpi), suffix), path
+    )
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:

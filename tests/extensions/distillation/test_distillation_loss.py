@@ -15,7 +15,7 @@ from test_exact_resume import assert_resumes_from_every_checkpoint
 from torch import Tensor, nn
 
 from showattendtell.config.instantiate import build_captioner
-from showattendtell.data.assembly import assemble, map_captions
+from showattendtell.data.assembly import assemble, map_examples
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, WordTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
@@ -191,7 +191,10 @@ def test_generated_captions_of_several_files_take_the_place_of_references_in_tra
     (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")
     captions = {"a.jpg": ["A dog"], "b.jpg": ["A bird"]}
     file = CaptionFile("test", captions, splits={"train": ["a.jpg"], "val": ["b.jpg"]})
-    dataset = map_captions(assemble("pets", file, Path(), 5), lambda _, caption: caption._replace(language="en"))
+    dataset = map_examples(
+        assemble("pets", file, Path(), 5),
+        lambda e: e._replace(captions=tuple(caption._replace(language="en") for caption in e.captions)),
+    )
     files = [str(tmp_path / "1.json"), str(tmp_path / "2.csv")]
 
     replaced = with_generated(dataset, PlainTokenizer(), files)

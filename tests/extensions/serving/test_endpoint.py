@@ -181,7 +181,7 @@ def test_a_page_of_another_site_is_refused(served: Served):
         assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
-PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "health", "favicon.ico"]
+PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "health"]
 PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
 FORMS = ["api/caption", "api/picture", "cards"]
 

@@ -39,7 +39,7 @@ def test_limits_are_known_before_anything_is_sent(narrow: Served):
     ("photographs", "status", "sentence"),
     [
         ([SMALL, SMALL], 200, ""),
-        ([SMALL] * 3, 400, "too many files. maximum number of files is 2"),
+        ([SMALL] * 3, 400, "Too many files. Maximum number of files is 2"),
         ([SMALL + bytes(50_000)], 413, "0.jpg has more than 0.05 MB"),
         ([SMALL + bytes(100_000)], 413, ""),
         ([encoded(noise(101, 100), "PNG")], 413, "0.jpg: more than 0.01 million pixels"),

@@ -11,7 +11,6 @@ from repository import SHARED
 from showattendtell.data.formats import read_captions
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.judgments import (
-    COMPOSITE,
     CROWDFLOWER,
     EXPERT,
     PUBLISHED,
@@ -27,11 +26,6 @@ CAPTIONS = {
 }
 EXPERTS = "a.jpg\tb.jpg#0\t1\t1\t2\na.jpg\ta.jpg#1\t4\t4\t4\nb.jpg\ta.jpg#1\t2\t1\t3\n"
 CROWD = "a.jpg\tb.jpg#0\t0\t0\t3\na.jpg\tb.jpg#1\t0.333333\t1\t2\nb.jpg\ta.jpg#1\t1\t4\t0\n"
-TABLE = """"HITId";"Input.image_url";"Input.text1";"Input.text2";"Answer.Q1Answer";"Answer.Q2Answer"
-x1;http://example.org/pictures/a.jpg;A dog runs .;"a cat; or a dog";5;2
-x2;http://example.org/pictures/b.jpg;two men;;4;
-;;;;;
-"""
 
 
 def write(folder: Path, text: str) -> Path:
@@ -51,32 +45,20 @@ def test_a_crowd_gives_the_fraction_of_yes(tmp_path: Path):
     assert [one.ratings for one in rated.judgments] == [(0,), (0.333333,), (1,)]
 
 
-def test_a_row_of_composite_has_several_captions(tmp_path: Path):
-    rated = read_judgments(write(tmp_path, TABLE), CAPTIONS)
-    assert rated.layout == COMPOSITE
-    assert rated.judgments == [
-        ("a.jpg", "A dog runs .", (5,)),
-        ("a.jpg", "a cat; or a dog", (2,)),
-        ("b.jpg", "two men", (4,)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "published"), [(EXPERTS, "drop"), (CROWD + "a.jpg\ta.jpg#1\t1\t3\t0\n", "keep"), (TABLE, "keep")]
-)
+@pytest.mark.parametrize(("text", "published"), [(EXPERTS, "drop"), (CROWD + "a.jpg\ta.jpg#1\t1\t3\t0\n", "keep")])
 @pytest.mark.parametrize("given", [None, "drop", "keep"])
 def test_candidates_that_are_references(tmp_path: Path, text: str, published: str, given: str | None):
     """Each file has three or four candidates; one of a.jpg is its own reference."""
     rated = read_judgments(write(tmp_path, text), CAPTIONS, given)
     every = read_judgments(write(tmp_path, text), CAPTIONS, "keep").judgments
-    own = ["A dog runs ." if text == TABLE else "The dog is fast ."]
+    own = ["The dog is fast ."]
     assert (rated.candidates, rated.own) == (given or published, 1)
     assert PUBLISHED[rated.layout] == published
     others = {"a.jpg": ["A dog runs .", "The dog is fast ."], "b.jpg": CAPTIONS["b.jpg"]}
     if rated.candidates == "drop":
         assert rated.judgments == [one for one in every if one.image != "a.jpg" or one.caption not in own]
     else:
-        assert len(every) == text.count("\n") - (text == TABLE)
+        assert len(every) == text.count("\n")
         others["a.jpg"] = [caption for caption in others["a.jpg"] if caption not in own]
     assert rated.references == [others[one.image] for one in rated.judgments]
 
@@ -98,9 +80,6 @@ def test_each_judged_reference_is_removed_once(tmp_path: Path):
         ("a.jpg\tb.jpg#0\t1\t1\n", "line 1: expected an image"),
         ("a.jpg\tb.jpg#0\tnan\t1\t1\n", "line 1: expected an image"),
         (EXPERTS + "a.jpg\tb.jpg#1\t1\t5\t1\n", "line 4: ratings are 1, 2, 3 or 4, got 5"),
-        (TABLE.replace(";5;2", ";6;2"), "line 2: ratings are 1 to 5, got 6"),
-        (TABLE.replace("Answer.Q", "Other.Q"), "no caption to score"),
-        (TABLE.partition("\n")[0], "no caption to score"),
     ],
 )
 def test_a_damaged_file_is_reported_with_its_line(tmp_path: Path, text: str, sentence: str):

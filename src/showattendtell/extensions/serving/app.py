@@ -214,7 +214,6 @@ def add_pages(app: FastAPI, overview: ModelsResponse, note: str, address: str) -
         "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST)),
         "/style.css": ("text/css", fill("style.css")),
         "/health": ("application/json", '{"status":"ok"}'),
-        "/favicon.ico": ("image/x-icon", b""),
     }
     pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
     for path, (kind, content) in pages.items():
@@ -223,14 +222,7 @@ def add_pages(app: FastAPI, overview: ModelsResponse, note: str, address: str) -
 
 async def http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    sentence = error.detail
-    if not isinstance(error, RequestError):
-        sentence = f"{sentence.lower()}; GET / is the page, GET /docs documents the endpoints"
-    return JSONResponse({"error": sentence}, error.status_code, error.headers)
-
-
-async def server_error(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
@@ -248,7 +240,7 @@ def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: 
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        exception_handlers={HTTPException: http_error, Exception: server_error},
+        exception_handlers={HTTPException: http_error},
         max_body_size=int(limits.request_megabytes * MEGA),
         form_limits={"max_files": limits.photographs, "max_fields": 32, "max_part_size": 2000},
     )

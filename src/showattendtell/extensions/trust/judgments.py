@@ -8,10 +8,8 @@ score and only in the rating, and m the smaller number of different values of bo
 Every rating of a caption counts as a pair of its own.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +18,10 @@ from omegaconf import DictConfig
 from rich.table import Column, Table
 from scipy.stats import kendalltau
 
-from showattendtell.config.validation import reading
 from showattendtell.data.formats import find_caption_files, read_all
 from showattendtell.data.parsing import Sentences, read_text
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, match_references
+from showattendtell.inference.matching import MatchedCaptions, describe, in_words, match_references
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.clip_score import load_clip, measure_clip_score
 from showattendtell.metrics.modular import measure
@@ -33,9 +30,9 @@ from showattendtell.runtime.files import expand_home, new_path, sha256
 from showattendtell.visualization.result_files import versions, write_json
 from showattendtell.visualization.tables import METRICS, print_notes, print_titled
 
-EXPERT, CROWDFLOWER, COMPOSITE = "Flickr8k-Expert", "Flickr8k-CrowdFlower", "Composite"
+EXPERT, CROWDFLOWER = "Flickr8k-Expert", "Flickr8k-CrowdFlower"
 
-PUBLISHED = {EXPERT: "drop", CROWDFLOWER: "keep", COMPOSITE: "keep"}
+PUBLISHED = {EXPERT: "drop", CROWDFLOWER: "keep"}
 """What Hessel et al. 2021 do with candidates that are a reference of their own image. `drop` leaves them out. `keep`
 scores them, and removes them from the references of the image, for its other candidates too."""
 
@@ -64,12 +61,10 @@ class RatedCaptions(NamedTuple):
 
 
 def read_judgments(path: Path, captions: Sentences, candidates: str | None = None) -> RatedCaptions:
-    """Read a judgment file. Its first line decides between Composite and Flickr8k's two layouts.
+    """Read a judgment file of Flickr8k. Its first line decides between the two layouts.
 
     - Flickr8k-Expert (Hodosh et al. 2013, `ExpertAnnotations.txt`): image, caption id, three ratings from 1 to 4.
     - Flickr8k-CrowdFlower (`CrowdFlowerAnnotations.txt`): image, caption id, fraction of yes, number of yes, of no.
-    - Composite (Aditya et al. 2015, `8k_correctness.csv` and similar files): a table with semicolons and the columns
-      `Input.image_url`, `Input.text1` to `Input.text4` and `Answer.Q1Answer` to `Answer.Q4Answer`, ratings from 1 to 5.
 
     Args:
         captions: reference captions by image; those that the caption ids name are among them.
@@ -83,11 +78,8 @@ def read_judgments(path: Path, captions: Sentences, candidates: str | None = Non
     if not text.strip():
         raise UserError(f"{path} is empty")
     captions = {image: [caption.strip() for caption in given] for image, given in captions.items()}
-    if IMAGE_URL in text.partition("\n")[0]:
-        layout, judgments = COMPOSITE, _read_composite(text, path)
-    else:
-        judgments = list(_read_flickr8k(text, path, captions))
-        layout = EXPERT if len(judgments[0].ratings) == 3 else CROWDFLOWER
+    judgments = list(_read_judgments(text, path, captions))
+    layout = EXPERT if len(judgments[0].ratings) == 3 else CROWDFLOWER
     unknown = list(dict.fromkeys(judgment.image for judgment in judgments if judgment.image not in captions))
     if unknown:
         raise UserError(
@@ -116,7 +108,7 @@ ROW = re.compile(r"([^\t]+)\t([^\t]+)#(\d{1,9})" + 3 * r"\t(\d{1,9}(?:\.\d*)?)")
 """Image, caption id and three numbers between tabs."""
 
 
-def _read_flickr8k(text: str, path: Path, captions: Sentences) -> Iterator[Judgment]:
+def _read_judgments(text: str, path: Path, captions: Sentences) -> Iterator[Judgment]:
     """Yield the judgment in each line. An expert's has three ratings."""
     is_expert = None
     for number, line in enumerate(text.split("\n"), start=1):
@@ -144,26 +136,6 @@ def _read_flickr8k(text: str, path: Path, captions: Sentences) -> Iterator[Judgm
         yield Judgment(image, captions[source][int(index)], ratings if is_expert else ratings[:1])
 
 
-IMAGE_URL = "Input.image_url"
-
-
-def _read_composite(text: str, path: Path) -> list[Judgment]:
-    """Return the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
-    rows = csv.DictReader(StringIO(text), delimiter=";", skipinitialspace=True)
-    judgments: list[Judgment] = []
-    with reading(str(path)):
-        for row in rows:
-            image = (row[IMAGE_URL] or "").rpartition("/")[2]
-            for i in range(1, 5):
-                caption, rating = ((row.get(name) or "").strip() for name in (f"Input.text{i}", f"Answer.Q{i}Answer"))
-                if not (image and caption and rating):
-                    continue
-                if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
-                    raise UserError(f"{path}, line {rows.line_num}: ratings are 1 to 5, got {rating[:60]}")
-                judgments.append(Judgment(image, caption, (float(rating),)))
-    return judgments
-
-
 def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence[float]]) -> dict[str, float]:
     """Return Kendall's `tau_b` and `tau_c`, times 100, of a metric; nan if all scores or all ratings are equal.
 
@@ -185,7 +157,6 @@ def score_metrics(config: DictConfig) -> None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
     files = read_all(find_caption_files(config.references))
     captions = match_references(files, config.split)
-    captions |= {alias: captions[name] for alias, name in aliases_of(files.values()).items() if name in captions}
     rated = read_judgments(source, captions, config.candidates)
     images, candidates, ratings = zip(*rated.judgments, strict=True)
     corpus = in_words(MatchedCaptions(list(images), rated.references, {source: list(candidates)}), tokenizer)
