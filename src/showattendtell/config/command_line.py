@@ -32,6 +32,7 @@ SHORT_NAMES = {
     "callbacks.early_stopping.patience": "patience",
     "decoding.beam_size": "beam_size num_beams",
     "decoding.max_length": "max_len",
+    "formats": "format",
 }
 """Settings and their short names, in this project and others. No command has such a name at the top."""
 
