@@ -32,7 +32,6 @@ SHORT_NAMES = {
     "callbacks.early_stopping.patience": "patience",
     "decoding.beam_size": "beam_size num_beams",
     "decoding.max_length": "max_len",
-    "formats": "format",
 }
 """Settings and their short names, in this project and others. No command has such a name at the top."""
 
@@ -78,7 +77,8 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if positional:
         settings = _name_positional(settings, positional)
     groups = {option.rpartition("/")[0] for option in find_options(command, "", searchpath(settings))}
-    aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
+    checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
+    aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
     overrides: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
