@@ -226,11 +226,9 @@ def _device(name: str) -> torch.device:
 def save_model_folder(model: LoadedModel, folder: Path) -> None:
     """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
     names."""
-    with_encoder, network = True, model.module.encoder.network
-    if has_published_weights(model.config):
-        with suppress(UserError):
-            published = build(model.config.encoder).network
-            with_encoder = state_hash(published.state_dict()) != state_hash(network.state_dict())
+    encoder, trained = model.module.encoder, model.metadata["encoder"]["weights_sha256"]
+    is_published = has_published_weights(model.config) and not encoder.tuned
+    with_encoder = not is_published or state_hash(encoder.network.state_dict()) != trained
     state = model.module.state_dict()
     if model.calibration:
         state |= {f"{CALIBRATION}.{name}": values.cpu() for name, values in model.calibration.state_dict().items()}
