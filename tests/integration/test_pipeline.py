@@ -50,7 +50,7 @@ def test_the_caption_is_that_of_the_command(
     settings = [f"checkpoint={checkpoint}", "--decoding.max_length=6", "--formats=[png]", "--output", "said here"]
     done = assert_done(run("caption", str(scenes[0]), *settings))
     assert done.out.splitlines() == [captioner(scenes[0]).caption]
-    assert done.err == "written: said here/*.png\n"
+    assert done.err == "written to said here\n"
     assert [file.name for file in (folder / "said here").iterdir()] == [f"{scenes[0].stem}.png"]
 
 

@@ -25,7 +25,7 @@ from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.caption_rows import ROWS, CaptionRow, append_rows, resume_rows, row_file
+from showattendtell.visualization.caption_rows import CaptionRow, append_rows, resume_rows, row_file
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
@@ -83,12 +83,11 @@ def settings_checksum(config: DictConfig) -> str:
     """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
     captions depend on."""
     groups = list(model_groups(config).values())
-    paths = list(chain.from_iterable(groups))
     if config.decoding.get("language_model"):
-        paths.append(config.decoding.language_model)
-    hashes, sizes = [sha256(find_model(path)) for path in paths], [len(group) for group in groups]
+        groups.append([config.decoding.language_model])
+    hashes = [[sha256(find_model(path)) for path in group] for group in groups]
     settings = [to_plain(config.decoding), to_plain(config.attention), config.seed]
-    return hashlib.sha256(json.dumps([sizes, hashes, settings]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([hashes, settings]).encode()).hexdigest()[:16]
 
 
 def caption_all(
@@ -163,11 +162,10 @@ class CaptionFiles:
         draw: Callable[..., None],
     ):
         self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
-        self._groups, self._checksum, self._num_written = model_groups(config), settings_checksum(config), 0
+        self._groups, self._checksum = model_groups(config), settings_checksum(config)
         self.models = list(self._groups)
         self._picture_names = picture_names(photographs, self.models)
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
-        self._rows = [row_file(folder, suffix) for suffix in ROWS if suffix in formats]
         self._formats, self._has_page, self._entries = formats, "html" in formats, list[PageEntry]()
 
     def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> None:
@@ -181,18 +179,12 @@ class CaptionFiles:
                 self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)
         if self._has_page:
             self._entries.append(make_entry(self._photographs[i], outputs))
-        self._num_written += 1
 
-    def close(self, note: str) -> list[Path]:
-        """Write the page, with a note about the models. Return the files that exist, and patterns of pictures."""
-        written = [path for path in self._rows if path.is_file()]
+    def close(self, note: str) -> None:
+        """Write the page, with a note about the models."""
         if self._entries:
             count = "1 photograph" if len(self._entries) == 1 else f"{len(self._entries):,} photographs"
-            written.append(write_page(Page(count, self.models, self._entries, note), self._folder / "index.html"))
-        if self._num_written:
-            folder = self._folder / "*" if len(self.models) > 1 else self._folder
-            written += [folder / f"*.{suffix}" for suffix in self._suffixes]
-        return written
+            write_page(Page(count, self.models, self._entries, note), self._folder / "index.html")
 
 
 def caption_photographs(
@@ -215,8 +207,6 @@ def caption_photographs(
         if list(formats) == ["xmp"]:
             found = found.select(describe.pending(found.sources))
     captioners = load_captioners(config) if found.sources else []
-    for captioner in captioners:
-        captioner.check_reads_pixels()
     if config.resume:
         finished = resume_rows(folder, formats, settings_checksum(config))
         found = found.select({*found.sources} - finished)
@@ -231,9 +221,10 @@ def caption_photographs(
             files.write(i, source, outputs)
             print_captions(source, list(zip(files.models, outputs, strict=True)), is_single)
     finally:
-        written = ", ".join(map(str, files.close(note)))
-        _print_all([f"written: {written}"] if written else [])
+        files.close(note)
         _print_all(describe.summary() if describe else [])
+    if list(formats) != ["xmp"] and len(errors) < len(found.sources):
+        _print_all([f"written to {folder}"])
     if errors:
         raise UserError("; ".join(errors))
 
