@@ -236,7 +236,7 @@ def test_a_request_chooses_among_the_languages_of_the_model():
     assert scores[None] == scores["en"] != pytest.approx(scores["zh"])
 
 
-@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave language out")])
+@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave it out")])
 def test_a_language_that_the_model_does_not_write_is_refused(languages: tuple[str, ...], said: str):
     photograph = Upload("a.png", encoded(PICTURE, "PNG"))
     with pytest.raises(RequestError, match=said):
