@@ -113,7 +113,7 @@ def measure(options: Namespace) -> Results:
         CAPTURED: partial(capture(make_step(ours), *half), *half),
     }
     if device.type == "cuda":
-        with patch.object(kernels, "_accelerator", lambda device: None):
+        with patch.object(kernels, "device_module", lambda name, device: None):
             variants["ours, CUDA graph, without Triton"] = partial(capture(make_step(ours), *half), *half)
     times = interleave({name: partial(run_steps, STEPS * [step]) for name, step in variants.items()}, seconds=15)
     seconds = {name: taken / STEPS for name, taken in medians(times).items()}

@@ -26,7 +26,7 @@ for file in sorted(Path(__file__).parent.glob("extensions/*/commands/*.py")):
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         with quiet_pipe():
             print("usage: showattendtell COMMAND [setting=value ...]\n")
             print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))

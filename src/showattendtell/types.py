@@ -302,14 +302,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
 
     def without_first(self) -> CaptionOutput[Array]:
         """Return the caption without its first token."""
-        calibrated = self.calibrated_log_probs
-        return self._replace(
-            tokens=self.tokens[1:],
-            log_probs=self.log_probs[1:],  # type: ignore[index]
-            attention=self.attention[1:],  # type: ignore[index]
-            gates=self.gates[1:],  # type: ignore[index]
-            calibrated_log_probs=None if calibrated is None else calibrated[1:],  # type: ignore[index]
-        )
+        names = ("tokens", "log_probs", "attention", "gates", "calibrated_log_probs")
+        return self._replace(**{name: part[1:] for name in names if (part := getattr(self, name)) is not None})
 
     @property
     def log_prob(self) -> float:

@@ -119,7 +119,7 @@ def test_a_gpu_script_cannot_run_without_a_gpu(script: Any, monkeypatch: pytest.
 @pytest.mark.parametrize(("attention", "loss"), gpu_training.KINDS.values(), ids=gpu_training.KINDS)
 def test_the_loss_does_not_wait_for_the_gpu(attention: Any, loss: Any, monkeypatch: pytest.MonkeyPatch):
     """A CUDA graph cannot contain an operation whose result the CPU reads. On fake tensors it raises an error."""
-    monkeypatch.setattr(kernels, "_accelerator", lambda device: None)
+    monkeypatch.setattr(kernels, "device_module", lambda name, device: None)
     with FakeTensorMode(), torch.device("cuda"):
         model = gpu_training.GridLoss(TINY.captioner(attention), loss(), torch.ones(5, 4, 8))
         value = model(torch.zeros(3, dtype=torch.long), torch.ones(3, 6, dtype=torch.long))

@@ -157,13 +157,6 @@ def test_the_examples_of_the_documentation_are_read(tmp_path: Path, file: str):
     assert [caption.written for caption in beach.captions] == ["Two people walk on a beach.", "A couple, at sunset."]
 
 
-def test_lists_may_lie_among_images_with_texts(root: Path):
-    """All in one folder: the lists are no texts of images."""
-    write_texts(root, SAID, SPLITS)
-    (root / "lists").rename(root / "images/lists")
-    assert names(read_custom(str(root / "images"), splits="lists")) == SPLITS
-
-
 def test_images_without_captions_and_captions_without_images_are_counted_and_may_be_skipped(root: Path):
     write_csv(root, {**SAID, "b.jpg": [""]}, SPLITS)
     (root / "images/d.jpg").unlink()

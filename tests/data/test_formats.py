@@ -3,12 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import SHARED
 
 from showattendtell.data.formats import PLAIN, read_captions
 from showattendtell.data.parsing import CaptionFile
 
-COCO_MINI = SHARED / "coco_mini" / "annotations"
 TOKENS = "a.jpg#0\tA dog .\na.jpg#1\tIt barks !\nb.jpg#0\tTwo cats .\n"
 
 
@@ -86,15 +84,3 @@ def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_pa
     content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
     file = read_captions(write(tmp_path / "results-test.json", json.dumps(content)))
     assert (file.captions, file.references) == ({"a.jpg": ["a dog"]}, {"a.jpg": ["A dog .", "It barks !"]})
-
-
-@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_every_caption_of_coco_is_read_under_its_image(split: str):
-    path = COCO_MINI / f"captions_{split}2017.json"
-    content = json.loads(path.read_text())
-    file = read_captions(path)
-    names = {image["id"]: image["file_name"] for image in content["images"]}
-    said = [(names[annotation["image_id"]], annotation["caption"]) for annotation in content["annotations"]]
-    assert sorted((image, caption) for image, captions in file.captions.items() for caption in captions) == sorted(said)
-    assert {int(number): image for number, image in file.aliases.items()} == names

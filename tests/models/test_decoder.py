@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.interfaces import DecoderState
+from showattendtell.models.interfaces import DecoderState, drop_channels
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_channels_of_an_image_are_dropped_in_all_its_regions_alike():
     torch.manual_seed(0)
     decoder = LSTMDecoder(9, 400, embedding_dim=3, hidden_dim=4, dropout=0.25, dropout_places=["regions"])
     regions = torch.rand(2, 6, 400) + 1
-    seen = decoder.drop_regions(regions) / regions
+    seen = drop_channels(decoder.region_dropout, regions) / regions
     assert {round(value, 4) for value in seen.unique().tolist()} == {0.0, round(1 / 0.75, 4)}
     torch.testing.assert_close(seen, seen[:, :1].expand_as(seen))
     assert not torch.equal(seen[0], seen[1])
     assert abs((seen == 0).float().mean() - 0.25) < 0.05
-    assert decoder.eval().drop_regions(regions) is regions
+    assert drop_channels(decoder.eval().region_dropout, regions) is regions
 
 
 def test_embeddings_are_dropped_for_each_word_by_itself():

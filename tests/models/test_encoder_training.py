@@ -7,7 +7,7 @@ from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.models.encoder import Encoder
+from showattendtell.models.encoder import RARE, BatchSizes, Encoder
 
 
 def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
@@ -39,6 +39,13 @@ def test_a_batch_that_is_filled_up_has_the_same_regions_and_gradients(
         results.append((regions, *gradients))
     assert sizes == [images, computed]
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-12)
+
+
+def test_rare_numbers_of_images_are_filled_up_to_one_that_is_planned():
+    sizes = BatchSizes()
+    assert [sizes.choose(images) for images in (61, 64, 58, 30, 3, 70, 66, 64)] == [64, 64, 64, 64, 64, 80, 80, 64]
+    assert [sizes.choose(29) for _ in range(RARE)] == (RARE - 1) * [64] + [32]
+    assert [sizes.choose(images) for images in (17, 33, 3)] == [32, 64, 32]
 
 
 @pytest.mark.parametrize(

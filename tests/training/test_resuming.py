@@ -20,7 +20,7 @@ from three_images import examples_of as three_examples
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
-from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, recall, run_lock
+from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, recall, run_lock, run_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -288,3 +288,12 @@ def test_the_folder_alone_stands_for_the_whole_command(trained: Path, root: Path
     assert recall(["resume=true", "seed=3"]) == ["resume=true", "seed=3"]
     with pytest.raises(UserError, match="-m runs several"):
         recall(["-m", f"resume='{killed}'", "seed=1,2"])
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "missing/last.ckpt"])
+def test_a_run_resumes_from_no_other_checkpoint_than_its_last(name: str, tmp_path: Path):
+    (tmp_path / "best.ckpt").touch()
+    (tmp_path / "last.ckpt").touch()
+    with pytest.raises(UserError, match=r"is not the last.ckpt of a run, from which it resumes"):
+        run_of(str(tmp_path / name))
+    assert run_of(str(tmp_path / "last.ckpt")) == run_of(str(tmp_path)) == tmp_path

@@ -3,18 +3,19 @@
 import csv
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_writer
+from showattendtell.visualization.caption_rows import CaptionRow, append_rows, resume_rows
 
 ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft", "0123")
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
-    write = row_writer(tmp_path / "new", ["csv", "html", "jsonl"])
+    write = partial(append_rows, tmp_path / "new", ["csv", "html", "jsonl"])
     assert not (tmp_path / "new").exists()
     for number in range(1, 3):
         write([ROW])
@@ -29,7 +30,7 @@ def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
 
 def test_a_file_name_of_any_bytes_is_written(tmp_path: Path):
     name = os.fsdecode(b"caf\xe9\n\x1b.jpg")
-    row_writer(tmp_path, ["jsonl", "csv"])([ROW._replace(file=name)])
+    append_rows(tmp_path, ["jsonl", "csv"], [ROW._replace(file=name)])
     [line] = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["file"] == name
     with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:
@@ -39,9 +40,9 @@ def test_a_file_name_of_any_bytes_is_written(tmp_path: Path):
 @pytest.fixture
 def written(tmp_path: Path) -> dict[str, bytes]:
     """The files of three photographs with two rows each, the first of which has a name that is not UTF-8."""
-    write = row_writer(tmp_path, ["jsonl", "csv"])
+    write = partial(append_rows, tmp_path, ["jsonl", "csv"])
     for name in (os.fsdecode(b"\xff.jpg"), "b.jpg", "c.jpg"):
-        write(ROW._replace(file=name, caption=f"a dog {number}") for number in range(2))
+        write([ROW._replace(file=name, caption=f"a dog {number}") for number in range(2)])
     return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
 
@@ -58,9 +59,9 @@ def test_rows_resume_wherever_they_end_as_if_nothing_had_happened(tmp_path: Path
         assert finished == set(names[: max(complete // 2, complete == 1)])
         rest = [name for name in names if name not in finished]
         if complete != 1:
-            write = row_writer(tmp_path, ["jsonl", "csv"])
+            write = partial(append_rows, tmp_path, ["jsonl", "csv"])
             for name in rest:
-                write(ROW._replace(file=name, caption=f"a dog {number}") for number in range(2))
+                write([ROW._replace(file=name, caption=f"a dog {number}") for number in range(2)])
             assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
 
 
@@ -79,7 +80,7 @@ def test_a_line_that_is_no_row_is_reported(tmp_path: Path, line: str):
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
 def test_a_formula_is_no_formula_in_a_spreadsheet(tmp_path: Path, text: str):
-    row_writer(tmp_path, ["csv"])([ROW._replace(caption=text)])
+    append_rows(tmp_path, ["csv"], [ROW._replace(caption=text)])
     with (tmp_path / "captions.csv").open(newline="") as file:
         [row] = csv.DictReader(file)
     assert (row["caption"], row["log_prob"]) == (f"'{text}", "-1.5")

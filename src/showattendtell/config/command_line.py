@@ -77,7 +77,8 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if positional:
         settings = _name_positional(settings, positional)
     groups = {option.rpartition("/")[0] for option in find_options(command, "", searchpath(settings))}
-    aliases = {**ALIASES, "ckpt_path": "resume" if command in ("train", "prepare") else "checkpoint"}
+    checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
+    aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
     overrides: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

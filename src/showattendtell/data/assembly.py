@@ -268,6 +268,15 @@ def look_in(folders: Sequence[Path], name: str) -> Path:
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
+def find_image_folder(root: Path, given: str | None, usual: Iterable[str]) -> Path:
+    """Return the folder of the images: a given one, searched in `root` first; or the first of the usual names that
+    exists in `root`, or `root`. Raise `UserError` if there is no such folder."""
+    folder = look_in([root], given or next((name for name in usual if (root / name).is_dir()), "."))
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {given} in {root}; set dataset.images to the folder of the images")
+    return folder
+
+
 def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Collection[str] = ()) -> Dataset:
     """Return the data set without the images that are missing on disk.
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from showattendtell.data.assembly import (
     assemble,
     check_images,
+    find_image_folder,
     look_in,
     open_folder,
     with_lists,
@@ -212,15 +213,12 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    if images is None:
-        image_folder = folder / "images" if (folder / "images").is_dir() else folder
-    else:
-        image_folder = look_in([folder], images)
-    if not image_folder.is_dir():
-        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
+    image_folder = find_image_folder(folder, images, ["images"])
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+
+    on_disk = [os.path.relpath(path, image_folder) for path in photographs(image_folder)]
 
     def read(file_name: str | None) -> Dataset:
         lists = look_in([folder], splits) if splits else None
@@ -234,32 +232,25 @@ def read_custom(
         if lists:
             file = with_lists(file, lists, skip_missing)
         if not file.splits:
-            file = _with_folders(file, image_folder)
+            file = _with_folders(file, on_disk)
         around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
         file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
         dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
         dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
-        return _note_unused_images(image_folder, dataset)
+        used = {example.path for example in dataset.examples()}
+        unused = [path for path in on_disk if f"{image_folder}/{path}" not in used]
+        note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+        return dataset._replace(notes=(*dataset.notes, note)) if unused else dataset
 
     return read_languages(captions, read)
 
 
-def _with_folders(file: CaptionFile, folder: Path) -> CaptionFile:
-    """Return the file with the path in a folder in place of an image's bare name, since the path may say its split."""
-    paths = [os.path.relpath(path, folder) for path in photographs(folder)]
+def _with_folders(file: CaptionFile, paths: list[str]) -> CaptionFile:
+    """Return the file with the path of a photograph in place of an image's bare name, since the path may say its
+    split."""
     uses = Counter(map(os.path.basename, paths))
     path_of = {os.path.basename(path): path for path in paths}
     return file.renamed(lambda image: path_of[image] if uses[image] == 1 else image)
-
-
-def _note_unused_images(folder: Path, dataset: Dataset) -> Dataset:
-    """Return the data set with a note about the images in a folder that it does not name."""
-    used = {example.path for example in dataset.examples()}
-    unused = [os.path.relpath(path, folder) for path in photographs(folder) if path not in used]
-    if not unused:
-        return dataset
-    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
-    return dataset._replace(notes=(*dataset.notes, note))
 
 
 def write_rows(dataset: Any, cache: Path) -> Path:

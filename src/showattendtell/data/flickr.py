@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from showattendtell.data.assembly import (
     assemble,
     check_images,
+    find_image_folder,
     find_lists,
     look_in,
     map_examples,
@@ -125,8 +126,7 @@ def _read(
     skip_missing: bool,
 ) -> Dataset:
     folder = open_folder(root, layout.name.capitalize(), layout.name)
-    published = next((name for name in layout.images if (folder / name).is_dir()), ".")
-    image_folder = look_in([folder], images or published)
+    image_folder = find_image_folder(folder, images, layout.images)
 
     def read(captions: str | None) -> Dataset:
         file = _read_texts(layout, folder, captions, skip_missing)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Event, Thread
@@ -222,7 +223,8 @@ class Extraction:
 def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
     """Return the folder of a data set's feature store.
 
-    The store's manifest detects other weights of the encoder under the same name.
+    The store's manifest detects other weights of the encoder under the same name. A data set with images that its store
+    lacks gets a further one.
     """
     name = encoder.store_name
     if extraction.precision != "float32":
@@ -231,7 +233,10 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         name += f"-{extraction.dtype}"
     if extraction.views > 1:
         name += f"-{extraction.views}views"
-    return folder / dataset.name / name
+    path, images = folder / dataset.name / name, sorted(example.image for example in dataset.examples())
+    if is_finished(path) and not FeatureStore(path).covers(images):
+        path = path.with_name(f"{name}-{sha256(repr(images).encode()).hexdigest()[:6]}")
+    return path
 
 
 def open_features(

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -251,13 +251,13 @@ class FeatureStore:
 
     def rows(self, images: Sequence[str]) -> Tensor:
         """Return the rows (I,) of the named images. Raise `UserError` if the store lacks one."""
-        unknown = [image for image in images if image not in self._rows]
-        if unknown:
-            raise UserError(
-                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; "
-                "delete the folder; the next run recreates it"
-            )
+        if unknown := [image for image in images if image not in self._rows]:
+            raise UserError(f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}")
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
+
+    def covers(self, images: Iterable[str]) -> bool:
+        """Return whether all images are stored, or were skipped as unreadable."""
+        return self._rows.keys() | self.skipped.keys() >= set(images)
 
     def __len__(self) -> int:
         """Number of images with a grid."""

@@ -25,7 +25,7 @@ from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_file, row_writer
+from showattendtell.visualization.caption_rows import CaptionRow, append_rows, resume_rows, row_file
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
@@ -166,15 +166,14 @@ class CaptionFiles:
         self.models = list(self._groups)
         self._picture_names = picture_names(photographs, self.models)
         self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
-        self._write_rows = row_writer(folder, formats)
-        self._has_page, self._entries = "html" in formats, list[PageEntry]()
+        self._formats, self._has_page, self._entries = formats, "html" in formats, list[PageEntry]()
 
     def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> None:
         """Write the captions of a photograph by each model."""
         rows = []
         for group, output in zip(self._groups.values(), outputs, strict=True):
             rows += [CaptionRow.of(source, caption, group, self._checksum) for caption in output.captions]
-        self._write_rows(rows)
+        append_rows(self._folder, self._formats, rows)
         for name, output in zip(self._picture_names[i], outputs, strict=True):
             for suffix in self._suffixes:
                 self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)

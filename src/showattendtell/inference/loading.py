@@ -14,7 +14,6 @@ import torch
 from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.utils import validate_repo_id
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from yaml import YAMLError
 
 from showattendtell.config.compose import model_differences, with_overrides
@@ -63,15 +62,6 @@ class LoadedModel(NamedTuple):
     def choices(self) -> dict[str, str]:
         """The option of each config group that was chosen for training."""
         return self.metadata["choices"]
-
-
-class SkipInit(TorchFunctionMode):
-    """Leaves out the initialization of weights. On the meta device it does nothing but import sympy, for a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
@@ -179,7 +169,7 @@ def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor
         UserError: weights are missing, or have other shapes.
     """
     stored = {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
-    with torch.device("meta"), SkipInit():
+    with torch.device("meta"):
         expected = make()
     try:
         expected.load_state_dict(stored, assign=True)

@@ -109,7 +109,9 @@ class CaptionScore(GatheredMetric):
 
     def compute(self) -> Any:
         """Return the score of all captions so far; nan without captions."""
-        return _single_score(corpus_scores([self.statistics()])) if self.items() else torch.tensor(torch.nan)
+        scores = corpus_scores([self.statistics()]) if self.items() else {"none": torch.nan}
+        [score] = scalars(scores).values()
+        return score
 
 
 class CorpusBLEU(CaptionScore):
@@ -257,9 +259,7 @@ class CLIPScore(GatheredMetric):
 
     def compute(self) -> Tensor:
         """Return the mean over all images so far; nan without images."""
-        if not (scores := self.items()):
-            return torch.tensor(torch.nan)
-        return _single_score(corpus_scores([ImageMeans("clip_score", np.array(scores))]))
+        return torch.tensor(self.items() or [torch.nan], dtype=torch.float64).mean()
 
 
 class Diversity(GatheredMetric):
@@ -428,8 +428,3 @@ class RunningMeans(Means):
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
-
-
-def _single_score(values: Mapping[str, float]) -> Tensor:
-    [score] = scalars(values).values()
-    return score

@@ -196,4 +196,6 @@ def _bleu(counts: Array) -> tuple[Array, Array]:
     # 1e-15 and 1e-9 are pycocoevalcap's, which avoid log 0 and division by 0
     precisions = (counts[:, :4] + 1e-15) / (counts[:, 4:8] + 1e-9)
     by_order = precisions.cumprod(axis=1) ** (1 / np.arange(1, ORDERS + 1))
-    return by_order.T, np.exp(np.minimum(0, 1 - counts[:, 9] / np.maximum(counts[:, 8], 1e-9)))
+    lengths, reference_lengths = counts[:, 8:].T
+    penalty = np.exp(np.minimum(0, 1 - reference_lengths / np.maximum(lengths, 1e-9)))
+    return by_order.T * (lengths > 0), penalty

@@ -22,6 +22,7 @@ from showattendtell.models.interfaces import (
     GivenCaptions,
     Packing,
     Steps,
+    drop_channels,
 )
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
@@ -53,7 +54,7 @@ class Captioner(nn.Module):
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
         present = (regions != 0).any(dim=2) if self.padded else None  # before a dropout may set others to 0
-        regions = self.decoder.drop_regions(regions)
+        regions = drop_channels(self.decoder.region_dropout, regions)
         cache = self.decoder.reader(self.attention).precompute(regions)
         if present is None:
             return cache, self.decoder.init_state(regions)

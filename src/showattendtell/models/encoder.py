@@ -4,6 +4,7 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +23,32 @@ from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat
 from showattendtell.types import Box, RegionBoxes
 
 FILLED = ("cuda",)
-"""Types of devices on which batches of images are filled up, see `fill_up`."""
+"""Types of devices on which batches of images are filled up, see `BatchSizes`."""
 
 
-def fill_up(images: Tensor) -> Tensor:
-    """Repeat the first image of (I, ...) until their number is a power of two or a multiple of 16. For each number of
-    images cuDNN plans every convolution, which takes a second, and training steps are captured as a graph."""
-    missing = -len(images) % min(16, 1 << (len(images) - 1).bit_length())
-    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
+RARE = 32
+"""Number of batches of one size for which cuDNN plans nothing: it takes as long as the copies in so many batches."""
+
+
+class BatchSizes:
+    """Chooses to how many images batches are filled up.
+
+    cuDNN plans every convolution for each number of images, which takes a second. There are few numbers: powers of two
+    and multiples of 16. A batch of a rare number is filled up to a larger one that is planned.
+    """
+
+    def __init__(self) -> None:
+        self._requests, self._planned = Counter[int](), set[int]()
+
+    def choose(self, images: int) -> int:
+        """Return the number to which a batch of so many images is filled up."""
+        size = images + -images % min(16, 1 << (images - 1).bit_length())
+        self._requests[size] += 1
+        larger = [planned for planned in self._planned if planned >= size]
+        if not larger or self._requests[size] > RARE:
+            self._planned.add(size)
+            return size
+        return min(larger)
 
 
 class Encoder(nn.Module):
@@ -111,6 +130,7 @@ class Encoder(nn.Module):
         self.coordinate_scale, self.pool = coordinate_scale, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         self.frozen_stride, self.gradient_checkpointing = frozen_stride, gradient_checkpointing
+        self._sizes = BatchSizes()
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -217,7 +237,8 @@ class Encoder(nn.Module):
         copies have no gradient.
         """
         if pixels.device.type in FILLED:
-            return self._regions(fill_up(pixels))[: len(pixels)]
+            copies = pixels[:1].expand(self._sizes.choose(len(pixels)) - len(pixels), -1, -1, -1)
+            return self._regions(torch.cat([pixels, copies]))[: len(pixels)]
         return self._regions(pixels)
 
     def _regions(self, pixels: Tensor) -> Tensor:

@@ -307,14 +307,10 @@ class Decoder(nn.Module, ABC):
         self.hidden_dim = hidden_dim
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
-        self.region_dropout = nn.Dropout(0.0)
+        self.region_dropout = nn.Dropout(0.0)  # of the regions that attention and decoder read
 
     def attach(self, captioner: Any) -> None:
         """Check that the captioner's attention fits. Raise `ValueError` if it does not."""
-
-    def drop_regions(self, regions: Tensor) -> Tensor:
-        """Apply `region_dropout` to the regions (I, L, D) that attention and decoder read."""
-        return drop_channels(self.region_dropout, regions)
 
     def reader(self, attention: Any) -> Any:
         """Return the module whose `precompute` makes the attention cache: the attention, or the decoder itself."""

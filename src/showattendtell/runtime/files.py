@@ -157,7 +157,7 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 def exists_error(path: Path) -> UserError:
     """Return the error about an output that would replace a file or folder."""
-    return UserError(f"{path} exists, and no file is replaced; remove it, or choose another name")
+    return UserError(f"{path} exists, and no file is replaced; choose another name")
 
 
 @contextmanager

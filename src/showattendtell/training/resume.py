@@ -91,9 +91,17 @@ def folders_with(root: Path, *names: str) -> list[Path]:
 
 
 def run_of(name: str) -> Path:
-    """Return the folder of a run, which may be named by one of its checkpoints."""
+    """Return the folder of a run, which may be named by its last checkpoint.
+
+    Raises:
+        UserError: for another checkpoint, whose weights the run would not resume from.
+    """
     path = expand_home(name)
-    return path.parent if path.suffix == ".ckpt" else path
+    if path.suffix != ".ckpt":
+        return path
+    if path.name != LAST or not path.is_file():
+        raise UserError(f"{name} is not the {LAST} of a run, from which it resumes; init_from=... takes others")
+    return path.parent
 
 
 def is_resumed(settings: Mapping[str, Any]) -> bool:

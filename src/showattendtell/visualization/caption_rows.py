@@ -4,7 +4,7 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -59,24 +59,20 @@ def row_file(folder: Path, suffix: str) -> Path:
     return folder / f"captions.{suffix}"
 
 
-def row_writer(folder: Path, formats: Collection[str]) -> Callable[[Iterable[CaptionRow]], None]:
-    """Return a function that appends the rows of a photograph to `captions.jsonl`, `captions.csv` or both in a folder.
-
-    When the function returns, the rows are in the files. It raises a `UserError` if a file cannot be written.
+def append_rows(folder: Path, formats: Collection[str], rows: Sequence[CaptionRow]) -> None:
+    """Append the rows of a photograph to `captions.jsonl`, `captions.csv` or both in a folder.
 
     Args:
         formats: suffixes of the files; those of other files are ignored.
+
+    Raises:
+        UserError: a file cannot be written.
     """
-
-    def write(rows: Iterable[CaptionRow]) -> None:
-        rows = list(rows)
-        if "csv" in formats:  # before jsonl, which resuming reads
-            _append_csv(row_file(folder, "csv"), rows)
-        if "jsonl" in formats:
-            with _appending(row_file(folder, "jsonl")) as file:
-                file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
-
-    return write
+    if "csv" in formats:  # before jsonl, which resuming reads
+        _append_csv(row_file(folder, "csv"), rows)
+    if "jsonl" in formats:
+        with _appending(row_file(folder, "jsonl")) as file:
+            file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
 
 
 @contextmanager

@@ -131,8 +131,8 @@ def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
         groups.setdefault(settings, []).append(result)
     first = [group[0] for group in groups.values()]
     labels = [_label(result.models) for result in first]
-    labels = _disambiguate(labels, labels, list(map(_choices, first)))
-    labels = _disambiguate(labels, labels, list(map(_training, first)))
+    for settings_of in (_choices, _training):
+        labels = _disambiguate(labels, labels, list(map(settings_of, first)))
     labels = _disambiguate(labels, [""] * len(labels), list(map(_scoring, first)))
     for sha256, run in _runs_by_split(first).items():
         labels = [label.replace(f"split_sha256={sha256}", f"images of {run}") for label in labels]

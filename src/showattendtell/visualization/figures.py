@@ -211,8 +211,14 @@ class FontFinder:
     """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used."""
 
     def __init__(self) -> None:
-        self.files = [Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")]
+        self.files: list[Path] = []
         self._missing: set[str] = set()
+        self._add(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"))
+
+    def _add(self, file: Path) -> None:
+        """Register a font under its path, since matplotlib may find another file by the family of the font."""
+        font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
+        self.files.append(file)
 
     def covering(self, text: str) -> list[Path]:
         """Return the files of fonts for all characters of the text that any font has, and of earlier texts.
@@ -224,7 +230,7 @@ class FontFinder:
         fonts = map(Path, font_manager.findSystemFonts() if needed else ())
         for file in sorted(fonts, key=lambda file: ("regular" not in file.stem.lower(), file)):
             if characters(file) & needed:
-                self.files.append(file)
+                self._add(file)
                 needed -= characters(file)
         if needed and not self._missing:
             some = " ".join(sorted(needed)[:5])
@@ -249,11 +255,4 @@ def characters(file: Path) -> set[str]:
 
 def families(text: str) -> list[str]:
     """Return the families for matplotlib's `fontfamily`, which takes each character from the first that has it."""
-    return [_family(file) for file in finder().covering(text)]
-
-
-@cache
-def _family(file: Path) -> str:
-    """Register a font under its path, since matplotlib may find another file by the family of the font."""
-    font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
-    return str(file)
+    return list(map(str, finder().covering(text)))

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.extensions.cuda.steps import Graphs, StepGraphs, _alone_on_this_thread
+from showattendtell.extensions.cuda.steps import Graphs, StepGraphs, _alone_on_this_thread, fill_up
 from showattendtell.losses.caption import LossOutput, SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.encoder import Encoder, fill_up
+from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.types import BatchShard
 
@@ -57,14 +57,14 @@ def make_batch(images: int, captions: int, words: int, seed: int) -> tuple[Tenso
 def test_the_copies_of_an_image_change_neither_loss_nor_gradients(attention: str):
     regions, rows, tokens = make_batch(5, 12, 7, seed=1)
     results = []
-    for filled in (regions, fill_up(regions)):
+    for filled in (regions, fill_up(regions, 16)):
         captioner, loss = make_captioner(attention), ATTENTIONS[attention][1]()
         value = total(loss(captioner, filled, rows, tokens).terms)
         gradients = torch.autograd.grad(value, [*captioner.parameters()], allow_unused=True)
         results.append((value, gradients))
     (plain, gradients), (copied, others) = results
-    assert len(fill_up(regions)) == 8
-    assert torch.equal(fill_up(regions)[:5], regions)
+    assert len(fill_up(regions, 16)) == 16
+    assert torch.equal(fill_up(regions, 16)[:5], regions)
     assert copied.item() == pytest.approx(plain.item(), rel=1e-6)
     for one, other in zip(gradients, others, strict=True):
         assert (one is None) == (other is None)
@@ -73,7 +73,7 @@ def test_the_copies_of_an_image_change_neither_loss_nor_gradients(attention: str
 
 def test_a_full_number_of_images_is_not_copied():
     regions = torch.rand(32, 2, 2)
-    assert fill_up(regions) is regions
+    assert fill_up(regions, 16) is regions
 
 
 def test_captures_let_other_threads_call_cuda(monkeypatch: pytest.MonkeyPatch):

@@ -2,13 +2,14 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import light_command
 import optuna
+import postgres
 import pytest
 from optuna.trial import FrozenTrial
 from runs import Run, assert_done, assert_error
@@ -65,10 +66,18 @@ def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tm
         assert (folder / f"{number}/.hydra/config.yaml").read_bytes() == config
 
 
+@pytest.fixture
+def database() -> Iterator[str]:
+    with postgres.server() as address:
+        yield address
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", [FILE, "journal"])
-def test_two_workers_share_a_study(tmp_path: Path, storage: str):
-    place = None if storage == FILE else str(tmp_path / "journal")
+@pytest.mark.parametrize("storage", [FILE, "journal", "database"])
+def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest.FixtureRequest):
+    place = {FILE: None, "journal": str(tmp_path / "journal")}.get(storage, "")
+    if place == "":
+        place = request.getfixturevalue(storage)
     line = [f"seed={light_command.NEEDS_ANOTHER}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     workers = [start(tmp_path, *line) for _ in range(2)]
     output = [worker.communicate(timeout=900) for worker in workers]

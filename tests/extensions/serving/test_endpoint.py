@@ -183,7 +183,6 @@ def test_a_page_of_another_site_is_refused(served: Served):
 
 PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "health"]
 PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
-FORMS = ["api/caption", "api/picture", "cards"]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -198,11 +197,10 @@ def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
     assert (part_of_it.status, part_of_it.content) == (200, whole.content)
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"])
-@pytest.mark.parametrize("path", ["nowhere", *FORMS])
-def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: Served, path: str, method: str):
-    refused = send_request(served.address, path, method=method)
-    assert refused.status == (404 if path == "nowhere" else 405)
+@pytest.mark.parametrize(("path", "status"), [("nowhere", 404), ("api/caption", 405)])
+def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: Served, path: str, status: int):
+    refused = send_request(served.address, path)
+    assert refused.status == status
     assert refused.error
 
 
@@ -238,7 +236,7 @@ def test_a_request_chooses_among_the_languages_of_the_model():
     assert scores[None] == scores["en"] != pytest.approx(scores["zh"])
 
 
-@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave language out")])
+@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave it out")])
 def test_a_language_that_the_model_does_not_write_is_refused(languages: tuple[str, ...], said: str):
     photograph = Upload("a.png", encoded(PICTURE, "PNG"))
     with pytest.raises(RequestError, match=said):

@@ -15,10 +15,13 @@ from torch.func import functional_call
 
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.encoder import Encoder, fill_up
+from showattendtell.models.encoder import Encoder
 from showattendtell.types import AttentionTargets, BatchShard
 
 log = logging.getLogger(__name__)
+
+IMAGE_MULTIPLE = 16
+"""Batches are filled up to a multiple of this number of images, so that few graphs serve all numbers."""
 
 MAX_GRAPHS, MIN_FREE = 64, 0.2
 """The largest number of captured shapes, and the part of the GPU's memory that has to be free to capture one more."""
@@ -138,7 +141,7 @@ class StepGraphs:
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D), as the encoder does."""
         normalized = self._encoder.preprocessing.normalize(pixels)  # copies constants, which a graph cannot
-        grids = self._of_encoder.call(self._encoder, [fill_up(normalized)])
+        grids = self._of_encoder.call(self._encoder, [fill_up(normalized, IMAGE_MULTIPLE)])
         return self._encoder(normalized) if grids is None else grids[: len(pixels)]
 
     def loss(
@@ -154,7 +157,7 @@ class StepGraphs:
         results = None
         if self._loss.is_capturable:
             maps = self._loss.target_maps(targets, tokens)
-            given = [part for part in (fill_up(regions), image_index, tokens, maps) if part is not None]
+            given = [part for part in (fill_up(regions, IMAGE_MULTIPLE), image_index, tokens, maps) if part is not None]
             flat = self._flat.setdefault(shard.num_captions, _FlatLoss(self._loss, self._captioner, shard))
             results = self._of_loss.call(flat, given, shard.num_captions)
         if results is None:
@@ -198,3 +201,9 @@ class _FlatLoss(nn.Module):
         nll, *others = values
         terms = dict(zip(self.terms, others[: len(self.terms)], strict=True))
         return LossOutput(nll, terms, dict(zip(self.metrics, others[len(self.terms) :], strict=True)))
+
+
+def fill_up(images: Tensor, multiple: int) -> Tensor:
+    """Repeat the first image of (I, ...) until the number of images is a multiple; no caption reads the copies."""
+    missing = -len(images) % multiple
+    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images

@@ -13,9 +13,8 @@ from PIL import Image
 from showattendtell.data import image_limits
 from showattendtell.data.image_limits import MAX_PIXELS, CostlyImageError, LargeImageError, bounded_open
 from showattendtell.data.images import decode_image
-from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.extensions.serving.schemas import CaptionForm, CaptionRequest, Limits, RequestError, Upload, clean
 from showattendtell.inference.pipeline import CaptioningPipeline, stacked
 from showattendtell.visualization.pages import ImageCaptions
@@ -44,25 +43,20 @@ class RegisteredModel:
 
     def describe(self, photographs: Sequence[tuple[str, Image.Image]], options: CaptionRequest) -> list[ImageCaptions]:
         """Return the captions of photographs with these names; called by one thread at a time."""
-        pipeline = self._pipeline(options.beam_size, options.language)
+        pipeline = self._pipeline(**options.model_dump(include={"beam_size", "language"}, exclude_none=True))
         pipeline.seed = self._captioner.seed if options.seed is None else options.seed
         for attention, mode in self.hard.items():
             attention.inference_mode = options.attention or mode
         return list(pipeline.describe(photographs, stacked(pipeline.pixels(image) for _, image in photographs)))
 
-    def _with_options(self, beam_size: int | None, language: str | None) -> CaptioningPipeline:
+    def _with_options(self, **changes: Any) -> CaptioningPipeline:
         """Return a pipeline of the same models with another beam size and language; their weights are shared."""
-        decoding = self.decoding
-        if beam_size and not isinstance(decoding, BeamSearch):
-            raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
-        if language and language not in self.languages:
-            hint = did_you_mean(clean(language), self.languages) if self.languages else "; leave language out"
-            raise RequestError(422, f"{self.name} does not write the language '{clean(language)}'{hint}")
-        changes = {name: value for name, value in (("beam_size", beam_size), ("language", language)) if value}
         try:
-            decoding = dataclasses.replace(decoding, **changes)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise RequestError(422, f"beam_size: {error}") from None
+            decoding = dataclasses.replace(self.decoding, **changes)
+            if decoding.language:
+                self._captioner.models[0].module.vocabulary.language_token(decoding.language)
+        except (TypeError, ValueError, UserError) as error:  # a TypeError where the decoding has no beam
+            raise RequestError(422, printable(str(error))) from None
         models = []
         for model in self._captioner.models:
             parts = (model.module.encoder, model.module.captioner, model.module.vocabulary)
@@ -79,9 +73,8 @@ class ModelRegistry:
 
     @property
     def beam_size(self) -> int | None:
-        """The default beam size; None if the models do not use beam search."""
-        decoding = self.by_name[self.names[0]].decoding
-        return decoding.beam_size if isinstance(decoding, BeamSearch) else None
+        """The default beam size; None if the models have no beam."""
+        return getattr(self.by_name[self.names[0]].decoding, "beam_size", None)
 
     def describe(
         self, photographs: Sequence[Upload], options: CaptionRequest, max_pixels: float = MAX_PIXELS

@@ -43,6 +43,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
 
 
+@cache
 def device_module(name: str, device: torch.device) -> Any:
     """Return the module `name` of an extension whose `supports(device)` is true, None without one."""
     for file in sorted(EXTENSIONS.glob(f"*/{name}.py")):
@@ -60,9 +61,4 @@ def accelerator(values: Tensor) -> Any:
     """
     if values.dtype == torch.float64 or torch.compiler.is_compiling():
         return None
-    return _accelerator(values.device)
-
-
-@cache
-def _accelerator(device: torch.device) -> Any:
-    return device_module("kernels", device)
+    return device_module("kernels", values.device)
