@@ -85,6 +85,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "escape sequence in a word": (words(lambda all_words: all_words.__setitem__(9, "\x1b[2J")), "control characters"),
     "half a character": (words(lambda all_words: all_words.__setitem__(9, "\ud800")), "tokenizer.*altered"),
     "NaN weight": (weights(lambda values: values.index_fill(0, torch.tensor(5), float("nan"))), "not finite"),
+    "whole numbers": (weights(lambda values: values.int()), "do not fit.*floating point"),
     "other shape": (weights(lambda values: values[:, :3].contiguous()), "do not fit.*shape"),
     "a billion hidden units": (setting("decoder", hidden_dim=1_000_000_000), "cannot be loaded"),
     "image of 200,000 pixels": (setting("encoder", size=200_000), "encoder.size"),
