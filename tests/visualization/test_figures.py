@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
@@ -92,6 +93,28 @@ def test_the_present_word_is_marked(tmp_path: Path):
     yellow = [(pixels[200:, :, 2] < 140) & (pixels[200:, :, 0] > 200) for pixels in map(np.asarray, [first, *frames])]
     widths = [np.ptp(np.nonzero(marked)[1]) if marked.any() else 0 for marked in yellow]
     assert 0 == widths[0] < widths[1] < min(widths[2:])  # "a" is shorter than the other words
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "dog", "walking"] * 8, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 4]
+)
+def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: Path):
+    caption = output(words, np.ones((len(words) + 1, 3, 3)), np.ones(len(words) + 1))
+    caption, amounts = caption._replace(parts=tuple(words)), []
+    for width, height in ((400, 100), (267, 400), (20, 400)):
+        path = tmp_path / f"{width}.webp"
+        draw(Drawing(Image.new("RGB", (width, height)), caption, Box(0, 0, width, height)), path)
+        with Image.open(path) as picture:
+            ink = 1 - np.asarray(picture.convert("L"))[height + 10 :] / 255
+        assert max(ink[-2:].max(), ink[:, :2].max(), ink[:, -2:].max()) < 0.2
+        amounts.append(ink.sum())
+    assert amounts == pytest.approx([amounts[0]] * 3, rel=0.02)
+
+
+def test_settings_of_plots_do_not_change_an_animation(tmp_path: Path):
+    plain = [np.asarray(frame) for frame in animate(tmp_path / "a.webp")]
+    with matplotlib.rc_context({"savefig.dpi": 200, "savefig.bbox": "tight", "image.origin": "lower"}):
+        np.testing.assert_array_equal([np.asarray(frame) for frame in animate(tmp_path / "b.webp")], plain)
 
 
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):

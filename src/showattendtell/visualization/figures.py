@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw
 from rich.console import Console
+from rich.text import Text
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
@@ -43,13 +44,16 @@ SHARP = 1.5
 MOST_HIGH = 3
 """Maximum ratio of the height and width of a panel for a word."""
 
-ANIMATED_SIDE = 400
+ANIMATED_SIDE, ANIMATED_WIDTH = 400, 240
+"""Pixels of the longest side of the photograph in an animation, and of the width of an animation at least."""
+
 WORD, WHOLE = 800, 1600
 """Milliseconds for which an animation shows a word, and the photograph alone."""
 
 ANIMATED_DPI = 128  # a power of two, so that sizes in inches are exact
-WRITTEN = 96
-"""Height in pixels of the part of an animation below the photograph: a line for the word, three for the caption."""
+WORD_LINE, LINE, CELL = 40, 20, 9
+"""Pixels below the photograph of an animation: height of the part for the word, and of a line of the caption, and width
+of a letter; Chinese characters have twice this width."""
 
 MARK = "#f7c95c"
 
@@ -66,7 +70,8 @@ def _save(figure: Figure, kind: str) -> bytes:
     content = BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `FontFinder` has reported them
-        figure.savefig(content, format=kind)
+        # the user's rcParams must not change the size of the figure
+        figure.savefig(content, format=kind, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
     return content.getvalue()
 
 
@@ -163,7 +168,7 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
         bottom = (rows - 1 - row) * (high + title_height) + edge * panel
         axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-        axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small)
+        axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small, origin="upper")
         axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
     return figure
 
@@ -173,17 +178,21 @@ def animation(drawing: Drawing, suffix: str) -> bytes:
     word and the caption. Beta is not shown."""
     caption, frames = drawing.caption, []
     small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
-    height = small.height + WRITTEN
+    width = max(small.width, ANIMATED_WIDTH)
+    lines = Text(caption.marked).wrap(Console(), width // CELL - 1)  # also breaks text without spaces
+    written = WORD_LINE + LINE * len(lines)
+    height = small.height + written
     style = dict[str, Any](fontfamily=families(caption.marked), parse_math=False, ha="center")
     for place, word in enumerate(["", *caption.words]):
-        figure = Figure((small.width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
+        figure = Figure((width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
         shown = _darken(small, caption.attention[place - 1], seen) if place else small
-        figure.figimage(np.asarray(shown), yo=WRITTEN)
+        figure.figimage(np.asarray(shown), (width - small.width) // 2, written, origin="upper")
         if word:
             mark = {"facecolor": MARK, "edgecolor": "none", "pad": 3}
-            figure.text(0.5, 0.8 * WRITTEN / height, word, va="center", fontsize=10, bbox=mark, **style)
-        figure.text(0.5, 0.6 * WRITTEN / height, caption.marked, va="top", fontsize=8, wrap=True, **style)
-        frames.append(Image.frombytes("RGBA", (small.width, height), _save(figure, "rgba")).convert("RGB"))
+            middle = (written - WORD_LINE / 2) / height
+            figure.text(0.5, middle, word, va="center", fontsize=10, bbox=mark, **style)
+        figure.text(0.5, LINE * len(lines) / height, "\n".join(map(str, lines)), va="top", fontsize=8, **style)
+        frames.append(Image.frombytes("RGBA", (width, height), _save(figure, "rgba")).convert("RGB"))
     times, content = [WHOLE, *[WORD] * len(caption.words)], BytesIO()
     frames[0].save(content, suffix[1:], save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     return content.getvalue()
