@@ -19,6 +19,7 @@ from showattendtell.types import Example
     [
         ("runs/first/best.ckpt", [], ["first/best.ckpt"]),
         (["runs/a/best.ckpt", "./b.ckpt"], "best.ckpt", ["a/best.ckpt + b.ckpt", "best.ckpt"]),
+        ("soft/1/best.ckpt", "hard/1/best.ckpt", ["soft/1/best.ckpt", "hard/1/best.ckpt"]),
     ],
 )
 def test_models_are_named_by_the_ends_of_their_paths(
@@ -29,8 +30,8 @@ def test_models_are_named_by_the_ends_of_their_paths(
 
 
 def test_models_need_different_names():
-    config = OmegaConf.create({"checkpoint": "a/best.ckpt", "compare": ["x/a/best.ckpt"], "names": None})
-    with pytest.raises(UserError, match=r"names=\[a/best.ckpt,a/best.ckpt\] must have a different name for each model"):
+    config = OmegaConf.create({"checkpoint": "a.ckpt", "compare": ["b.ckpt"], "names": ["a", "a"]})
+    with pytest.raises(UserError, match=r"names=\[a,a\] must have a different name for each model"):
         model_groups(config)
 
 

@@ -161,7 +161,7 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"beam_sise": 5}, "unexpected keyword argument 'beam_sise'"),
+        ({"beam_sise": 5}, "no argument beam_sise; did you mean 'beam_size'"),
         ({"beam_size": 4, "num_beam_groups": 3}, "cannot be divided"),
         ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
         ({"device": "cuda:99"}, "this machine has no device=cuda:99"),

@@ -46,7 +46,8 @@ def model_groups(config: DictConfig) -> dict[str, list[str]]:
     ensemble if there are several, and each of `compare` alone.
 
     Returns:
-        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths.
+        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
+        or the whole paths, if these are not different.
 
     Raises:
         UserError: the names are not different, or not as many as models.
@@ -55,6 +56,8 @@ def model_groups(config: DictConfig) -> dict[str, list[str]]:
     groups = [[checkpoint] if isinstance(checkpoint, str) else list(checkpoint)]
     groups += [[path] for path in ([compare] if isinstance(compare, str) else compare)]
     names = list(config.names or map(_ends, groups))
+    if not config.names and len(set(names)) < len(groups):
+        names = [" + ".join(group) for group in groups]
     if len(set(names)) != len(names) or len(names) != len(groups):
         raise UserError(f"names=[{','.join(names)}] must have a different name for each model; models: {len(groups)}")
     return dict(zip(names, groups, strict=True))

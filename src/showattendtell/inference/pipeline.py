@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, ImageCaptionerEnsemble
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.loading import (
     BUNDLED,
     LoadedModel,
@@ -236,6 +237,10 @@ def load(
     paths = [str(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)]
     if decoding and search:
         raise UserError(f"{', '.join(search)} belong to the decoding that is given; set them there")
+    known = [field.name for field in fields(BeamSearch)]
+    for name in search:
+        if name not in known:
+            raise UserError(f"load has no argument {name}{did_you_mean(name, known)}")
     try:
         chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     except (TypeError, ValueError) as error:
