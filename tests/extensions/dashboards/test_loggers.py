@@ -252,10 +252,11 @@ def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(tmp_path: 
 
 
 @pytest.mark.usefixtures("bare_home")
-def test_a_run_whose_server_does_not_answer_is_kept_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("key", ["0" * 40, "malformed"])
+def test_a_run_whose_server_does_not_answer_or_without_a_valid_key_is_kept_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
 ):
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("showattendtell.extensions.dashboards.loggers.INIT_TIMEOUT", 2.0)
     board = WandbDashboard("captions", "a")

@@ -194,11 +194,11 @@ class WandbDashboard(Dashboard):
         import wandb
         from wandb.errors import CommError, UsageError
 
-        if "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False):
-            try:
+        try:
+            if "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False):
                 return self._start(folder, settings, None)
-            except (CommError, UsageError, TimeoutError) as error:
-                print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
+        except (CommError, UsageError, TimeoutError) as error:
+            print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
         return self._start(folder, settings, "offline")
 
     def _start(self, folder: Path, settings: Mapping[str, Any], mode: str | None) -> WandbLogger:
