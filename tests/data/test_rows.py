@@ -59,6 +59,15 @@ def test_photographs_and_captions_are_written_by_split(tmp_path: Path):
     assert [again] == list((tmp_path / "data_sets").iterdir()) == [root]
 
 
+def test_rows_of_one_split_are_split_as_those_of_a_file(tmp_path: Path):
+    sizes = []
+    for rows in (photographs(*range(30)), {"train": photographs(*range(30))}):
+        dataset = read_custom(str(write_rows(rows, tmp_path)))
+        sizes.append([len(dataset.split(split)) for split in ("train", "val", "test")])
+    assert sizes[0] == sizes[1]
+    assert min(sizes[0]) > 0
+
+
 def test_a_photograph_of_several_rows_is_one_image_and_a_column_of_splits_counts(tmp_path: Path):
     rows = [
         {"photo": {"bytes": picture(color), "path": None}, "text": f"Caption {number}", "split": split}

@@ -31,6 +31,7 @@ from showattendtell.data.parsing import (
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
+    is_split_field,
     read_list,
     words_of,
 )
@@ -285,7 +286,8 @@ def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
         for row in rows:
             stored = [row.pop(name) for name in photographs]
             named = {"image": _write_photograph(stored[0], images)} if stored else {}
-            yield {"split": split, **row, **named}
+            is_named = len(splits) > 1 and not any(map(is_split_field, row))
+            yield {**({"split": split} if is_named else {}), **row, **named}
 
 
 def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:

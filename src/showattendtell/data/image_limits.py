@@ -49,6 +49,9 @@ MAX_PIXELS = 178_956_970
 """Maximum number of pixels of a photograph on this machine, which is Pillow's limit. A larger baseline JPEG is decoded
 at a fraction of its size."""
 
+REDUCED_PIXELS = 1_000_000_000
+"""Maximum number of pixels of such a JPEG."""
+
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
 
@@ -79,6 +82,7 @@ MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
 
 START, END, SCAN, EXIF = 0xD8, 0xD9, 0xDA, 0xE1
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+SEQUENTIAL = (0xC0, 0xC1)
 ARITHMETIC = range(0xC9, 0xD0)
 
 BYTE_TYPES = (1, 2, 6, 7)
@@ -172,8 +176,7 @@ def _load_heif() -> None:
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:
-    """Have a baseline JPEG decoded at a half, a quarter or an eighth of its size. A progressive one is held in memory
-    as a whole.
+    """Have a baseline JPEG decoded at a half, a quarter or an eighth of its size.
 
     Raises:
         LargeImageError: it is too large even then, or has another format.
@@ -213,7 +216,8 @@ def check_jpeg(content: bytes | bytearray) -> None:
 
     A scan of a few bytes is a pass over all pixels.
     """
-    scans = pixels = exif = 0
+    scans = pixels = exif = components = 0
+    is_streamed = True  # else the decoder holds the coefficients of all pixels in memory
     for i, (marker, start, end) in enumerate(_segments(content)):
         if i >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
@@ -221,13 +225,17 @@ def check_jpeg(content: bytes | bytearray) -> None:
             # a frame header: length (2 bytes), precision (1), height (2), width (2)
             height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
             pixels = max(pixels, width * height)
+            components = content[start + 7] if start + 7 < len(content) else 0
+            is_streamed &= marker in SEQUENTIAL
             if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients
                 raise CostlyImageError("is a JPEG with arithmetic coding; save it again in an image editor")
         scans += marker == SCAN
+        is_streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     _check_exif(exif)
-    # several scans are held in memory as a whole
-    max_scans = min(SCANS, SCAN_PIXELS // max(pixels, 1)) if pixels <= MAX_PIXELS else 1
+    if pixels > (REDUCED_PIXELS if is_streamed else MAX_PIXELS):
+        raise LargeImageError(MAX_PIXELS)
+    max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(
             f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {max_scans} scans"

@@ -238,8 +238,14 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files."""
-        return {"method": type(self).__name__, **asdict(self)}
+        """Return all settings as they are stored in result files: without a language and a language model if there is
+        none."""
+        settings = {"method": type(self).__name__, **asdict(self)}
+        if self.language_model is None:
+            del settings["language_model"], settings["language_model_weight"]
+        if self.language is None:
+            del settings["language"]
+        return settings
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
         """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does.

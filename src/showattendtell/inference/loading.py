@@ -365,7 +365,8 @@ def average(paths: Sequence[str]) -> dict[str, Any]:
             )
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}
     first.module.load_state_dict(mean)
-    first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
+    is_new = first.module.encoder.describe()["weights_sha256"] != first.metadata["encoder"]["weights_sha256"]
+    first.module.encoder.tuned = is_new or any(model.module.encoder.tuned for model in models)
     metadata = {
         **first.metadata,
         "choices": {**first.choices, "average_of": str(len(models))},
