@@ -128,11 +128,15 @@ KINDS = {
     "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
     "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; photographs of other names"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filename": "../../z.jpg"}), "val2014/z.jpg", read_coco),
+    "an image listed twice": Kind(
+        coco(images=[*COCO["images"], COCO["images"][0]]), "image 0 is listed more than once", settings=JSON_FILE
+    ),
+    "two images of one file": Kind(
+        coco(images=[*COCO["images"], {"id": 9, "file_name": "a.jpg"}]), r"a\.jpg is listed more", settings=JSON_FILE
+    ),
     # splits
     "a leak between Karpathy's splits": Kind(
-        karpathy(*ENTRIES, {**ENTRIES[0], "split": "test"}),
-        "a.jpg is in the split 'test', and in the split 'train' before",
-        read_coco,
+        karpathy(*ENTRIES, {**ENTRIES[0], "split": "test"}), "a.jpg is listed more than once", read_coco
     ),
     "a leak between lists": Kind(
         text("test.txt", "a\nc\n"), r"a.jpg is listed more than once \(train, test\)", read_flickr30k
@@ -164,6 +168,9 @@ KINDS = {
     ),
     "an image without its text": Kind(
         texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
+    ),
+    "two images with one text": Kind(
+        both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
     ),
     "a file name that is not UTF-8": Kind(file_of_no_utf8_name, "the name of the image .* is not UTF-8; rename it"),
 }

@@ -1,8 +1,7 @@
 """Caption files: the detection of their formats, and a reader of each, most of which give records for `collect`."""
 
-import csv
-import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -111,31 +110,29 @@ def _token_entries(path: Path, text: str) -> Iterator[Entry]:
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
 
 
-def parse_rows(text: str, delimiter: str, quotes: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table (RFC 4180) with the number of their first line; blank lines are skipped.
+def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table with the number of their first line; blank lines are skipped.
 
-    Args:
-        quotes: false: a quote is a character.
+    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180).
 
     Raises:
-        ValueError: a cell begins with a quote and is not in quotes.
+        ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
     """
-    reader = csv.reader(
-        io.StringIO(text, newline="\n"),
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-        skipinitialspace=True,
-        strict=True,
-    )
-    first = 1
-    try:
-        for cells in reader:
-            if any(cells):
-                yield first, [cell.strip() for cell in cells]
-            first = reader.line_num + 1
-    except csv.Error:
-        advice = "put the whole cell into quotes, and double each quote within it"
-        raise ValueError(f"line {first}: a quote does not close; {advice}") from None
+    end = re.escape(delimiter)
+    pattern = re.compile(rf'(?:[ ]*"((?:[^"]+|"")*+)"[ ]*|([^{end}\n]*))({end}|\n|\Z)')
+    first, line, cells = 1, 1, list[str]()
+    for cell in pattern.finditer(text):
+        quoted, plain, ending = cell.groups()
+        if quoted is None and delimiter != "\t" and plain.lstrip().startswith('"'):
+            advice = "put the whole cell into quotes, and double each quote within it"
+            raise ValueError(f"line {line}: a quote does not close; {advice}")
+        cells.append((plain if quoted is None else quoted.replace('""', '"')).strip())
+        line += cell[0].count("\n")
+        if ending == delimiter:
+            continue
+        if any(cells):
+            yield first, cells
+        first, cells = line, []
 
 
 def find_delimiter(header: str) -> str | None:
@@ -168,9 +165,7 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     try:
         rows = list(parse_rows(text, delimiter))
     except ValueError as error:
-        if delimiter != "\t":
-            raise UserError(f"{path}, {error}") from None
-        rows = list(parse_rows(text, delimiter, quotes=False))
+        raise UserError(f"{path}, {error}") from None
     names = _named(rows[0][1]) or []
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
@@ -188,14 +183,23 @@ def _read_table(path: Path, text: str) -> CaptionFile:
                 "a quote into double quotes"
             )
         entry = read_record(dict(zip(names, cells, strict=True)), f"{path}, line {line}")
-        suffix = PurePath(entry.image).suffix
-        if suffix and any("\n" in caption and suffix in caption for caption in entry.captions):
+        if any(_has_rows(caption, entry.image, delimiter) for caption in entry.captions):
             raise UserError(
                 f"{path}, line {line}: a caption of several lines has the name of an image, so its quotes may enclose "
                 "rows; double them and put the caption into quotes, or remove them"
             )
         entries.append(entry)
     return collect("CSV", entries, path)
+
+
+def _has_rows(caption: str, image: str, delimiter: str) -> bool:
+    """Return whether a caption has several lines, and one of them the name of an image in a cell."""
+    if "\n" not in caption:
+        return False
+    suffix = PurePath(image).suffix
+    name = re.compile(rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*")  # without a suffix it is a number
+    rows = [line.split(delimiter) for line in caption.split("\n")]
+    return any(len(cells) > 1 and any(map(name.fullmatch, cells)) for cells in rows)
 
 
 def _read_records(records: Any, path: Path) -> list[Entry]:
@@ -262,6 +266,8 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     images, annotations = content.pop("images"), content.pop("annotations")
     checked = check_layout(images, list[CocoImage], f"{path} is not in COCO's layout")
     names = {image.id: image.file_name or image.id for image in checked}
+    _refuse_duplicates([image.id for image in checked], path)
+    _refuse_duplicates(names.values(), path)
     named = zip(names.items(), images, strict=True)
     entries = [Entry(f"{path}, image {number}", name, [], fields) for (number, name), fields in named]
     for entry in _read_records(annotations, path):
@@ -277,10 +283,17 @@ def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
 def _read_karpathy(path: Path, images: list[Any]) -> CaptionFile:
     """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
     entries = _read_records(images, path)
+    _refuse_duplicates([entry.image for entry in entries], path)
     numbers = {str(fields.get("cocoid", fields.get("imgid"))): image for _, image, _, fields in entries}
     numbers.pop("None", None)
     folders = {image: str(fields["filepath"]) for _, image, _, fields in entries if fields.get("filepath")}
     return collect("Karpathy's JSON", entries, path)._replace(aliases=_aliases(numbers), folders=folders)
+
+
+def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
+    [(name, count)] = Counter(names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{path}: image {name} is listed more than once; keep one of its entries")
 
 
 def _aliases(names: dict[str, str]) -> dict[str, str]:
