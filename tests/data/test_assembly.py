@@ -51,6 +51,14 @@ def test_a_name_that_leads_out_of_the_folder_is_one_in_it(name: str):
     assert os.path.normpath(f"/{example.path}/a").startswith("/folder/")
 
 
+@pytest.mark.parametrize(
+    "name", ["a.jpg", r"a\b.jpg", "at 10:/a.jpg", "b//a.jpg", "b/./a.jpg", "..a/b...jpg", "é:a.jpg"]
+)
+def test_another_name_is_kept(name: str):
+    [example] = assemble("dogs", said({name: ["A dog ."]}, splits={"train": [name]}), Path("folder"), 5).examples()
+    assert (example.image, example.path) == (name, f"folder/{name}")
+
+
 def test_restval_stands_behind_train_when_it_joins():
     file = said({}, splits={"restval": ["c", "d"], "val": ["b"], "train": ["a"]})
     assert join_restval(file).splits == {"val": ["b"], "train": ["a", "c", "d"]}

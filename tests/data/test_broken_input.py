@@ -169,6 +169,9 @@ KINDS = {
     "an image without its text": Kind(
         texts("a", "b"), r"images without a caption: 1 of \d \(c.jpg\)", settings={"val": 0, "test": 0}
     ),
+    "two images with one text": Kind(
+        both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
+    ),
     "a file name that is not UTF-8": Kind(file_of_no_utf8_name, "the name of the image .* is not UTF-8; rename it"),
 }
 

@@ -154,17 +154,20 @@ def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
 
 def read_sidecars(folder: Path, root: Path) -> CaptionFile:
     """Read a folder tree of photographs, each with a text of the same name, one caption per line: `.txt` or `.caption`
-    next to it, or in a folder of its own under `root`. Other texts are ignored.
+    next to it, or in a folder of its own under `root`. A note says which texts beside them have no photograph.
 
     Raises:
-        UserError: there are no photographs or texts.
+        UserError: there are no photographs or texts, or two photographs have one text.
     """
     bases = {os.path.relpath(path, folder): os.path.splitext(path)[0] for path in photographs(folder)}
     if not bases:
         raise UserError(f"{folder} holds no images; unpack them, or set dataset.images to the folder of the images")
-    for name in bases:
+    names = {base: name for name, base in bases.items()}
+    for name, base in bases.items():
         if re.search(r"[\ud800-\udfff]", name):
             raise UserError(f"the name of the image {name!r} is not UTF-8; rename it")
+        if names[base] != name:
+            raise UserError(f"{name} and {names[base]} in {folder} share the captions of one text; rename one of them")
     files = [path for place in (root, folder) for path in files_below(place) if path.lower().endswith(SIDECARS)]
     texts = {os.path.splitext(path)[0]: path for path in files}
     if texts.keys().isdisjoint(bases.values()):
@@ -177,7 +180,12 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
             f"text next to {next(iter(bases))} and the other {len(bases) - 1:,} images; give the file as "
             "dataset.captions=..."
         )
-    return CaptionFile("texts", captions)
+    used = {texts[base] for base in texts.keys() & names.keys()}
+    folders = set(map(os.path.dirname, used))
+    others = [path for path in dict.fromkeys(files) if path not in used and os.path.dirname(path) in folders]
+    shown = listed([printable(os.path.relpath(path, root)) for path in others])
+    note = f"texts without an image, which give no captions: {len(others):,} ({shown})"
+    return CaptionFile("texts", captions, notes=(note,) if others else ())
 
 
 @paused_collection()

@@ -16,6 +16,8 @@ _NUMBER = re.compile(r"(?:.*[a-z_-])?0*(\d+)")
 _UPLOADED = re.compile(r"[0-9a-f]{8}-")
 """What Label Studio puts before the name of an upload."""
 
+_LEADS_OUT = re.compile(r"(\w:)?[/\\]|\.[/\\]|(.*[/\\])?\.\.([/\\]|$)", re.DOTALL)
+
 
 def files_below(folder: str | Path, report: Callable[[OSError], None] | None = None) -> Iterator[str]:
     """Yield the path of every file in and below a folder, in order, without hidden ones.
@@ -48,9 +50,12 @@ def photographs(folder: str | Path) -> Iterator[str]:
 
 
 def inside(name: str) -> str:
-    r"""Return a name as a path in a folder, also of `/content/images/a.jpg`, `C:\images\a.jpg` or `../images/a.jpg`."""
+    r"""Return a name without what leads out of its folder, as in `/content/images/a.jpg`, `C:\images\a.jpg` or
+    `../images/a.jpg`; other names are returned as they are."""
+    if not _LEADS_OUT.match(name):
+        return name
     parts = re.split(r"[/\\]", name)
-    return "/".join(part for part in parts if part not in ("", ".", "..") and not part.endswith(":"))
+    return "/".join(part for part in parts if part not in ("", ".", "..") and not re.fullmatch(r"\w:", part))
 
 
 def image_number(image: str) -> str:

@@ -1,4 +1,4 @@
-"""Dashboards that never abort or block a run."""
+"""Dashboards that never abort a run."""
 
 import os
 import shlex
