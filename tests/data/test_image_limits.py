@@ -14,6 +14,7 @@ from slow_cases import slow_after
 from slow_images import (
     SLOW_IMAGES,
     gif_with_comments,
+    jpeg_of_side,
     jpeg_with,
     jpeg_with_scans,
     png_with,
@@ -39,6 +40,12 @@ def test_a_file_that_takes_too_long_to_decode_is_refused_in_one_sentence(tmp_pat
     with pytest.raises(UserError, match=rf"^image a.jpg {reason}"):
         decode_image(content, "a.jpg")
     assert time.process_time() - begin < QUICK
+
+
+@pytest.mark.parametrize(("side", "whole_scan"), [(24_000, False), (60_000, True)])
+def test_a_large_jpeg_whose_pixels_would_fill_the_memory_is_refused(side: int, whole_scan: bool):
+    with pytest.raises(UserError, match=r"^image a.jpg has more than 178.957 million pixels"):
+        decode_image(jpeg_of_side(side, whole_scan), "a.jpg", 64e6)
 
 
 def noise(form: str, **settings: object) -> bytes:
