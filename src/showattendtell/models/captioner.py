@@ -263,7 +263,7 @@ class SoftIncrementalDecoder(IncrementalDecoder):
                 weights, context = kernels.score_and_read(keys.values, regions, images, query, score, present)
             else:
                 groups = CaptionGroups(images, len(regions))
-                region_scores = RegionPairs(groups, keys, score).scores(query)
+                region_scores = RegionPairs(groups, keys.values, keys.decays, score).scores(query)
                 weights = mask_padding(region_scores, present).softmax(dim=1)
                 context = weighted_sum(groups, regions, weights)
             gate = weights.new_ones(len(weights))
