@@ -26,7 +26,6 @@ from showattendtell.models.interfaces import (
 )
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
-from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
 from showattendtell.models.kernels.recurrence import RecurrenceWeights
@@ -148,8 +147,8 @@ class WordScorer:
 
     def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
-        scores = self.multiply(features)
-        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
+        scores = self.multiply(features).add_(self.decoder.word_scores.bias)
+        return scores, scores.logsumexp(dim=1)
 
     def multiply(self, features: Tensor) -> Tensor:
         """Return the scores without their bias, (B, V)."""
