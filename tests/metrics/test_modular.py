@@ -27,7 +27,7 @@ from showattendtell.metrics import (
 )
 from showattendtell.metrics.attention import GroundedWord
 from showattendtell.metrics.clip_score import measure_clip_score
-from showattendtell.metrics.diversity import count_endings
+from showattendtell.metrics.diversity import ending_rates
 from showattendtell.metrics.modular import RunningMeans, measure
 from showattendtell.metrics.ngrams import SentenceCIDErD
 from showattendtell.metrics.tokenizers import pair_up
@@ -148,7 +148,7 @@ def test_a_string_is_its_words(make: Callable[[], Metric]):
         lambda captions: Endings().update(captions, [True]),
         lambda captions: measure_clip_score(captions, ["a.jpg"], Any, "cpu"),
         lambda captions: measure(captions, [["a"]], ["bleu"]),
-        lambda captions: count_endings(captions, [True]),
+        lambda captions: ending_rates(captions, [True]),
         lambda captions: SentenceCIDErD([captions]),
         Diversity,
     ],

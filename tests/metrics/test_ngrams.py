@@ -8,7 +8,7 @@ import pytest
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.metrics.diversity import count_endings, ending_rates
+from showattendtell.metrics.diversity import ending_rates
 from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4, count_ngrams
 
 WORDS = ["a", "dog", "cat", "runs", "sits", "on", "the", "grass", "red", "ball", "<eos>"]
@@ -82,5 +82,5 @@ def test_an_empty_caption_is_worth_nothing():
 
 def test_endings_by_hand():
     captions = [["a", "dog"], ["a", "dog", "on", "the"], [], ["dogs", "run", "with"]]
-    endings = ending_rates(*count_endings(captions, [True, False, True, True]))
+    endings = ending_rates(captions, [True, False, True, True])
     assert endings == {"unended": 25.0, "dangling": 50.0, "words": 2.25}

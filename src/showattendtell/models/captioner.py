@@ -147,13 +147,13 @@ class WordScorer:
 
     def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
-        scores = self.multiply(features).add_(self.decoder.word_scores.bias)
+        scores = self.logits(features)
         return scores, scores.logsumexp(dim=1)
 
-    def multiply(self, features: Tensor) -> Tensor:
-        """Return the scores without their bias, (B, V)."""
-        dtype = self.decoder.word_scores.weight.dtype
-        return matmul(features.to(self._words.dtype), self._words).to(dtype)
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (B, V) from the output layer's inputs (B, w)."""
+        layer = self.decoder.word_scores
+        return matmul(features.to(self._words.dtype), self._words).to(layer.weight.dtype).add_(layer.bias)
 
 
 class IncrementalDecoder:
