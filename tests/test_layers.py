@@ -169,11 +169,6 @@ def test_what_only_captions_and_scores_does_not_wait_for_lightning():
     assert not_empty({module: foreign(names) & {"torchmetrics"} for module, names in plain.items()}) == {}
 
 
-def test_reports_know_nothing_of_training():
-    reports = [module for module in MODULES if layer(module) == "visualization"]
-    assert not_empty({module: foreign(imports(module)) & {"pytorch_lightning"} for module in reports}) == {}
-
-
 def test_nothing_below_the_configuration_knows_hydra():
     below = [module for module in MODULES if row(module) < LAYERS.index({"config"})]
     assert not_empty({module: foreign(imports(module)) & {"hydra", "omegaconf"} for module in below}) == {}
