@@ -1,6 +1,7 @@
 """Imports point one way only: from what runs, over what trains and scores, down to the records that all share."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -191,3 +192,19 @@ def test_figures_are_drawn_without_torch():
     """The process that draws them for `caption` would start two seconds later."""
     code = "import sys, showattendtell.visualization.figures; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+PUBLIC = {"_fields", "_asdict", "_replace", "_convert_", "_partial_", "_target_"}
+PRIVATE = {"_data_fetcher", "_is_training_done", "_should_check_val_fx", "_should_accumulate"}
+PRIVATE |= {"_step_supports_amp_scaling"}
+OWN = {"self", "os"}
+
+
+def test_training_uses_no_other_private_parts_of_lightning_and_torch():
+    """Of `self` and of the class they are a module's own."""
+    found = set()
+    for module in (module for module in MODULES if layer(module) == "training"):
+        nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+        others = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in OWN]
+        found |= {node.attr for node in others if re.match("_[^_]", node.attr)}
+    assert found - PUBLIC == PRIVATE

@@ -14,8 +14,8 @@ import light_command
 import pytest
 import slurm
 import torch
-from ray_cluster import OWN_RAY, start_head, wait_until
-from runs import SIZES, TINY, Run, restore_sigint
+from ray_cluster import OWN_RAY, start_head
+from runs import SIZES, TINY, Run, restore_sigint, wait_until
 from slow_cases import slow_after
 
 from showattendtell.features.store import FeatureStore, find_stores
