@@ -12,8 +12,8 @@ import optuna
 import postgres
 import pytest
 from optuna.trial import FrozenTrial
-from runs import Run, assert_done, assert_error
-from test_launchers import start, sweep, wait_until
+from runs import Run, assert_done, assert_error, wait_until
+from test_launchers import start, sweep
 
 from showattendtell.extensions.search.study import FILE, open_storage
 from showattendtell.visualization.figures import read_metrics
