@@ -182,9 +182,9 @@ def check_formats(
             agreement = compare(caption, other)
             if is_exact and not (agreement.log_prob <= DIFFERENCE and agreement.maps <= DIFFERENCE):
                 raise UserError(
-                    f"{runner} says '{sentence_of(caption.tokens, card)}' (log p {caption.log_prob:.3f}) of image {i}, and "
-                    f"PyTorch '{sentence_of(other.tokens, card)}' ({other.log_prob:.3f}); their attention differs by "
-                    f"{agreement.maps:.1g}, and nothing is exported: leave that format out"
+                    f"{runner} says '{sentence_of(caption.tokens, card)}' (log p {caption.log_prob:.3f}) of image {i}, "
+                    f"and PyTorch '{sentence_of(other.tokens, card)}' ({other.log_prob:.3f}); their attention differs "
+                    f"by {agreement.maps:.1g}, and nothing is exported: leave that format out"
                 )
             agreements.append(agreement)
         same, log_prob, maps = zip(*agreements, strict=True)
