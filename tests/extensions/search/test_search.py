@@ -93,7 +93,7 @@ def test_the_report_is_reported_again_by_a_command(tmp_path: Path, run_forked: R
     sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
     done = assert_done(run_forked("study", "runs/mine-study", folder=tmp_path))
     assert done.out.startswith("mine: 2 finished")
-    assert "python -m showattendtell.train seed=21" in done.out
+    assert "showattendtell train seed=21" in done.out
     assert_error(run_forked("study", "runs", folder=tmp_path), "runs has no study.db")
 
 
