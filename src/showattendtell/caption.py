@@ -1,13 +1,17 @@
 """Caption photographs, or images of a checkpoint's data set: captions as data, an HTML page, and pictures."""
 
+import sys
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from showattendtell.config.command_line import as_argument
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.config.folders import find_options, read_option
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.inference.finding import find_model, model_groups
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import is_url
 
@@ -18,6 +22,8 @@ def main(config: DictConfig) -> None:
         raise UserError(
             "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
         )
+    for name in chain.from_iterable(model_groups(config).values()):  # before torch is imported
+        find_model(name)
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
         if ignored or list(config.formats or ["html"]) != ["html"]:
@@ -40,13 +46,19 @@ def main(config: DictConfig) -> None:
     place = nullcontext(Path()) if formats == ["xmp"] else new_folder(config.output, "captions", resume)
     drawer = drawing() if {*PICTURES} & {*formats} else nullcontext(print)
     with place as folder, drawer as draw:  # the process that draws starts before torch is imported
-        if config.workers:
-            from showattendtell.config.instantiate import build
+        try:
+            if config.workers:
+                from showattendtell.config.instantiate import build
 
-            return build(read_option("format", "parquet"))(config, images, folder / "captions.parquet")
-        from showattendtell.inference.captioning import caption_photographs
+                return build(read_option("format", "parquet"))(config, images, folder / "captions.parquet")
+            from showattendtell.inference.captioning import caption_photographs
 
-        return caption_photographs(config, images, formats, folder, draw)
+            return caption_photographs(config, images, formats, folder, draw)
+        except KeyboardInterrupt:
+            if formats != ["xmp"] and any(folder.glob("captions.*")):
+                kept = f"interrupted; {folder} has the captions so far; the same command continues with"
+                print(kept, as_argument("output", folder), "resume=true", file=sys.stderr)
+            raise
 
 
 def _chosen_formats(config: DictConfig) -> list[str]:

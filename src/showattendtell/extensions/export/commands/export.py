@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.data.images import find_images
     from showattendtell.extensions.export import formats, packages
     from showattendtell.extensions.export.graphs import load_models
-    from showattendtell.inference.loading import next_to
+    from showattendtell.inference.finding import next_to
     from showattendtell.models.kernels.parallel import plain_torch
     from showattendtell.runtime.files import cache_folder, new_folder, write_errors
     from showattendtell.visualization.rendering import EXAMPLES
