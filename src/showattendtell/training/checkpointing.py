@@ -4,8 +4,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -202,11 +200,3 @@ def set_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
-
-
-@contextmanager
-def kept_random_states() -> Iterator[None]:
-    """Leave the random states as they were before the `with` block."""
-    states = random_states()
-    yield
-    set_random_states(states)
