@@ -7,11 +7,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import as_argument
+from showattendtell.config.command_line import as_argument, find_options, read_option
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.config.folders import find_options, read_option
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.finding import find_model, model_groups
+from showattendtell.inference.finding import as_list, find_model, model_groups
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import is_url
 
@@ -22,7 +21,11 @@ def main(config: DictConfig) -> None:
         raise UserError(
             "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
         )
-    for name in chain.from_iterable(model_groups(config).values()):  # before torch is imported
+    images = as_list(config.images or [])
+    missing = [image for image in images if not is_url(image) and not Path(image).exists()]
+    if images and len(missing) == len(images):
+        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
+    for name in chain.from_iterable(model_groups(config).values()):  # reported before torch is imported
         find_model(name)
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
@@ -34,10 +37,6 @@ def main(config: DictConfig) -> None:
         from showattendtell.inference.captioning import caption_split
 
         return caption_split(config)
-    images = [config.images] if isinstance(config.images, str) else config.images
-    missing = [image for image in images if not is_url(image) and not Path(image).exists()]
-    if len(missing) == len(images):  # reported before torch is imported
-        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)
