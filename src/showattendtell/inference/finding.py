@@ -6,6 +6,7 @@ Nothing here imports torch, so that a command reports a wrong name at once.
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def find_model(name: str) -> Path:
     )
 
 
+@cache
 def _download(name: str, repository: str, revision: str | None) -> Path:
     """Download a model from the hub, or the mirror that HF_ENDPOINT names; without either, use the cache."""
     from huggingface_hub import hf_hub_download

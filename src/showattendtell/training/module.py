@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MetricCollection
 
 from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
@@ -126,8 +125,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
         self._train_means, self._val_means = RunningMeans(), Means()
-        scores = {"bleu": CorpusBLEU(), "cider": CIDErD(), "endings": Endings(), "diversity": Diversity()}
-        self._scores = MetricCollection(scores, compute_groups=False)  # each gets the arguments that it has
+        self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
         if captioner is None:
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
@@ -279,8 +277,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         # Lightning needs a batch in every process. Those without one caption the first one again, which is not scored.
         if rank() >= len(loader.dataset):
             return
-        captions, ended = list(map(self.vocabulary.decode, tokens)), [EOS in caption for caption in tokens]
-        self._scores.update(hypotheses=captions, references=batch.references, ended=ended)
+        captions = [self.vocabulary.decode(caption) for caption in tokens]
+        self._bleu.update(captions, batch.references)
+        self._cider.update(captions, batch.references)
+        self._endings.update(captions, [EOS in caption for caption in tokens])
+        self._diversity.update(captions)
 
     test_step = validation_step
 
@@ -297,9 +298,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def _log_evaluation(self, stage: str) -> None:
         self._log_means(stage, self._val_means)
-        scores = self._scores.compute()
+        scores = {"cider": self._cider.compute(), **self._bleu.compute()}
+        scores |= {**self._endings.compute(), **self._diversity.compute()}
         self.log_dict({f"{stage}/{name}": scores[name].item() for name in LOGGED})
-        self._scores.reset()
+        for metric in (self._bleu, self._cider, self._endings, self._diversity):
+            metric.reset()
 
     def _log_means(self, stage: str, means: Means) -> None:
         means.update({})  # avoids a torchmetrics warning in a process without steps
