@@ -1,9 +1,11 @@
-"""Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
+"""Settings as plain data: their types and accepted values, the nodes that hold them, and calls as configuration."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -91,6 +93,33 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = list(value) if isinstance(value, tuple) else str(value)
         node[argument] = value
     return node
+
+
+def join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (setting, value) for every value in a node of a configuration as plain data."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(join(path, str(key)), value)
+    else:
+        yield path, node
+
+
+def all_values(node: Any) -> Iterator[Any]:
+    """Yield plain data and all data in it, the keys of mappings included."""
+    yield node
+    inner = chain(node, node.values()) if isinstance(node, Mapping) else node
+    for value in inner if isinstance(node, Mapping | list | tuple) else ():
+        yield from all_values(value)
+
+
+def has_control(content: Any) -> bool:
+    """Return whether a text in data of JSON has control characters, which are commands to a terminal."""
+    texts = (value for value in all_values(content) if isinstance(value, str))
+    return any(unicodedata.category(character) == "Cc" for text in texts for character in text)
 
 
 def format_value(value: Any) -> str:

@@ -18,8 +18,9 @@ from omegaconf import DictConfig
 
 from showattendtell.config.command_line import config_folders, escaped
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, all_values, find_targets
-from showattendtell.errors import UserError, first_line, has_control, printable
+from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.errors import UserError, first_line, printable
+from showattendtell.settings import all_values, has_control
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from showattendtell.errors import UserError
-from showattendtell.settings import may_differ
+from showattendtell.settings import leaves, may_differ
 from showattendtell.visualization.result_files import ModelRecord, Result, is_current, run_name
 from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
@@ -98,15 +98,9 @@ def _label(models: Sequence[ModelRecord]) -> str:
     return f"{label}, ensemble of {len(models)}" if len(models) > 1 else label
 
 
-def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
+def _flat(node: Mapping[str, Any]) -> Settings:
     """Flatten `{"a": {"b": 1}}` to `{"a.b": "1"}`."""
-    settings: Settings = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            settings |= _flat(value, f"{path}{key}.")
-        else:
-            settings[f"{path}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return settings
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in leaves("", node)}
 
 
 def _merge(nodes: Iterable[Mapping[str, Any]]) -> Settings:
