@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,17 +20,26 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticCustomError
 
 from showattendtell.errors import UserError
 
 __all__ = ["NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]  # re-exported
 
+
+def _check_inches(width: float) -> float:
+    """Return a width; its unit is named if it looks like pixels."""
+    if not 0 < width <= 20:
+        raise PydanticCustomError("inches", "should be a width in inches, up to 20")
+    return width
+
+
+Inches = Annotated[float, AfterValidator(_check_inches)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 ImageLength = Annotated[int, Field(gt=0, le=1024)]
-Inches = Annotated[float, Field(gt=0, le=20)]
 Dpi = Annotated[int, Field(gt=0, le=1200)]
 Count = Annotated[int, Field(gt=0, le=10_000)]
 """A number of words of a caption, or of captions of an image; more would fill the memory."""

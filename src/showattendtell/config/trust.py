@@ -2,11 +2,10 @@
 
 import os
 import re
-import sys
 from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,11 +46,10 @@ def _installed_targets() -> list[str]:
 
     The working directory does not count: a folder from others may have metadata that nobody has installed.
     """
-    cwd = Path.cwd()
-    path = [entry for entry in sys.path if entry and Path(entry).resolve() != cwd.resolve()]
     targets = set()
-    for distribution in distributions(path=path):
-        for point in distribution.entry_points.select(group=TRUSTED):
+    for point in entry_points(group=TRUSTED):
+        folder = str(point.dist.locate_file("")) if point.dist else ""
+        if Path(folder).resolve() != Path.cwd().resolve():
             targets.add(point.value.replace(":", "."))
     return sorted(targets)
 
