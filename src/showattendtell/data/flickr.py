@@ -155,8 +155,8 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
         root = shlex.quote(f"dataset.root={folder}")
         fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = (
-            "scores are not comparable with published ones, and models of the public splits were trained on some of the "
-            f"test images; fetch the public splits with: {fetch}"
+            "scores are not comparable with published ones, and models of the public splits were trained on some of "
+            f"the test images; fetch the public splits with: {fetch}"
         )
         file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
     # the keys of Flickr8k-CN omit the suffix
