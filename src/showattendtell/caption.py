@@ -32,7 +32,7 @@ def main(config: DictConfig) -> None:
     images = [config.images] if isinstance(config.images, str) else config.images
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if len(missing) == len(images):  # reported before torch is imported
-        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
+        raise UserError("\n  ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)
