@@ -16,7 +16,8 @@ from showattendtell.settings import is_url
 def main(config: DictConfig) -> None:
     if (config.images is None) == (config.split is None):
         raise UserError(
-            "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
+            "give either photographs, as 'showattendtell caption photo.jpg', or a split of the checkpoint's data set, "
+            "as split=test"
         )
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
