@@ -19,12 +19,13 @@ from showattendtell.settings import is_url
 def main(config: DictConfig) -> None:
     if (config.images is None) == (config.split is None):
         raise UserError(
-            "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
+            "give either photographs, as 'showattendtell caption photo.jpg', or a split of the checkpoint's data set, "
+            "as split=test"
         )
     images = as_list(config.images or [])
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if images and len(missing) == len(images):
-        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
+        raise UserError("\n  ".join(f"image {image} does not exist" for image in missing))
     for name in chain.from_iterable(model_groups(config).values()):  # reported before torch is imported
         find_model(name)
     if config.split:

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from slow_cases import slow_after
 
-from showattendtell.config.validation import leaves
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Decoding
@@ -24,6 +23,7 @@ from showattendtell.inference.checkpoints import WEIGHTS, read_checkpoint
 from showattendtell.inference.finding import CONFIG, bundled_models
 from showattendtell.inference.loading import load_model
 from showattendtell.inference.pipeline import load
+from showattendtell.settings import leaves
 
 TOKENIZERS = "showattendtell.data.tokenizers"
 BUNDLED = bundled_models()["flickr8k_soft"]
