@@ -156,7 +156,33 @@ class WordScorer:
         return matmul(features.to(self._words.dtype), self._words).to(layer.weight.dtype).add_(layer.bias)
 
 
-class IncrementalDecoder:
+class ImageCache:
+    """The attention cache of images, which leaves out images whose captions are finished."""
+
+    def __init__(self, cache: AttentionCache):
+        self.cache, self._images = cache, torch.arange(len(cache.regions), device=cache.regions.device)
+
+    def grid(self, images: Tensor) -> CaptionGrid:
+        """Lay out captions or prefixes as a grid with a row per row of the cache.
+
+        Args:
+            images: the image of each, ascending.
+        """
+        unique_images = images.unique_consecutive()
+        # copying the cache pays off once half of its images are finished
+        if 2 * len(unique_images) <= len(self._images):
+            self.cache = self.cache.select(torch.searchsorted(self._images, unique_images))
+            self._images = unique_images
+        #     images 0 0 0 2 of three  ->  owners 0 0 0 2,  counts 3 0 1,  starts 0 3 3
+        owners, last = torch.searchsorted(self._images, images), len(images) - 1
+        counts = owners.bincount(minlength=len(self._images))
+        starts, columns = counts.cumsum(0) - counts, torch.arange(int(counts.max()), device=images.device)
+        rows = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
+        positions = owners * len(columns) + torch.arange(len(images), device=images.device) - starts[owners]
+        return CaptionGrid(rows.clamp(0, last).flatten(), positions)
+
+
+class IncrementalDecoder(ImageCache):
     """Decode images with a captioner, one word at a time, without gradients.
 
     Args:
@@ -165,11 +191,11 @@ class IncrementalDecoder:
     """
 
     def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
+        cache, initial_state = captioner.init_state(regions)
+        super().__init__(cache)
         self.attention: Any = captioner.attention
         self.decoder: Any = captioner.decoder
-        self.cache, initial_state = captioner.init_state(regions)
         self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
-        self._rows = CacheRows(regions)
         scorer = self.attention.word_scorer(self.decoder, self.cache, words)
         self.scorer: WordScorer = scorer or WordScorer(self.decoder, words)
 
@@ -193,46 +219,6 @@ class IncrementalDecoder:
         scores = self.scorer(steps, images[prefix_index])
         locations = None if output.sample is None else output.sample.locations[positions]
         return StepOutput(*scores, state, weights, steps.gates, locations)
-
-    def grid(self, images: Tensor) -> CaptionGrid:
-        """Lay out captions or prefixes as a grid with a row per image in the attention cache.
-
-        Args:
-            images: the image of each, ascending.
-        """
-        grid, rows = self._rows.grid(images)
-        if rows is not None:
-            self.cache = self.cache.select(rows)
-        return grid
-
-
-class CacheRows:
-    """The images that have a row in a cache, at first all of the regions (I, L, D)."""
-
-    def __init__(self, regions: Tensor):
-        self._images = torch.arange(len(regions), device=regions.device)
-
-    def grid(self, images: Tensor) -> tuple[CaptionGrid, Tensor | None]:
-        """Lay out captions as a grid with a row per row of the cache.
-
-        Args:
-            images: the image of each caption, ascending.
-
-        Returns:
-            The grid, and the rows that the cache has to keep, None for all.
-        """
-        unique_images, kept_rows = images.unique_consecutive(), None
-        # copying the cache pays off once half of its images are finished
-        if 2 * len(unique_images) <= len(self._images):
-            kept_rows = torch.searchsorted(self._images, unique_images)
-            self._images = unique_images
-        #     images 0 0 0 2 of three  ->  owners 0 0 0 2,  counts 3 0 1,  starts 0 3 3
-        owners, last = torch.searchsorted(self._images, images), len(images) - 1
-        counts = owners.bincount(minlength=len(self._images))
-        starts, columns = counts.cumsum(0) - counts, torch.arange(int(counts.max()), device=images.device)
-        rows = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
-        positions = owners * len(columns) + torch.arange(len(images), device=images.device) - starts[owners]
-        return CaptionGrid(rows.clamp(0, last).flatten(), positions), kept_rows
 
 
 class SoftIncrementalDecoder(IncrementalDecoder):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from showattendtell.extensions.latent.mixture import MixtureFeatures, log_of, region_table, table_log_probs
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.captioner import CacheRows, Captioner, WordScorer
+from showattendtell.models.captioner import Captioner, ImageCache, WordScorer
 from showattendtell.models.decoder import LSTMDecoder, RecurrentDecoder
 from showattendtell.models.initialization import start_small
 from showattendtell.models.interfaces import AttentionCache, Decoder, GivenCaptions, Steps
@@ -111,7 +111,7 @@ class MixtureScorer(WordScorer):
 
     def __init__(self, decoder: Decoder, words: Tensor, table: Tensor):
         super().__init__(decoder, words)
-        self._table, self._rows = table, CacheRows(table)
+        self._tables = ImageCache(AttentionCache(table, None))
 
     def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
         decoder: Any = self.decoder
@@ -120,10 +120,8 @@ class MixtureScorer(WordScorer):
 
     def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         scores = self.logits(features)
-        grid, rows = self._rows.grid(images)
-        if rows is not None:
-            self._table = self._table[rows]
-        log_p = table_log_probs(self._table, scores, log_of(weights), grid)
+        grid = self._tables.grid(images)
+        log_p = table_log_probs(self._tables.cache.regions, scores, log_of(weights), grid)
         return log_p, log_p.new_zeros(len(log_p))
 
 
