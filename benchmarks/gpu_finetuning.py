@@ -43,7 +43,7 @@ from benchmarks.textbook import textbook_loss
 from showattendtell import CaptioningModule
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import PackedTokens, PixelSource, pixels_of
+from showattendtell.datamodules.datasets import PackedTokens, PixelSource
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import first_line
 from showattendtell.features.extract import Extraction, write_features
@@ -81,7 +81,9 @@ class Case(NamedTuple):
         return self.device.type == "cuda"
 
     def data(self, encoder: Encoder, **options: Any) -> CaptionDataModule:
-        return CaptionDataModule(self.dataset, self.vocabulary, pixels_of(encoder), BATCH_SIZE, seed=0, **options)
+        return CaptionDataModule(
+            self.dataset, self.vocabulary, partial(PixelSource, encoder.preprocessing), BATCH_SIZE, seed=0, **options
+        )
 
     def wait(self) -> None:
         """Wait for the GPU."""

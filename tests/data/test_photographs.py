@@ -77,10 +77,10 @@ def test_a_fourth_channel_is_opacity_over_white():
 @pytest.mark.parametrize(
     ("photograph", "sentence"),
     [
-        (PIXELS.astype(np.int64), "int64; give uint8"),
-        (PIXELS.astype(np.float32), "range from 0 to 2..; give 0 to 1"),
-        (PIXELS / -255, "give 0 to 1"),
-        (np.full((5, 7, 3), np.nan), "range from nan to nan"),
+        (PIXELS.astype(np.int64), "int64 from 0 to 2..; give uint8"),
+        (PIXELS.astype(np.float32), "float32 from 0 to 2..; give uint8 from 0 to 255, or floats from 0 to 1"),
+        (PIXELS / -255, "floats from 0 to 1"),
+        (np.full((5, 7, 3), np.nan), "float64 from nan to nan"),
         (PIXELS[None], r"shape \(1, 5, 7, 3\)"),
         (torch.from_numpy(PIXELS), r"shape \(5, 7, 3\)"),
         (PIXELS[:0], r"shape \(0, 7, 3\)"),

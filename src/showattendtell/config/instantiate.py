@@ -12,13 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import ImageSourceFactory, check_workers, open_source, pixels_of
+from showattendtell.datamodules.datasets import ImageSourceFactory, check_workers, open_source
 from showattendtell.errors import UserError, first_line
-from showattendtell.features.extract import feature_path
-from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
@@ -141,10 +138,7 @@ def find_source(
     images of the split are checked.
     """
     folder, extraction, skips = _feature_settings(config)
-    stored = not encoder.reads_pixels or is_finished(feature_path(folder, dataset, encoder, extraction))
-    if encoder.trainable or not stored:
-        return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
-    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
+    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips, [split], compute=False)
 
 
 def _feature_settings(config: DictConfig) -> tuple[Path, Any, bool]:

@@ -50,7 +50,7 @@ MAX_PIXELS = 178_956_970
 at a fraction of its size."""
 
 REDUCED_PIXELS = 1_000_000_000
-"""Maximum number of pixels of such a JPEG."""
+"""Maximum number of pixels of such a JPEG, whose only scan is decoded as it is read."""
 
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
@@ -97,7 +97,8 @@ class LargeImageError(CostlyImageError):
     """An image has too many pixels."""
 
     def __init__(self, max_pixels: float):
-        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy or a baseline JPEG")
+        others = " or a baseline JPEG of one scan" if max_pixels < REDUCED_PIXELS else ""
+        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy{others}")
 
 
 class CountingReader(io.BufferedReader):
@@ -233,8 +234,9 @@ def check_jpeg(content: bytes | bytearray) -> None:
         is_streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     _check_exif(exif)
-    if pixels > (REDUCED_PIXELS if is_streamed else MAX_PIXELS):
-        raise LargeImageError(MAX_PIXELS)
+    max_pixels = REDUCED_PIXELS if is_streamed else MAX_PIXELS
+    if pixels > max_pixels:
+        raise LargeImageError(max_pixels)
     max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(

@@ -156,11 +156,6 @@ class PixelSource:
         return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 
 
-def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
-    """Return the source of the pixels that an encoder reads."""
-    return partial(PixelSource, encoder.preprocessing, augmentation=augmentation)
-
-
 def open_source(
     dataset: Dataset,
     encoder: Encoder,
@@ -169,6 +164,8 @@ def open_source(
     augmentation: Augmentation | None = None,
     seed: int = 0,
     skip_unreadable: bool = False,
+    splits: Sequence[str] = ("train", "val"),
+    compute: bool = True,
 ) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of the model's images, and the data set without unreadable images.
 
@@ -180,6 +177,8 @@ def open_source(
         folder: parent folder of all feature stores.
         seed: decides which stored views are drawn.
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
+        splits: the splits whose photographs are checked then, if pixels are read.
+        compute: false: read pixels, instead of computing a feature store that is missing.
 
     Raises:
         UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
@@ -190,16 +189,19 @@ def open_source(
         return lambda examples, view="plain": ConstantSource(constant), dataset
     if not any(example.path for example in dataset.examples()):
         raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")
-    if encoder.trainable:
-        readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
-        return pixels_of(encoder, augmentation), readable
-    if augmentation:
+    if augmentation and not encoder.trainable:
         advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
         raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")
     if not encoder.reads_pixels and extraction != type(extraction)():
         raise UserError("features=... is about grids that an encoder computes; leave it out with these regions")
-    path = feature_path(folder, dataset, encoder, extraction)
-    store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
+    store, readable = None, dataset
+    if not encoder.trainable:
+        path = feature_path(folder, dataset, encoder, extraction)
+        must_store = compute or not encoder.reads_pixels
+        store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction, must_store)
+    if store is None:
+        checked = drop_unreadable(dataset, splits) if skip_unreadable else dataset
+        return partial(PixelSource, encoder.preprocessing, augmentation=augmentation), checked
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
         if view == "mirrored" and not encoder.reads_pixels:

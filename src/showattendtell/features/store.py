@@ -213,10 +213,10 @@ class FeatureStore:
         stamps: of the photographs when they were encoded.
 
     Raises:
-        UserError: the store is incomplete or damaged, or its settings differ from `expected`.
+        UserError: the store is incomplete or damaged.
     """
 
-    def __init__(self, path: Path, expected: Settings | None = None):
+    def __init__(self, path: Path):
         self.path = path
         if path.is_dir() and not is_finished(path):
             raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
@@ -224,8 +224,6 @@ class FeatureStore:
         if manifest.format != FORMAT:
             raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
         self.settings: Settings = manifest.settings.model_dump()
-        if expected is not None:
-            check_same_settings(path, self.settings, expected)
         self.views = manifest.settings.views
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
