@@ -48,7 +48,7 @@ def read_coco(
     """
     folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
     file = read_references(_find_text(folder, captions))
-    if not file.splits:
+    if not file.split_of:
         raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
     if train_on_restval:
         file = join_restval(file)
@@ -78,12 +78,12 @@ def read_coco2017(
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
     train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
-    if train.splits or val.splits:
+    if train.split_of or val.split_of:
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
-    splits = {**split_by_hash(train.captions, {other: held_out}), val2017: list(val.captions)}
+    split_of = {**split_by_hash(train.captions, {other: held_out}), **dict.fromkeys(val.captions, val2017)}
     folders = {**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")}
-    file = train._replace(captions={**train.captions, **val.captions}, splits=splits, folders=folders)
+    file = train._replace(captions={**train.captions, **val.captions}, split_of=split_of, folders=folders)
     dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable, folder)
     return _with_instances(dataset, folder, instances)
 

@@ -151,7 +151,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
             "give a file as dataset.captions=..."
         )
     shares = {"val": 0.0}
-    if not file.splits and not has_lists:
+    if not file.split_of and not has_lists:
         root = shlex.quote(f"dataset.root={folder}")
         fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
