@@ -18,12 +18,6 @@ from showattendtell.config.validation import SUPPLIED
 from showattendtell.errors import UserError
 
 
-def test_a_setting_given_by_the_user_wins_over_every_recipe():
-    config = compose("train", ["experiment=flickr8k", "trainer.max_epochs=77", "optimizer=rmsprop"])
-    assert config.trainer.max_epochs == 77
-    assert config.optimizer._target_ == "torch.optim.RMSprop"
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -143,12 +137,6 @@ def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(
     for sentence in sentences:
         assert sentence in done.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths():
-    config = compose("train", ["experiment=paper/flickr8k_hard", "attention/score=cosine"])
-    assert config.attention._target_.endswith("HardAttention")
-    assert config.attention.score._target_.endswith("CosineScore")
 
 
 def test_settings_of_a_nested_partial_node_are_held_against_its_signature():

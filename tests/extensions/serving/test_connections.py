@@ -16,6 +16,7 @@ import pytest
 import requests
 from fastapi import UploadFile
 from hostile_uploads import encoded, noise
+from runs import wait_until
 from server_requests import FORM, Response, caption, form, part, send_request
 from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
@@ -120,7 +121,7 @@ def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: b
 
 def test_a_header_that_comes_byte_by_byte_is_not_waited_for(narrow: Served):
     with connected(narrow, 1, b"GET / HTTP/1.1\r\n") as [slow]:
-        assert wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
+        wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
 
 
 def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Served):
@@ -132,13 +133,6 @@ def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Ser
                 pass
 
 
-def wait_until(fulfilled: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 900
-    while not fulfilled() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return fulfilled()
-
-
 HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
 
 
@@ -146,7 +140,7 @@ def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
         assert send_request(narrow.address, "").status == 503
-    assert wait_until(lambda: send_request(narrow.address, "").status == 200)
+    wait_until(lambda: send_request(narrow.address, "").status == 200)
 
 
 MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))
@@ -167,7 +161,7 @@ def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
 
 def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
     with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
-        assert wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
+        wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
 
 
 def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
