@@ -14,7 +14,7 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import ImageSourceFactory, check_workers, open_source
+from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -123,9 +123,8 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     augmentation = build(config.augment, seed=config.seed)
     folder, extraction, skips = _feature_settings(config)
     data = config.get("data", {})
-    check_workers(data.get("num_workers", 0), data.get("cache_on_device", False))
-    if not encoder.trainable and extraction.views > 1 and data.get("cache_on_device"):
-        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
+    views = 1 if encoder.trainable else extraction.views
+    check_cache(data.get("cache_on_device"), data.get("num_workers"), views)
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
 

@@ -200,11 +200,10 @@ def find_data_problems(dataset: Dataset) -> list[str]:
     for split, examples in dataset.splits.items():
         for example in examples:
             if os.path.isfile(example.path):
-                by_size[os.path.getsize(example.path)].append((split, example))
+                by_size[os.path.getsize(example.path)].append((example.path, f"{example.image} ({split})"))
     for same_size in by_size.values():
-        for split, example in same_size if len(same_size) > 1 else ():
-            content = hashlib.sha256(Path(example.path).read_bytes()).digest()
-            by_content[content].append(f"{example.image} ({split})")
+        for path, name in same_size if len(same_size) > 1 else ():
+            by_content[hashlib.sha256(Path(path).read_bytes()).digest()].append(name)
     copies = [" = ".join(images) for images in by_content.values() if len(images) > 1]
     problem = "photographs of the same content, which make scores too high if they are in two splits"
     return [f"{problem}: {len(copies):,} ({listed(copies)})"] if copies else []

@@ -214,10 +214,13 @@ def open_source(
 
 
 class PackedRows:
-    """Rows of numbers in one array, which worker processes share: row i is flat[ends[i] : ends[i + 1]].
+    """N rows of numbers in one array, which worker processes share, in 4 bytes per number and 8 per row.
 
     Args:
-        code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
+        code: type of the numbers, as of `array`.
+
+    Attributes:
+        lengths: (N,) number of each row's numbers, of captions T.
     """
 
     def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"] = "i"):
@@ -226,36 +229,20 @@ class PackedRows:
         for row in rows:
             flat.extend(row)
             ends.append(len(flat))
+        # row i is flat[ends[i] : ends[i + 1]]
         self.flat, self.ends = np.frombuffer(flat, dtype=code), np.array(ends)
+        self.lengths = np.diff(self.ends)
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.lengths)
 
     def __getitem__(self, row: int) -> NDArray:
         return self.flat[self.ends[row] : self.ends[row + 1]]
 
-
-class PackedTokens(PackedRows):
-    """Tokens of N captions, in 4 bytes per token and 8 per caption."""
-
-    def __iter__(self) -> Iterator[NDArray[np.int32]]:
-        return map(self.__getitem__, range(len(self)))
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the length T of every caption (N,), `<eos>` included."""
-        return np.diff(self.ends)
-
-    def pad(self, captions: Sequence[int]) -> Tensor:
+    def pad(self, rows: Iterable[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
-        rows = np.asarray(captions)
-        starts = self.ends[rows]
-        lengths = self.ends[rows + 1] - starts
-        steps = np.arange(lengths.max())
-        is_word = steps < lengths[:, np.newaxis]  # (B, T)
-        tokens = np.full(is_word.shape, PAD)
-        tokens[is_word] = self.flat[(starts[:, np.newaxis] + steps)[is_word]]
-        return torch.from_numpy(tokens)
+        tokens = [torch.from_numpy(self[row]) for row in rows]
+        return pad_sequence(tokens, batch_first=True, padding_value=PAD).long()
 
 
 class PackedBoxes:
@@ -320,13 +307,16 @@ def default_workers(images: ImageReader, device: torch.device) -> int:
     return num_readers() if device.type == "cuda" and isinstance(images, PixelSource) else 0
 
 
-def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
-    """Raise `UserError` if worker processes would read images from a device, which forked processes cannot use."""
+def check_cache(cache_on_device: bool | None, num_workers: int | None, views: int) -> None:
+    """Raise `UserError` if grids in the memory of a device would be read by worker processes, which forked processes
+    cannot do, or are of several views."""
     if cache_on_device and num_workers:
         raise UserError(
             f"data.cache_on_device=true needs no worker processes, got data.num_workers={num_workers}; set "
             "data.num_workers=0, or leave data.cache_on_device out"
         )
+    if cache_on_device and views > 1:
+        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
 
 
 class CaptionDataset(TorchDataset[Any]):
@@ -335,7 +325,7 @@ class CaptionDataset(TorchDataset[Any]):
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         captions = chain.from_iterable(example.captions for example in examples)
-        self.tokens = PackedTokens(vocabulary.encode(caption.words, caption.language) for caption in captions)
+        self.tokens = PackedRows(vocabulary.encode(caption.words, caption.language) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them

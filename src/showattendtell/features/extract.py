@@ -252,14 +252,13 @@ def open_features(
     examples = dataset.examples()
     store = FeatureStore(path) if is_finished(path) else None
     images = sorted(example.image for example in examples)
-    if store and not store.covers(images):
+    if store is not None and not store.covers(images):
         path = path.with_name(f"{path.name}-{sha256(repr(images).encode()).hexdigest()[:6]}")
         store = FeatureStore(path) if is_finished(path) else None
     if store is None:
         if not compute:
             return None, dataset
-        write_features(dataset, encoder, path, skip_unreadable, extraction)
-        store = FeatureStore(path)
+        store = write_features(dataset, encoder, path, skip_unreadable, extraction)
     check_same_settings(path, store.settings, store_settings(encoder, extraction))
     store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
@@ -289,7 +288,7 @@ def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
 
 def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
-) -> None:
+) -> FeatureStore:
     """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
@@ -301,8 +300,10 @@ def write_features(
         work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
-    for reason in FeatureStore(path).skipped.values():
+    store = FeatureStore(path)
+    for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
+    return store
 
 
 @contextmanager

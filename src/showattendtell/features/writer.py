@@ -34,7 +34,6 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    shard_bytes,
     shard_file,
     shard_header,
 )
@@ -70,7 +69,8 @@ class StorePlan(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Size of all shards in bytes."""
-        return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
+        headers = len(self.shards) * len(shard_header(self.settings, 1))
+        return headers + len(self.images) * self.settings["views"] * grid_type(self.settings).itemsize
 
     def describe(self) -> bytes:
         """Return the manifest. An unfinished store is completed if its own, in `plan.json`, is equal."""
