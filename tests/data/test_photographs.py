@@ -152,7 +152,7 @@ def test_a_photograph_is_the_same_in_every_format(tmp_path: Path, form: str):
 
 def test_heic_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    monkeypatch.setattr("showattendtell.data.image_limits.find_spec", lambda name: None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
     with pytest.raises(UserError, match=r"a.heic is a HEIC photograph, .*; run pip install 'showattendtell\[heic\]'"):
         decode_image(b"\0\0\0\x18ftypheic" + bytes(99), "a.heic")
 

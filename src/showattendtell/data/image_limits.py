@@ -8,8 +8,7 @@ import io
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from contextlib import contextmanager
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
@@ -150,30 +149,26 @@ def bounded_open(
 
 
 def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
-    """Open an image with the plugins of Pillow that are loaded, and if none accepts the file, with all of them."""
-    for load_plugins in (Image.preinit, Image.init, _load_heif):  # JPEG, PNG, GIF, BMP and PPM; all; HEIC
-        load_plugins()
+    Image.init()
+    reader.seek(0)
+    try:
+        return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
+    except Image.DecompressionBombError:
         reader.seek(0)
+        if reader.read(2) != b"\xff\xd8":
+            raise LargeImageError(MAX_PIXELS) from None
+        reader.seek(0)
+        return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
+    except UnidentifiedImageError:
+        reader.seek(0)
+        if "HEIF" not in formats or "HEIF" in Image.OPEN or not HEIF.match(reader.read(12)):
+            raise
         try:
-            return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
-        except Image.DecompressionBombError:
-            reader.seek(0)
-            if reader.read(2) != b"\xff\xd8":
-                raise LargeImageError(MAX_PIXELS) from None
-            reader.seek(0)
-            return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
-        except UnidentifiedImageError:
-            reader.seek(0)
-    if HEIF.match(reader.read(12)) and "HEIF" in formats and find_spec("pillow_heif") is None:
-        raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}")
-    raise UnidentifiedImageError(f"cannot identify image file {reader!r}")
-
-
-def _load_heif() -> None:
-    with suppress(ImportError):
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}") from None
+        register_heif_opener()
+        return _open(reader, formats)
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:
