@@ -14,8 +14,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 import showattendtell
 from showattendtell import metrics
 from showattendtell.__main__ import COMMANDS
+from showattendtell.config.command_line import command_folder, config_folders
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import command_folder, config_folders
 from showattendtell.config.help import Setting, explain, find_listed
 
 RECIPES = ("experiment", "sweep", "variant")

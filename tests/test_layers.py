@@ -110,7 +110,7 @@ def test_every_module_has_its_layer_and_every_layer_its_module():
 
 def test_the_walk_sees_imports_of_every_form():
     assert {"training.build", "config.entry_point", "runtime.distributed"} <= own(imports("train"))
-    assert "settings" in own(imports("config.signatures"))
+    assert "settings" in own(imports("config.validation"))
     assert "pytorch_lightning" in foreign(imports("train"))
     assert "pytorch_lightning" not in foreign(imports("train", when_imported=True))
 

@@ -11,8 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from slow_cases import slow_after
 
+from showattendtell.config.command_line import config_folders, find_options
 from showattendtell.config.compose import compose, to_plain
-from showattendtell.config.folders import config_folders, find_options
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import SUPPLIED
 from showattendtell.errors import UserError
@@ -68,6 +68,9 @@ WRONG = [
     ("heads=3", "there is no setting heads; available: attention, augment"),
     ("sed=3", "there is no setting sed; did you mean 'seed'"),
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
+    ("train.epochs=3", "did you mean 'trainer.max_epochs'?"),
+    ("optimizer.learning_rate=0.1", "did you mean 'optimizer.lr'?"),
+    ("output=runs/mine", "did you mean 'decoder.output' or 'hydra.run.dir'?"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
     ("decoder.dropout=0.1,0.2", "put -m before it"),
     ("cache=", "cache= has no value; give cache=VALUE"),
@@ -170,7 +173,7 @@ def test_an_extension_brings_its_options_and_its_command(parts: str, tmp_path: P
     (folder / "attention/gadget.yaml").write_text("{_target_: parts.Hard, samples: 5, score: null}")
     (folder / "wind.yaml").write_text("{defaults: [_self_, attention: gadget], seed: 4}")
     (tmp_path / "conf").symlink_to(config_folders()[0])
-    monkeypatch.setattr("showattendtell.config.folders.PACKAGE", tmp_path)
+    monkeypatch.setattr("showattendtell.config.command_line.PACKAGE", tmp_path)
     assert config_folders() == [str(tmp_path / "conf"), str(folder)]
     assert compose("wind").attention.samples == 5
     assert "gadget" in find_options("train", "attention")

@@ -24,6 +24,7 @@ from small_server import Served
 from starlette.requests import Request
 from starlette.responses import Response as ServerResponse
 
+from showattendtell.extensions.serving import app
 from showattendtell.extensions.serving.app import Service
 from showattendtell.extensions.serving.schemas import CaptionForm, Limits, RequestError, Upload
 
@@ -187,7 +188,7 @@ class Models:
     def __init__(self) -> None:
         self.released, self.described = threading.Event(), []
 
-    def describe(self, photographs: list[Upload], *_: Any) -> dict[str, Any]:
+    def describe(self, _: Any, photographs: list[Upload], *__: Any) -> dict[str, Any]:
         self.described += [photograph.name for photograph in photographs]
         self.released.wait()
         return {}
@@ -213,9 +214,10 @@ async def caption_with(service: Service, name: str, gone: asyncio.Event) -> byte
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool):
+def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool, monkeypatch: pytest.MonkeyPatch):
     models = Models()
-    service = Service(models, Limits(seconds=60 if gone else 0.3))
+    monkeypatch.setattr(app, "describe", models.describe)
+    service = Service({}, Limits(seconds=60 if gone else 0.3))
 
     async def crowd() -> None:
         first = asyncio.create_task(caption_with(service, "first", asyncio.Event()))
