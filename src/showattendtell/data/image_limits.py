@@ -95,8 +95,8 @@ class CostlyImageError(ValueError):
 class LargeImageError(CostlyImageError):
     """An image has too many pixels."""
 
-    def __init__(self, max_pixels: float):
-        others = " or a baseline JPEG of one scan" if max_pixels < REDUCED_PIXELS else ""
+    def __init__(self, max_pixels: float, is_baseline: bool = False):
+        others = "" if is_baseline else " or a baseline JPEG of one scan"
         super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy{others}")
 
 
@@ -179,8 +179,9 @@ def _reduce(image: Image.Image, max_pixels: float) -> None:
     """
     pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
     factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
-    if not isinstance(image, JpegImageFile) or "progressive" in image.info or factor is None:
-        raise LargeImageError(max_pixels)
+    is_baseline = isinstance(image, JpegImageFile) and "progressive" not in image.info
+    if factor is None or not is_baseline:
+        raise LargeImageError(max_pixels, is_baseline)
     image.draft(None, (image.width // factor, image.height // factor))
 
 
@@ -231,7 +232,7 @@ def check_jpeg(content: bytes | bytearray) -> None:
     _check_exif(exif)
     max_pixels = REDUCED_PIXELS if is_streamed else MAX_PIXELS
     if pixels > max_pixels:
-        raise LargeImageError(max_pixels)
+        raise LargeImageError(max_pixels, is_streamed)
     max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(

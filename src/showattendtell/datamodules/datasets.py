@@ -239,6 +239,9 @@ class PackedRows:
     def __getitem__(self, row: int) -> NDArray:
         return self.flat[self.ends[row] : self.ends[row + 1]]
 
+    def __iter__(self) -> Iterator[NDArray]:
+        return map(self.__getitem__, range(len(self)))
+
     def pad(self, rows: Iterable[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
         tokens = [torch.from_numpy(self[row]) for row in rows]

@@ -284,7 +284,7 @@ class FeatureStore:
         title = f"verifying {self.path.name}"
         for number, expected in enumerate(track(self._checksums, title, console=Console(stderr=True), transient=True)):
             file = shard_file(self.path, number)
-            if zlib.crc32(np.memmap(file, mode="r")) != expected:
+            if zlib.crc32(np.memmap(file, mode="r").data) != expected:
                 raise damaged(self.path, f"{file.name} does not match its checksum")
 
     def verify_changed(self) -> None:
