@@ -25,7 +25,6 @@ from showattendtell.datamodules.datasets import (
     ImageBatch,
     ImageDataset,
     ImageSourceFactory,
-    PackedBoxes,
     TargetMaker,
     check_cache,
     default_workers,
@@ -138,14 +137,15 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         assert self.dataset is not None
         train = self.dataset.split("train")
-        boxes = PackedBoxes((caption for example in train for caption in example.captions), self.vocabulary.offset)
-        if not len(boxes):
+        captions = (caption for example in train for caption in example.captions)
+        targets = TargetMaker(captions, self._source(train, "drawn").frames, grid, self.vocabulary.offset)
+        if not len(targets.boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
                 "none; give them as dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as "
                 "dataset.instances=instances_train2014.json"
             )
-        self.train_captions.targets = TargetMaker(boxes, self._source(train, "drawn").frames, grid)
+        self.train_captions.targets = targets
 
     @cached_property
     def train_batches(self) -> EpochBatchSampler:

@@ -248,39 +248,28 @@ class PackedRows:
         return pad_sequence(tokens, batch_first=True, padding_value=PAD).long()
 
 
-class PackedBoxes:
-    """Ground-truth boxes of the words of N captions, in 16 bytes per box, 12 per word with boxes and 8 per caption.
-
-    Args:
-        offset: the number of tokens before the words of a caption.
-    """
-
-    def __init__(self, captions: Iterable[Caption], offset: int = 0):
-        phrases = [caption.phrases for caption in captions]
-        self._words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
-        self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
-
-    def __len__(self) -> int:
-        """Return the number of words with boxes."""
-        return len(self._boxes)
-
-    def of_caption(self, caption: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the index of each word of a caption that has boxes, and the boxes (K, 4)."""
-        for number, word in enumerate(self._words[caption], start=self._words.ends[caption]):
-            yield int(word), self._boxes[number].reshape(-1, 4)
-
-
-class TargetMaker(NamedTuple):
+class TargetMaker:
     """Computes the `AttentionTargets` of a batch.
 
-    boxes   of the words of the split's captions
-    frames  returns the parts of the photographs that the images of a batch show
-    grid    rows and columns
+    Args:
+        captions: the captions of the split.
+        frames: returns the parts of the photographs that the images of a batch show.
+        grid: rows and columns.
+        offset: number of tokens before the words of a caption.
     """
 
-    boxes: PackedBoxes
-    frames: Callable[[Sequence[int], Draw], list[Frame]]
-    grid: tuple[int, int]
+    def __init__(
+        self,
+        captions: Iterable[Caption],
+        frames: Callable[[Sequence[int], Draw], list[Frame]],
+        grid: tuple[int, int],
+        offset: int = 0,
+    ):
+        phrases = [caption.phrases for caption in captions]
+        self.frames, self.grid = frames, grid
+        # the words of each caption that have boxes, and the boxes of each of these words
+        self.words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
+        self.boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __call__(
         self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: Draw, steps: int
@@ -291,8 +280,9 @@ class TargetMaker(NamedTuple):
         indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
         for row, caption in enumerate(captions):
             seen, is_mirrored = frames[image_index[row]]
-            for word, boxes in self.boxes.of_caption(caption):
-                indices.append(row * steps + word)
+            for number, word in enumerate(self.words[caption], start=self.words.ends[caption]):
+                indices.append(row * steps + int(word))
+                boxes = self.boxes[number].reshape(-1, 4)
                 grid_boxes.append(torch.from_numpy(boxes_on_grid(boxes, seen, rows, columns)))
                 mirrored.append(is_mirrored)
         padded = pad_sequence(grid_boxes, batch_first=True).numpy() if indices else np.zeros((0, 0, 4))

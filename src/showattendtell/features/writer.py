@@ -154,7 +154,7 @@ def write_shard(path: Path, plan: StorePlan, number: int, lock: TextIO) -> Gener
             record.checksum = zlib.crc32(header)
             for images in plan.batches(number):
                 encoded = yield
-                stored = pack_batch(images, encoded, plan.settings)
+                stored: Any = pack_batch(images, encoded, plan.settings)
                 file.write(stored)
                 record.checksum = zlib.crc32(stored, record.checksum)
                 record.skipped |= encoded.skipped
