@@ -290,14 +290,15 @@ def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
     splits = dataset if isinstance(dataset, Mapping) else {"": dataset}
     for split, rows in splits.items():
         features = rows.features or {}
-        photographs = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
-        for name in photographs:
-            rows = rows.cast_column(name, type(features[name])(decode=False))
+        photograph = next((name for name, feature in features.items() if type(feature).__name__ == "Image"), None)
+        if photograph:
+            rows = rows.cast_column(photograph, type(features[photograph])(decode=False))
         for row in rows:
-            stored = [row.pop(name) for name in photographs]
-            named = {"image": _write_photograph(stored[0], images)} if stored else {}
-            is_named = len(splits) > 1 and not any(map(is_split_field, row))
-            yield {**({"split": split} if is_named else {}), **row, **named}
+            if photograph:
+                row["image"] = _write_photograph(row.pop(photograph), images)
+            if len(splits) > 1 and not any(map(is_split_field, row)):
+                row["split"] = split
+            yield row
 
 
 def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:

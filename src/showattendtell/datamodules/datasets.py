@@ -35,9 +35,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
-ImageReader = Callable[..., Tensor]
-"""An `ImageSource` without `frames`."""
-
 
 class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
@@ -295,7 +292,7 @@ class TargetMaker:
         return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
-def default_workers(images: ImageReader, device: torch.device) -> int:
+def default_workers(images: Callable[..., Tensor], device: torch.device) -> int:
     """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
     return num_readers() if device.type == "cuda" and isinstance(images, PixelSource) else 0
 
@@ -316,7 +313,7 @@ class CaptionDataset(TorchDataset[Any]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions, or its `ShardedBatch` if a
     `BatchRequest` of training asks for them."""
 
-    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
+    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: Callable[..., Tensor]):
         captions = chain.from_iterable(example.captions for example in examples)
         self.tokens = PackedRows(vocabulary.encode(caption.words, caption.language) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
