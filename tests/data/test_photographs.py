@@ -77,7 +77,8 @@ def test_a_fourth_channel_is_opacity_over_white():
 @pytest.mark.parametrize(
     ("photograph", "sentence"),
     [
-        (PIXELS.astype(np.int64), "int64 from 0 to 2..; give uint8"),
+        (PIXELS.astype(np.int64), "int64; give uint8"),
+        (PIXELS > 9, "bool; give uint8"),
         (PIXELS.astype(np.float32), "float32 from 0 to 2..; give uint8 from 0 to 255, or floats from 0 to 1"),
         (PIXELS / -255, "floats from 0 to 1"),
         (np.full((5, 7, 3), np.nan), "float64 from nan to nan"),

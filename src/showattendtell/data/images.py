@@ -373,9 +373,10 @@ def _from_pixels(pixels: np.ndarray, given_shape: Sequence[int]) -> Image.Image:
         raise UserError(
             f"pixels of shape {tuple(given_shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
         )
-    if np.issubdtype(image.dtype, np.floating) and image.min() >= 0 and image.max() <= 1:
+    is_float = np.issubdtype(image.dtype, np.floating)
+    if is_float and image.min() >= 0 and image.max() <= 1:
         image = np.rint(image * 255).astype(np.uint8)
     if image.dtype != np.uint8:
-        values = f"{image.dtype} from {image.min():g} to {image.max():g}"
-        raise UserError(f"pixels are {values}; give uint8 from 0 to 255, or floats from 0 to 1")
+        values = f" from {image.min():g} to {image.max():g}" if is_float else ""
+        raise UserError(f"pixels are {image.dtype}{values}; give uint8 from 0 to 255, or floats from 0 to 1")
     return upright_rgb(Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image))
