@@ -120,11 +120,11 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
 
     See `open_source`.
     """
-    augmentation = build(config.augment, seed=config.seed)
-    folder, extraction, skips = _feature_settings(config)
+    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
     data = config.get("data", {})
     views = 1 if encoder.trainable else extraction.views
     check_cache(data.get("cache_on_device"), data.get("num_workers"), views)
+    augmentation, skips = build(config.augment, seed=config.seed), config.dataset.get("skip_unreadable", False)
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
 
@@ -136,11 +136,6 @@ def find_source(
     Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the
     images of the split are checked.
     """
-    folder, extraction, skips = _feature_settings(config)
+    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
+    skips = config.dataset.get("skip_unreadable", False)
     return open_source(dataset, encoder, folder, extraction, None, config.seed, skips, [split], compute=False)
-
-
-def _feature_settings(config: DictConfig) -> tuple[Path, Any, bool]:
-    """Return the folder of the feature cache, how features are extracted, and whether unreadable images are skipped."""
-    folder = cache_folder(config.cache) / "features"
-    return folder, build(config.features), config.dataset.get("skip_unreadable", False)
