@@ -87,7 +87,7 @@ def _captions(examples: Sequence[Example]) -> list[list[Words]]:
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
     """Return for each image of the evaluated split the index of the nearest candidate, by the cosine of the mean over
     the regions of the grids; that of images with padding is a multiple of it."""
-    predictor = run.predictors[0]
+    predictor = run.predictor
     channels = predictor.module.encoder.feature_dim
 
     def directions(predictor: Predictor, examples: Sequence[Example]) -> Tensor:

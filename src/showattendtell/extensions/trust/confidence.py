@@ -219,7 +219,7 @@ class CalibrationMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores, by their names in result files."""
-        [predictor], calibration = run.predictors, run.models[0].calibration
+        predictor, calibration = run.predictor, run.models[0].calibration
         assert calibration is not None
         before, after = score_calibration(word_log_probs(predictor, run.examples), calibration)
         print_calibration(before, after, "probabilities at the words of the reference captions")

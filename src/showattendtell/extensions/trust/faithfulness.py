@@ -125,7 +125,7 @@ class FaithfulnessMetric:
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores; rates of attention are in percent."""
         best = {image: image_captions[0] for image, image_captions in captions.items()}
-        scores = measure_faithfulness(run.predictors[0], run.examples, best, seed)
+        scores = measure_faithfulness(run.predictor, run.examples, best, seed)
         print_faithfulness(scores, "faithfulness of the maps at the generated words")
         figures: dict[str, Any] = {}
         for field, value in scores.maps.get(ATTENTION, {}).items():
