@@ -17,12 +17,12 @@ from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.finding import as_list, find_model, next_to
 from showattendtell.inference.loading import CACHE, LoadedModel, load_models
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
-    Predictor,
     generate_captions,
     measure_attention,
     measure_maps,
@@ -122,14 +122,14 @@ class EvaluationRun(NamedTuple):
     source: ImageSourceFactory
 
     @property
-    def predictor(self) -> Predictor:
-        """The first model with its images."""
-        return Predictor(self.models[0].module, self.images[0])
+    def module(self) -> ImageCaptioner:
+        """The first model."""
+        return self.models[0].module
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.models[0].module.vocabulary
+        return self.module.vocabulary
 
     @property
     def language(self) -> str:
@@ -326,7 +326,7 @@ def _score_captions(
         **({"baselines": baselines, "notes": notes} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
-        "decoding": run.predictor.module.decoding.describe(),
+        "decoding": run.module.decoding.describe(),
         "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
         "references": references,
         "per_image": scores.per_image,
@@ -365,7 +365,7 @@ def score(
     names = list(filter(is_caption_metric, config.metrics))
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if clip:
-        device, paths = run.predictor.module.device, [example.path for example in run.examples]
+        device, paths = run.module.device, [example.path for example in run.examples]
         try:
             scores = measure_clip_score(ranks[0], paths, clip, device)
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
@@ -387,9 +387,9 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
     for an ensemble."""
     if len(run.models) > 1:
         return {}
-    statistics = measure_maps(*run.predictor, run.examples)
+    statistics = measure_maps(run.module, run.images[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
-    figures |= measure_relations(*run.predictor, run.examples)
+    figures |= measure_relations(run.module, run.images[0], run.examples)
     print_statistics(figures)
     return figures | _score_attention(run, "attention at the ground-truth boxes", with_kinds)
 
@@ -397,7 +397,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
 def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object; none without ground-truth
     boxes."""
-    figures = measure_attention(*run.predictor, run.examples)
+    figures = measure_attention(run.module, run.images[0], run.examples)
     if figures:
         print_attention_scores(figures, title, with_kinds)
     return figures

@@ -1,7 +1,7 @@
 """Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,13 +21,6 @@ IMAGE_BATCH_SIZE = 50
 CAPTION_BATCH_SIZE = 64
 
 Item = TypeVar("Item")
-
-
-class Predictor(NamedTuple):
-    """A model, and the source of its images."""
-
-    module: ImageCaptioner
-    images: ImageSource
 
 
 def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:
@@ -65,14 +58,12 @@ def _read(
 
 
 @torch.no_grad()
-def read_grids(predictor: Predictor, examples: Sequence[Example], description: str) -> Iterator[Tensor]:
-    """Yield the grids (I, L, D) of examples in batches, with a progress bar.
-
-    Args:
-        predictor: its images are those of the same examples.
-    """
-    module, images = predictor.module, ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE)
-    for batch in _read(images, range(len(images)), module, description):
+def read_grids(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], doing: str
+) -> Iterator[Tensor]:
+    """Yield the grids (I, L, D) of examples in batches, with a progress bar."""
+    batches = ImageDataset(examples, images, IMAGE_BATCH_SIZE)
+    for batch in _read(batches, range(len(batches)), module, doing):
         yield module.grids(batch.images.to(module.device))
 
 
