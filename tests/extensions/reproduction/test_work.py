@@ -14,7 +14,7 @@ from results import ensemble, result, write
 from small_table import TABLE, configured, finish, hash_of, scored
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun, make_runs
+from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
 
@@ -39,7 +39,7 @@ class RecordedCommands(CommandRunner):
 def carry_out(runs: list[TableRun], meanwhile: Callable[[str], None], folder: Path) -> tuple[list[str], list[str]]:
     """Carry out runs; return the errors, and the commands."""
     commands = RecordedCommands(folder, meanwhile)
-    work = Reproduction(TABLE, [], folder, configured(), commands)
+    work = Reproduction(TABLE, configured("recipes=[]"), folder, commands)
     work.carry_out(runs)
     return work.errors, commands.run_commands
 
@@ -101,27 +101,21 @@ def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_pat
     assert carry_out([second], meanwhile, tmp_path) == ([], [written, "train captioned/2"])
 
 
-def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: Path):
+def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, work_of: Any):
     for run in made("recipes=soft", "seeds=[1,2]"):
         finish(run)
 
-    def ensembles(*settings: str) -> list[TableRun]:
-        config = configured(*settings)
-        runs = make_runs(TABLE, config, tmp_path)
-        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).ensembles()
-
-    assert ensembles("recipes=soft", "seeds=[1,2,3]") == []
-    assert [run.title for run in ensembles("recipes=[]", "seeds=[1,2,3]")] == ["soft_ensemble"]
+    assert work_of("recipes=soft", "seeds=[1,2,3]").ensembles() == []
+    ensembles = work_of("recipes=[]", "seeds=[1,2,3]").ensembles()
+    assert [run.title for run in ensembles] == ["soft_ensemble"]
 
 
-def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Path):
+def test_the_table_has_what_is_finished_whatever_is_run(made: Any, work_of: Any):
     for run in made("recipes=[soft,hard]", "seeds=[1]"):
         finish(run)
 
     def finished(*settings: str) -> list[str]:
-        config = configured(*settings)
-        runs = make_runs(TABLE, config, tmp_path)
-        return [run.title for run in Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).finished_runs()]
+        return [run.title for run in work_of(*settings).finished_runs()]
 
     assert finished("recipes=[]") == ["soft, seed 1", "hard, seed 1"]
     assert finished("recipes=[]", "settings=[trainer.max_epochs=3]") == []
