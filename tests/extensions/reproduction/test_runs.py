@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from results import ensemble as both
 from results import write
 from slow_cases import slow_after
-from small_table import TABLE, begin, finish, scored
+from small_table import TABLE, begin, finish, scored, train_again
 
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build
@@ -104,7 +104,7 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(work_of: Any):
     for beam in ensemble.decodings:
         write(both(*(scored(run, beam) for run in runs)), ensemble.result_file(beam))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
-    (second.folder / "best.ckpt").write_text("trained again")
+    train_again(second)
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()
     assert first.is_finished

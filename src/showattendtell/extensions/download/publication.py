@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import requests
 from pydantic import Field
@@ -207,30 +207,31 @@ def fetch(url: str, path: Path, retries: int, progress: Progress) -> bool:
     """
     part, task = path.with_name(f"{path.name}.part"), progress.add_task(f"fetching {path.name}", total=None)
     failures = 0
-    while True:
-        before = _size(part)
-        try:
-            found = _receive(url, part, lambda done, total: progress.update(task, completed=done, total=total))
-            break
-        except requests.RequestException as error:
-            failures = failures + 1 if _size(part) <= before else 1
-            if failures > retries or not isinstance(error, RETRIED):
-                raise UserError(
-                    f"{url} cannot be downloaded ({error}); {decimal(_size(part))} are here: run the command again to "
-                    "resume, or set another source with mirror=..."
-                ) from None
-            wait = min(2 ** (failures - 2), LONGEST_WAIT)
-            message = f"{url}: {error}; trying again in {wait:g} s"
-            progress.console.print(message, style="yellow", markup=False, soft_wrap=True)
-            time.sleep(wait)
+    with part.open("ab") as file:
+        while True:
+            before = file.tell()
+            try:
+                found = _receive(url, file, lambda total: progress.update(task, completed=file.tell(), total=total))
+                break
+            except requests.RequestException as error:
+                failures = failures + 1 if file.tell() <= before else 1
+                if failures > retries or not isinstance(error, RETRIED):
+                    raise UserError(
+                        f"{url} cannot be downloaded ({error}); {decimal(file.tell())} are here: run the command again "
+                        "to resume, or set another source with mirror=..."
+                    ) from None
+                wait = min(2 ** (failures - 2), LONGEST_WAIT)
+                message = f"{url}: {error}; trying again in {wait:g} s"
+                progress.console.print(message, style="yellow", markup=False, soft_wrap=True)
+                time.sleep(wait)
     if found:
         part.replace(path)
     return found
 
 
-def _receive(url: str, part: Path, report: Callable[[int, int | None], None]) -> bool:
+def _receive(url: str, file: BinaryIO, report: Callable[[int | None], None]) -> bool:
     """Send one request for the missing bytes and append the answer to the partial file."""
-    start = _size(part)
+    start = file.tell()
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if response.status_code in (404, 410):
@@ -238,23 +239,21 @@ def _receive(url: str, part: Path, report: Callable[[int, int | None], None]) ->
         if response.status_code in BUSY:
             raise requests.ConnectionError(f"the server answers {response.status_code} {response.reason}")
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if response.status_code != 416:
+            response.raise_for_status()
+        if not is_rest:
+            start = file.seek(0)
+            file.truncate()
         if response.status_code in (206, 416) and not is_rest:
-            part.unlink(missing_ok=True)
             raise requests.ConnectionError("the server has another file now")
-        response.raise_for_status()
         length = int(response.headers.get("Content-Length", 0))
-        total = length + (start if is_rest else 0) if length else None
-        with part.open("ab" if is_rest else "wb") as file:
-            for chunk in response.iter_content(CHUNK):
-                file.write(chunk)
-                report(file.tell(), total)
-    if total not in (None, _size(part)):
+        total = start + length if length else None
+        for chunk in response.iter_content(CHUNK):
+            file.write(chunk)
+            report(total)
+    if total not in (None, file.tell()):
         raise requests.ConnectionError("the answer ends before the file does")
     return True
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
 
 
 def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
@@ -269,13 +268,11 @@ def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
     """
     try:
         with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else tarfile.open(path) as packed:
-            open_member: Callable[[str], Any]
+            open_member: Any = packed.open if isinstance(packed, zipfile.ZipFile) else packed.extractfile
             if isinstance(packed, zipfile.ZipFile):
                 sizes = {info.filename: info.file_size for info in packed.infolist()}
-                open_member = packed.open
             else:
                 sizes = {info.name: info.size for info in packed if info.isfile()}
-                open_member = packed.extractfile
             targets = _find_targets(path, sizes, root, patterns)
             for name in [name for name, target in targets.items() if not target.exists()]:
                 targets[name].parent.mkdir(parents=True, exist_ok=True)

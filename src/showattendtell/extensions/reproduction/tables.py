@@ -15,7 +15,7 @@ from showattendtell.config.compose import compose, find_differences, plain_setti
 from showattendtell.config.entry_point import HYDRA
 from showattendtell.config.trust import read_settings
 from showattendtell.errors import UserError, did_you_mean, listed
-from showattendtell.runtime.files import BEST, read_times, sha256
+from showattendtell.runtime.files import BEST, read_times
 from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text
 from showattendtell.visualization.result_files import Result, read_result
 
@@ -162,8 +162,11 @@ class TableRun:
 
     def result(self, decoding: int | str) -> Result | None:
         """Return the result of the present weights; None if there is none, or if it lacks scores of attention."""
-        result = current_result(self.result_file(decoding), self.models)
-        return result if result and (not self.boxed or BOXED in result.figures) else None
+        file = self.result_file(decoding)
+        if not is_newer(file, self.models):
+            return None
+        result = _read(file, file.stat().st_mtime_ns)
+        return result if not self.boxed or BOXED in result.figures else None
 
     def find_other_settings(self) -> str | None:
         """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
@@ -182,23 +185,11 @@ class TableRun:
         return f"{self.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
 
 
-def current_result(file: Path, models: Sequence[Path]) -> Result | None:
-    """Return a result if it belongs to these checkpoints. One that was deleted is assumed to be the one that was
-    scored."""
-    if not file.is_file():
-        return None
-    result = _read(file, file.stat().st_mtime_ns)
-    if len(result.models) != len(models):
-        return None
-    for checkpoint, model in zip(models, result.models, strict=True):
-        if checkpoint.is_file() and _hash(checkpoint, checkpoint.stat().st_mtime_ns) != model.sha256:
-            return None
-    return result
-
-
-@cache
-def _hash(checkpoint: Path, modified: int) -> str:
-    return sha256(checkpoint)
+def is_newer(file: Path, models: Sequence[Path]) -> bool:
+    """Return whether a file exists and is not older than the checkpoints that it was made of. Deleted ones are assumed
+    to be those."""
+    times = [model.stat().st_mtime_ns for model in models if model.is_file()]
+    return file.is_file() and file.stat().st_mtime_ns >= max(times, default=0)
 
 
 @cache

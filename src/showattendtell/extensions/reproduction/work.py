@@ -21,7 +21,7 @@ from showattendtell.extensions.reproduction.tables import (
     TableRun,
     as_list,
     check_table,
-    current_result,
+    is_newer,
     setting_of,
 )
 from showattendtell.runtime.files import LOCK, duration, file_lock, lock_file
@@ -212,7 +212,7 @@ class Reproduction:
         if run.writers:
             captions = run.folder.parent / CAPTIONS
             with file_lock(captions.with_suffix(LOCK)):
-                if not current_result(captions, run.writers):
+                if not is_newer(captions, run.writers):
                     settings = ["decoding.beam_size=5", "decoding.min_length=1", "decoding.allow_unk=false"]
                     settings += ["split=train", "metrics=[bleu]", *self._data_settings("root")]
                     self._evaluate(run.writers, captions, settings)
@@ -285,7 +285,7 @@ class Reproduction:
         if not self.table.pages or not first.keys() >= {*self.table.pages}:
             return
         model, *others = models = [first[recipe] for recipe in self.table.pages]
-        if page.is_file() and page.stat().st_mtime > max(file.stat().st_mtime for file in models):
+        if is_newer(page, models):
             return
         page.unlink(missing_ok=True)
         settings = ["split=test", f"number={NUM_PHOTOGRAPHS}", setting_of(self.table.decoding)]
