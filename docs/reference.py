@@ -14,8 +14,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 import showattendtell
 from showattendtell import metrics
 from showattendtell.__main__ import COMMANDS
+from showattendtell.config.command_line import command_folder, config_folders
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import command_folder, config_folders
 from showattendtell.config.help import Setting, explain, find_listed
 
 RECIPES = ("experiment", "sweep", "variant")
@@ -90,7 +90,7 @@ def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
     """Usage, config groups and settings; the settings of an option are on the page of its group, unless only this
     command has the group."""
     if not Path(command_folder(name), f"{name}.yaml").is_file():
-        return f"# {name}\n\n`python -m showattendtell.{name}`: {COMMANDS[name]}. It takes no settings.\n"
+        return f"# {name}\n\n`showattendtell {name}`: {COMMANDS[name]}. It takes no settings.\n"
     config = compose(name, complete=False, with_hydra=True)
     chosen: Any = config.hydra.runtime.choices
     groups = find_listed(name, chosen)

@@ -1,6 +1,7 @@
 """Imports point one way only: from what runs, over what trains and scores, down to the records that all share."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -109,7 +110,7 @@ def test_every_module_has_its_layer_and_every_layer_its_module():
 
 def test_the_walk_sees_imports_of_every_form():
     assert {"training.build", "config.entry_point", "runtime.distributed"} <= own(imports("train"))
-    assert "settings" in own(imports("config.signatures"))
+    assert "settings" in own(imports("config.validation"))
     assert "pytorch_lightning" in foreign(imports("train"))
     assert "pytorch_lightning" not in foreign(imports("train", when_imported=True))
 
@@ -169,11 +170,6 @@ def test_what_only_captions_and_scores_does_not_wait_for_lightning():
     assert not_empty({module: foreign(names) & {"torchmetrics"} for module, names in plain.items()}) == {}
 
 
-def test_reports_know_nothing_of_training():
-    reports = [module for module in MODULES if layer(module) == "visualization"]
-    assert not_empty({module: foreign(imports(module)) & {"pytorch_lightning"} for module in reports}) == {}
-
-
 def test_nothing_below_the_configuration_knows_hydra():
     below = [module for module in MODULES if row(module) < LAYERS.index({"config"})]
     assert not_empty({module: foreign(imports(module)) & {"hydra", "omegaconf"} for module in below}) == {}
@@ -196,3 +192,19 @@ def test_figures_are_drawn_without_torch():
     """The process that draws them for `caption` would start two seconds later."""
     code = "import sys, showattendtell.visualization.figures; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+PUBLIC = {"_fields", "_asdict", "_replace", "_convert_", "_partial_", "_target_"}
+PRIVATE = {"_data_fetcher", "_is_training_done", "_should_check_val_fx", "_should_accumulate"}
+PRIVATE |= {"_step_supports_amp_scaling"}
+OWN = {"self", "os"}
+
+
+def test_training_uses_no_other_private_parts_of_lightning_and_torch():
+    """Of `self` and of the class they are a module's own."""
+    found = set()
+    for module in (module for module in MODULES if layer(module) == "training"):
+        nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+        others = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in OWN]
+        found |= {node.attr for node in others if re.match("_[^_]", node.attr)}
+    assert found - PUBLIC == PRIVATE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from showattendtell.config.command_line import find_options, read_option
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.config.folders import find_options, read_option
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import is_url

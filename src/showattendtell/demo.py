@@ -17,7 +17,7 @@ def main() -> None:
     with report_errors():
         arguments = take_debug(sys.argv[1:])
         if {"-h", "--help"} & set(arguments):
-            print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings. Its folder is new: {RUN}.")
+            print(f"{__doc__}\n\n  showattendtell demo\n\nIt takes no settings. Its folder is new: {RUN}.")
             return
         if "--version" in arguments:
             print(f"showattendtell {__version__}")
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _follow(command: str, *settings: str) -> None:
-    print(f"\n$ python -m showattendtell.{shlex.join([command, *settings])}", flush=True)
+    print(f"\n$ showattendtell {shlex.join([command, *settings])}", flush=True)
     if status := subprocess.run([sys.executable, "-m", f"showattendtell.{command}", *settings]).returncode:
         sys.exit(status)
 

@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
         )
     if config.hypotheses:
         return _score_files(config)
-    from showattendtell.config.folders import read_option
+    from showattendtell.config.command_line import read_option
     from showattendtell.config.instantiate import build
 
     return build(read_option("measure", "judgments"))(config)

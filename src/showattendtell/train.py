@@ -86,7 +86,7 @@ def report_best(folder: Path, score: SupportsFloat | None) -> float:
     else:
         missing = "there is no best checkpoint, which a validation chooses; " if checkpoint.name == LAST else ""
         print(f"{missing}the {checkpoint.stem} checkpoint is {checkpoint}; score it on the test images with")
-        print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', checkpoint)}")
+        print(f"  showattendtell evaluate {as_argument('checkpoint', checkpoint)}")
     return math.nan if score is None else float(score)
 
 

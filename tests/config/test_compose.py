@@ -11,17 +11,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from slow_cases import slow_after
 
+from showattendtell.config.command_line import config_folders, find_options
 from showattendtell.config.compose import compose, to_plain
-from showattendtell.config.folders import config_folders, find_options
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import SUPPLIED
 from showattendtell.errors import UserError
-
-
-def test_a_setting_given_by_the_user_wins_over_every_recipe():
-    config = compose("train", ["experiment=flickr8k", "trainer.max_epochs=77", "optimizer=rmsprop"])
-    assert config.trainer.max_epochs == 77
-    assert config.optimizer._target_ == "torch.optim.RMSprop"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +68,9 @@ WRONG = [
     ("heads=3", "there is no setting heads; available: attention, augment"),
     ("sed=3", "there is no setting sed; did you mean 'seed'"),
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
+    ("train.epochs=3", "did you mean 'trainer.max_epochs'?"),
+    ("optimizer.learning_rate=0.1", "did you mean 'optimizer.lr'?"),
+    ("output=runs/mine", "did you mean 'decoder.output' or 'hydra.run.dir'?"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
     ("decoder.dropout=0.1,0.2", "put -m before it"),
     ("cache=", "cache= has no value; give cache=VALUE"),
@@ -145,12 +142,6 @@ def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths():
-    config = compose("train", ["experiment=paper/flickr8k_hard", "attention/score=cosine"])
-    assert config.attention._target_.endswith("HardAttention")
-    assert config.attention.score._target_.endswith("CosineScore")
-
-
 def test_settings_of_a_nested_partial_node_are_held_against_its_signature():
     assert compose("train", ["attention.score.width=64"]).attention.score.width == 64
     with pytest.raises(UserError, match=r"attention.score.width=2.5 should be a valid integer"):
@@ -182,7 +173,7 @@ def test_an_extension_brings_its_options_and_its_command(parts: str, tmp_path: P
     (folder / "attention/gadget.yaml").write_text("{_target_: parts.Hard, samples: 5, score: null}")
     (folder / "wind.yaml").write_text("{defaults: [_self_, attention: gadget], seed: 4}")
     (tmp_path / "conf").symlink_to(config_folders()[0])
-    monkeypatch.setattr("showattendtell.config.folders.PACKAGE", tmp_path)
+    monkeypatch.setattr("showattendtell.config.command_line.PACKAGE", tmp_path)
     assert config_folders() == [str(tmp_path / "conf"), str(folder)]
     assert compose("wind").attention.samples == 5
     assert "gadget" in find_options("train", "attention")

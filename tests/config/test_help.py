@@ -32,7 +32,7 @@ def answer(run_light: Callable[..., Any], tmp_path: Path) -> Answer:
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, command: str, tmp_path: Path):
     done = answer(command, "--help")
     assert done.status == 0
-    assert f"python -m showattendtell.{command}" in done.out
+    assert f"showattendtell {command}" in done.out
     assert "IMPORTED []" in done.out
     assert done.err == ""
     assert list(tmp_path.iterdir()) == []

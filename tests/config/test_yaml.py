@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from slow_cases import slow_after
 
+from showattendtell.config.command_line import config_folders
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import config_folders
 from showattendtell.config.instantiate import locate
 from showattendtell.errors import UserError
 

@@ -3,7 +3,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from showattendtell.data.augmentation import ASPECTS, Augmentation, draw_views, mentions_sides
 from showattendtell.data.images import Preprocessing
@@ -99,19 +98,6 @@ def test_views_depend_on_seed_epoch_batch_and_image_and_not_on_what_else_was_dra
     assert torch.equal(read([2, 0], (3, 4)), first[[2, 0]])
     assert not any(torch.equal(read([0], draw)[0], first[0]) for draw in ((2, 4), (3, 5), (4, 3)))
     assert not torch.equal(files(examples, seed=1, flip=0.5, crop=0.5)([0, 1, 2], (3, 4)), first)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_views_are_the_same_whichever_process_reads_them(examples: list[Example], num_workers: int):
-    batches = [[0, 1, 2], [3, 4], [5, 6, 7]]
-    read = files(examples, flip=0.5, crop=0.5)
-
-    class Batches(Dataset):
-        def __getitem__(self, batch: list[int]) -> Tensor:
-            return read(batch)
-
-    drawn = DataLoader(Batches(), batch_size=None, sampler=batches, num_workers=num_workers)
-    assert all(torch.equal(views, read(batch)) for batch, views in zip(batches, drawn, strict=True))
 
 
 def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]):

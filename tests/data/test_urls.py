@@ -21,16 +21,6 @@ def server() -> Iterator[ArchiveServer]:
         yield running
 
 
-def test_a_photograph_is_fetched(server: ArchiveServer):
-    image = fetch_image(f"{server.address}/album/photo.png")
-    assert (image.size, image.getpixel((3, 3))) == ((40, 30), (255, 0, 0))
-
-
-def test_a_url_without_a_file_is_reported(server: ArchiveServer):
-    with pytest.raises(UserError, match=r"none.jpg cannot be fetched .404 Client Error: Not Found.; check the URL"):
-        fetch_image(f"{server.address}/none.jpg")
-
-
 def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
     server: ArchiveServer, monkeypatch: pytest.MonkeyPatch
 ):

@@ -221,17 +221,6 @@ def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
     assert (plain - expected).norm() / expected.norm() > 0.2
 
 
-def test_int8_is_near_float16(dataset: Dataset, encoder: Encoder, tmp_path: Path):
-    chosen = [example.image for example in few(dataset).examples()]
-    exact, _ = open_features(few(dataset), encoder, tmp_path / "exact", False)
-    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(dtype="int8"))
-    expected = exact[exact.rows(chosen)].float()
-    error = ((store[store.rows(chosen)] - expected).norm() / expected.norm()).item()
-    assert error < 0.02
-    ratio = (tmp_path / "grids/00000.npy").stat().st_size / (tmp_path / "exact/00000.npy").stat().st_size
-    assert ratio == pytest.approx(0.5, abs=0.01)
-
-
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):
     rng = np.random.default_rng(1)
     examples = tuple(draw_photograph(tmp_path / f"{number}.png", rng) for number in range(3))

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from archive_server import ArchiveServer, serve_archives
 from PIL import Image
-from runs import Run, Start, assert_done, assert_error, held_out, kill, validated
+from runs import Run, Start, assert_done, assert_error, held_out, kill, validated, wait_until
 from slow_cases import slow_after
 
 from showattendtell import load
@@ -100,9 +99,7 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
         (folder / f"many/{number}.png").hardlink_to(album / "0.png")
     running = start("caption", f"checkpoint={checkpoint}", "many", "output=stopped", SHORT)
     rows = folder / "stopped/captions.jsonl"
-    deadline = time.monotonic() + 900
-    while not (rows.exists() and rows.read_text().count("\n") > 8) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 8)
     os.kill(running.process.pid, signal.SIGINT)
     done = running.finish()
     assert done.status == 130
@@ -123,9 +120,7 @@ def test_a_killed_command_resumes_as_if_it_had_not_been(
     line = ["caption", f"checkpoint={checkpoint}", "few", SHORT, "formats=[jsonl,csv]"]
     running = start(*line, "output=killed")
     rows = folder / "killed/captions.jsonl"
-    deadline = time.monotonic() + 900
-    while not (rows.exists() and rows.read_text().count("\n") > 8) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 8)
     kill(running)
     captioned = len(rows_of(folder / "killed"))
     assert 8 < captioned < 50

@@ -26,13 +26,6 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
     assert any(name.startswith("encoder.") for name in content["state_dict"])
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize("device", ["gpu", "cuda:7", "mps"])
-def test_a_device_that_this_machine_lacks_is_reported(checkpoint: Path, device: str):
-    with pytest.raises(UserError, match=f"device={device}"):
-        load_model(str(checkpoint), device, BeamSearch())
-
-
 @pytest.mark.parametrize(
     ("part", "target"),
     [

@@ -10,7 +10,7 @@ import pytest
 from runs import TINY, Run, assert_done, assert_error, held_out
 
 from showattendtell import load
-from showattendtell.config.folders import read_option
+from showattendtell.config.command_line import read_option
 from showattendtell.config.instantiate import build
 from showattendtell.metrics.diversity import count_endings
 from showattendtell.visualization.rendering import EXAMPLES

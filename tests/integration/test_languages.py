@@ -140,8 +140,6 @@ def test_another_tokenizer_cannot_start_from_a_checkpoint(run: Run, chinese: Pat
 
 
 ALTERED = {
-    "deep": (lambda card: card.update(tokenizer=nested(60)), "nested more than 20 deep"),
-    "huge": (lambda card: card["tokenizer"].update(more=[0] * 1_000_001), "more than 1,000,000 values"),
     "list": (lambda card: card.update(tokenizer=[1]), "altered"),
     "no model": (lambda card: card["tokenizer"].pop("model"), "the tokenizer in"),
     "ids": (lambda card: card["tokenizer"]["model"]["vocab"].update(a=10**9), "the tokenizer in"),
@@ -150,10 +148,6 @@ ALTERED = {
     "languages": (lambda card: card.update(languages=["xx"]), "the tokenizer in"),
     "no languages": (lambda card: card["vocabulary"].__setitem__(4, "☃"), "the tokenizer in"),
 }
-
-
-def nested(depth: int) -> dict[str, Any]:
-    return {"model": nested(depth - 1)} if depth else {}
 
 
 @pytest.mark.parametrize("attack", ALTERED)

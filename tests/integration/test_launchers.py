@@ -14,8 +14,8 @@ import light_command
 import pytest
 import slurm
 import torch
-from ray_cluster import OWN_RAY, start_head, wait_until
-from runs import SIZES, TINY, restore_sigint
+from ray_cluster import OWN_RAY, start_head
+from runs import SIZES, TINY, Run, restore_sigint, wait_until
 from slow_cases import slow_after
 
 from showattendtell.features.store import FeatureStore, find_stores
@@ -61,9 +61,9 @@ def said(run: Path) -> str:
     return (run / "train.log").read_text()
 
 
-def results(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+def results(printed: str) -> dict[str, str]:
     """What is printed of each run, by the values that it had of its own."""
-    return dict(re.findall(r"\S+/\d (seed=\d):?\s+(?:error: )?(.+)$", done.stdout + done.stderr, re.MULTILINE))
+    return dict(re.findall(r"\S+/\d (seed=\d):?\s+(?:error: )?(.+)$", printed, re.MULTILINE))
 
 
 ENDS = {
@@ -95,16 +95,17 @@ def test_runs_continue_at_once_and_next_to_failing_ones(
     assert done.returncode == 2
     assert done.stderr.endswith(f"error: {ENDS[light_command.FAULTY]}\n")
     if launcher != "submitit_local":  # which stores what jobs print
-        assert results(done) == {f"seed={seed}": ENDS[seed] for seed in seeds}
+        assert results(done.stdout + done.stderr) == {f"seed={seed}": ENDS[seed] for seed in seeds}
     runs = dict(zip(seeds, run_folders(tmp_path), strict=True))
     for seed, run in runs.items():
         assert f"seed {seed} in {run.relative_to(tmp_path)} with {threads} threads\n" in said(run)
 
 
-def test_runs_in_turn_continue_after_one_that_failed(tmp_path: Path):
-    done = sweep(tmp_path, "seed=8,2,9")
-    assert done.returncode == 2
-    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light_command.FAULTY]}
+def test_runs_in_turn_continue_after_one_that_failed(run_light: Run, tmp_path: Path):
+    command = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
+    done = run_light(command, "train", "-m", "seed=8,2,9", folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path))
+    assert done.status == 2
+    assert results(done.out + done.err) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light_command.FAULTY]}
 
 
 @pytest.mark.parametrize(("number", "status"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))

@@ -83,6 +83,7 @@ def test_its_parts_are_trained_and_evaluated_without_trust(run_with_it: Run, tra
     assert again["brevity"] == pytest.approx(result["brevity"])
 
 
+@pytest.mark.slow
 def test_its_command_runs(installed: Path):
     command = [sys.executable, "-m", "mylab.lengths", "flickr8k_soft", str(ROOT / "docs/figures/skater.jpg")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT / "src")])}

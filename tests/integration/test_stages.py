@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
+from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps, wait_until
 
 from showattendtell.errors import UserError
 from showattendtell.training.stages import plan_stages
@@ -139,9 +139,7 @@ def test_a_signal_at_the_end_of_a_stage_starts_no_other(start_code: Start, tmp_p
     (tmp_path / "last_moment").write_text(LAST_MOMENT)
     (tmp_path / "last_moment").chmod(0o755)
     running = start_code(TWO_STAGES, folder=tmp_path)
-    deadline = time.monotonic() + 900
-    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until((tmp_path / "begun").exists)
     running.process.terminate()
     done = running.finish()
     assert (done.status, done.out) == (143, "")

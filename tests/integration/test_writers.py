@@ -35,7 +35,7 @@ def place(tmp_path: Path, checkpoint: Path, folder: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("command", "kind"), slow_after(5, CASES))
+@pytest.mark.parametrize(("command", "kind"), slow_after(2, CASES))
 def test_an_output_that_exists_is_refused(run_forked: Run, place: Path, folder: Path, command: str, kind: str):
     name = "out.html" if command in ("report", "caption split") else "out"
     EXISTING[kind](place / name)

@@ -10,18 +10,10 @@ from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import AdaptiveAttention, Gate, MeanAttention, SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.interfaces import Attention, DecoderState
-from showattendtell.models.scores import AdditiveScore, CosineScore, DotScore, GeneralScore, MultiheadScore
+from showattendtell.models.scores import DotScore, MultiheadScore
 
 D, N, L = 6, 4, 7
-SCORES = [AdditiveScore, DotScore, GeneralScore, CosineScore, partial(MultiheadScore, width=6, num_heads=3)]
-ATTENTIONS = [
-    *(partial(SoftAttention, score=score, gate=gate) for score in SCORES for gate in ("scalar", "channel", "none")),
-    *(partial(HardAttention, score=score, gate="channel", inference_mode="argmax") for score in SCORES),
-    *(partial(AdaptiveAttention, score=score) for score in SCORES[:4]),
-    MeanAttention,
-]
 
 
 def state(captions: int) -> DecoderState:
@@ -64,20 +56,6 @@ def test_a_gate_per_channel_scales_each_channel_by_its_own_sigmoid():
     torch.testing.assert_close(glimpse.context, beta * context)
     torch.testing.assert_close(glimpse.gate, beta.mean(dim=1))
     assert beta.shape == (2, D)
-
-
-@pytest.mark.parametrize("make", ATTENTIONS)
-@torch.no_grad()
-def test_captions_that_share_an_image_get_what_they_would_get_alone(make: type[Attention]):
-    torch.manual_seed(0)
-    attention = make(D, N).eval()
-    regions, now = torch.randn(2, L, D), state(6)
-    shared = attention(attention.precompute(regions), now)
-    for row in range(6):
-        rows = torch.tensor([row])
-        alone = attention(attention.precompute(regions[row // 3 : row // 3 + 1]), now.select(rows))
-        for name in ("context", "weights", "gate"):
-            torch.testing.assert_close(getattr(shared, name)[row], getattr(alone, name)[0])
 
 
 def test_each_head_reads_its_own_part_as_torchs_multi_head_attention_does():

@@ -21,11 +21,6 @@ from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
-
-
 class Kills(Callback):
     """Copies the run's folder as a kill would leave it, before each batch if something new was saved."""
 

@@ -21,11 +21,6 @@ from showattendtell.types import Caption, Example
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.progress.draw_curves", lambda *_: None)
-
-
 class Half(Callback):
     """What `trainer.precision=16-mixed` is on a GPU, on the processor, where Lightning takes bfloat16 instead."""
 

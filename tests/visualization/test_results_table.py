@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.comparison import COLUMNS
 from showattendtell.visualization.result_files import ModelRecord, Result
 from showattendtell.visualization.tables import (
     ResultsTable,
@@ -76,19 +75,6 @@ def test_the_screen_has_a_section_for_each_data_set(
         ["", "", "±0.50", ""],
     ]
     assert printed.splitlines()[-1] == "note: a_b & c"
-
-
-def test_a_terminal_of_80_columns_shows_the_papers_five_figures_with_their_deviations(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    figures = {name: TableValue(62.58, 10.31, 1 + (name == "meteor")) for name in COLUMNS}
-    block = TableBlock("Flickr8k", (TableRow("soft, decoding.beam_size=3", figures, (found("1.json", 1),)),))
-    print_overview(ResultsTable("test", COLUMNS, (block,), ()))
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80
-    assert (printed.count(" 62.6 "), printed.count(" 62.58 ")) == (4, 1)
-    assert (printed.count("±10.3 "), printed.count("±10.31 ")) == (4, 1)
 
 
 def test_markdown_is_one_table_with_the_notes_below():

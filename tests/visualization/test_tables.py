@@ -86,18 +86,6 @@ def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.Capture
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
 
 
-def test_sets_of_captions_are_side_by_side(capsys: pytest.CaptureFixture[str]):
-    print_scores([{"cider": 50.35, "novelty": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
-    out = capsys.readouterr().out
-    assert out.splitlines()[:3] == ["5 images", "(1) a", "(2) b"]
-    assert "(1)" in out.splitlines()[4]
-    assert rows(out) == [
-        ["BLEU-1 without brevity penalty", "-", "7.0"],
-        ["CIDEr", "50.4", "33.4"],
-        ["captions not in training, %", "12.0", "-"],
-    ]
-
-
 def test_a_difference_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]):
     differences = {"bleu4": Difference(-4.71, -5.2, 0.04, 0.025), "brevity_penalty": Difference(0.1, 0.08, 0.12, 1)}
     print_comparison({**differences, "words": Difference(1, 2, 3, 0)}, "b less a")

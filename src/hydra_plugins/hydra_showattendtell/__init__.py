@@ -3,7 +3,7 @@
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from showattendtell.config.folders import PACKAGE, config_folders
+from showattendtell.config.command_line import PACKAGE, config_folders
 
 __path__ += map(str, PACKAGE.glob("extensions/*/hydra_plugins"))
 

@@ -1,20 +1,23 @@
-"""Convert the arguments of a command, as typed, to the form that Hydra accepts."""
+"""The arguments of a command, as typed, in the form that Hydra accepts; and the folders with the options to choose."""
 
 import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.folders import find_options
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 from showattendtell.settings import is_url
+
+PACKAGE = Path(__file__).parents[1]
 
 SHORT_NAMES = {
     "optimizer.lr": "lr learning_rate",
@@ -45,7 +48,54 @@ FLAGS_WITH_VALUE = {"-c", "--cfg", "-p", "--package"}
 CONFIG_DIR = {"-cd", "--config-dir"}
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
-PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
+HOME = re.compile(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))")
+"""A home folder where shells do not expand it: after `=`, and in lists."""
+
+PLAIN = r"[\w./-]+"
+"""A value that needs no quotes, neither for the shell nor for Hydra."""
+
+
+def config_folders() -> list[str]:
+    """Return the path of `conf/`, inside the package if installed as a wheel, else at the top of the checkout; then the
+    folders with the options of extensions."""
+    extensions = sorted(str(folder) for folder in PACKAGE.glob("extensions/*/conf"))
+    for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
+        if (folder / "train.yaml").is_file():
+            return [str(folder), *extensions]
+    raise UserError(f"the folder conf/ is missing next to {PACKAGE}; reinstall showattendtell")
+
+
+def command_folder(name: str) -> str:
+    """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
+    folders = config_folders()
+    own = (folder for folder in folders if Path(folder, name, f"{name}.yaml").is_file())
+    return next((str(Path(folder, name)) for folder in own), folders[0])
+
+
+def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]:
+    """Return the options of a config group, as `soft`, or `paper/coco` if they are in a subfolder.
+
+    Args:
+        own: the user's own folders of options.
+    """
+    folder, folders = command_folder(command), config_folders()
+    # a command with groups of its own does not share those of training
+    shared = folders if folder in folders else [folder]
+    roots = [Path(root, group) for root in (*shared, *own)]
+    return sorted(str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml"))
+
+
+def read_option(group: str, option: str) -> DictConfig:
+    """Return the settings of an option of the core or of an extension.
+
+    Raises:
+        UserError: there is no such option.
+    """
+    for folder in config_folders():
+        file = Path(folder, group, f"{option}.yaml")
+        if file.is_file():
+            return DictConfig(OmegaConf.load(file))
+    raise UserError(f"there is no {group}={option}; the extension that has it is not installed")
 
 
 class Arguments(NamedTuple):
@@ -66,16 +116,12 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
         positional: the setting that collects positional arguments as a list.
 
     Raises:
-        UserError: `--name` has no value, or positional arguments are also given by name.
+        UserError: an argument is no setting, or positional arguments are also given by name.
     """
-    # shells expand `~` neither after `=` nor in a list, or only after some names
-    home = re.compile(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))")
-    arguments = [home.sub(lambda match: str(expand_home(match[0])), argument) for argument in arguments]
+    arguments = [HOME.sub(lambda match: str(expand_home(match[0])), argument) for argument in arguments]
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
-    flags, settings = _split(arguments)
-    if positional:
-        settings = _name_positional(settings, positional)
+    flags, settings = _split(arguments, positional)
     groups = {option.rpartition("/")[0] for option in find_options(command, "", searchpath(settings))}
     checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
     aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
@@ -97,46 +143,41 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     return Arguments(flags, list(overrides.values()))
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split(arguments: Sequence[str], positional: str) -> Arguments:
     """Return Hydra's flags with their values, and the settings, of which `--name value` becomes `name=value`."""
     flags: list[str] = []
     settings: list[str] = []
+    places: list[str] = []
     rest, is_sweep = iter(arguments), MULTIRUN & set(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name in FLAGS_WITH_VALUE:
-            flags += [name, value if equals else next(rest, "")]
-        elif name in CONFIG_DIR:
-            folder = os.path.abspath(value if equals else next(rest, ""))
-            if not os.path.isdir(folder):
-                raise UserError(f"the folder {folder} of options does not exist")
-            settings.append(f"hydra.searchpath={as_value([f'file://{folder}'])}")
-        elif argument in FLAGS:
+        if argument in FLAGS:
             flags.append(argument)
-        elif argument.startswith("--"):
+        elif name.startswith("--") or name in FLAGS_WITH_VALUE | CONFIG_DIR:
             value = value if equals else next(rest, "")
-            if not value or value.startswith("--"):
-                raise UserError(f"{name} has no value; give {name} VALUE or {name[2:]}=VALUE")
             key = name[2:].replace("-", "_")
-            settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
+            if not value or value.startswith("--"):
+                raise UserError(f"{name} has no value; give {name} VALUE or {name}=VALUE")
+            if name in FLAGS_WITH_VALUE:
+                flags += [name, value]
+            elif name not in CONFIG_DIR:
+                settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
+            elif os.path.isdir(value):
+                settings.append(f"hydra.searchpath={as_value([f'file://{os.path.abspath(value)}'])}")
+            else:
+                raise UserError(f"the folder {value} of options does not exist")
+        elif positional and (not equals or os.path.exists(argument) or is_url(argument)):
+            places.append(argument)
         else:
             # a path with a `=`, as Lightning's `epoch=1-step=32.ckpt`, which Hydra would not parse
             is_path = "=" in value and os.path.exists(value) and not os.path.exists(argument)
             settings.append(f"{name}={quoted(value)}" if is_path else argument)
-    return flags, settings
-
-
-def _name_positional(settings: Sequence[str], name: str) -> list[str]:
-    """Collect the arguments that are no settings, but paths or URLs, as `name=[...]`."""
-    positional: list[str] = []
-    rest: list[str] = []
-    for setting in settings:
-        is_positional = "=" not in setting or os.path.exists(setting) or is_url(setting)
-        (positional if is_positional else rest).append(setting)
-    by_name = next((setting for setting in rest if setting.lstrip("+").startswith(f"{name}=")), None)
-    if positional and by_name:
-        raise UserError(f"{name} are given twice, as {positional[0]} and as {by_name}; give all of them in one way")
-    return [*rest, f"{name}=[{','.join(map(quoted, positional))}]"] if positional else rest
+    if places:
+        if by_name := [setting for setting in settings if setting.lstrip("+").startswith(f"{positional}=")]:
+            given = f"{places[0]} and as {by_name[0]}"
+            raise UserError(f"{positional} are given twice, as {given}; give all of them in one way")
+        settings.append(f"{positional}=[{','.join(map(quoted, places))}]")
+    return Arguments(flags, settings)
 
 
 def value_of(name: str, settings: Iterable[str]) -> Any:

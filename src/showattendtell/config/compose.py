@@ -5,7 +5,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import MULTIRUN, parse, searchpath
-from showattendtell.config.folders import command_folder, find_options
+from showattendtell.config.command_line import MULTIRUN, command_folder, find_options, parse, searchpath
 from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate, with_defaults
 from showattendtell.errors import did_you_mean, first_line
 from showattendtell.settings import may_differ
@@ -69,7 +67,7 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
     finally:
         if running:
             GlobalHydra.instance().initialize(running)
-    raise_errors(list(dict.fromkeys(chain.from_iterable(errors for _, errors in checked))))
+    raise_errors([error for _, errors in checked for error in errors])
     config = checked[0][0]
     if not with_hydra:
         OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
@@ -97,10 +95,8 @@ def runs_of(lines: Sequence[str]) -> list[list[str]]:
     """Return the overrides of some runs of a sweep: each value occurs with the first values of the others."""
     values = list(map(sweep_values, lines))
     first = [options[0] for options in values]
-    runs = [first]
-    for i, options in enumerate(values):
-        runs += [[*first[:i], option, *first[i + 1 :]] for option in options[1:]]
-    return runs
+    others = [[*first[:i], option, *first[i + 1 :]] for i, options in enumerate(values) for option in options[1:]]
+    return [first, *others]
 
 
 def sweep_values(line: str) -> list[str]:
@@ -129,12 +125,11 @@ def _fault(command: str, line: str, own: Sequence[str]) -> str:
     if override.is_sweep_override():
         return f"{shown} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
     group, choice = override.key_or_group, override.value()
-    if line.startswith("++") or "." in group:
-        return ""
     known = find_options(command, group, own)
-    for option in choice if isinstance(choice, list) else [choice]:
-        if option not in known:
-            return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
+    if not line.startswith("++") and "." not in group:
+        for option in choice if isinstance(choice, list) else [choice]:
+            if option not in known:
+                return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
     return ""
 
 

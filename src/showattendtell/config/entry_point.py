@@ -22,9 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, parse, quoted
+from showattendtell.config.command_line import COMPLETION, HELP, command_folder, parse, quoted
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import command_folder
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file

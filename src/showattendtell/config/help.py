@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from showattendtell.config.command_line import parse, searchpath
+from showattendtell.config.command_line import config_folders, find_options, parse, searchpath
 from showattendtell.config.compose import compose
-from showattendtell.config.folders import config_folders, find_options
 from showattendtell.config.signatures import Parameter, Signature, SignatureError
 from showattendtell.config.validation import TARGET, format_value, join, node_signature
 
@@ -121,7 +120,7 @@ def purpose(group: str, option: str) -> str:
 def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield a part and its settings. Arguments of its target are included if they are set or described; a class of
     another library has the descriptions of `OF_LIBRARIES`."""
-    signature = Signature({}, False, "")
+    signature = Signature()
     is_own = str(node.get(TARGET, "")).startswith("showattendtell.")
     with suppress(SignatureError):
         signature = node_signature(path, node)

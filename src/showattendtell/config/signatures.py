@@ -7,15 +7,19 @@ import collections.abc
 import importlib.util
 import re
 import typing
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import griffe
 
 from showattendtell import settings
+
+VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,9 @@ class Parameter:
 class Signature(NamedTuple):
     """The arguments by name, whether any others are accepted (`**kwargs`), and the docstring's first paragraph."""
 
-    parameters: dict[str, Parameter]
-    open: bool
-    doc: str
-
-
-VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    open: bool = False
+    doc: str = ""
 
 
 class SignatureError(KeyError):
@@ -65,9 +66,7 @@ class Sources(griffe.ModulesCollection):
     def get_member(self, key: Any) -> Any:
         first, *names = key.split(".")
         if first not in self.members:
-            spec = None
-            with suppress(ValueError):  # of an empty name
-                spec = importlib.util.find_spec(first)
+            spec = importlib.util.find_spec(first) if first else None
             if spec is None or spec.origin is None:
                 raise SignatureError(f"there is no package {first}")
             if not spec.origin.endswith(".py"):
@@ -91,14 +90,13 @@ class Sources(griffe.ModulesCollection):
             if module.is_init_module and file.is_file():
                 module.set_member(name, griffe.Module(name, filepath=file))
                 return
-        source = module.filepath.read_text(encoding="utf-8")
+        source = module.filepath.read_text("utf-8")
         try:
             parsed = griffe.visit(module.name, module.filepath, source, parent=module.parent)
         except SyntaxError as error:
             raise SignatureError(f"{module.filepath}, line {error.lineno}: {error.msg}") from error
-        for inner, member in parsed.members.items():
-            if inner not in module.members:  # a submodule is
-                module.set_member(inner, member)
+        for inner in parsed.members.keys() - module.members.keys():  # it has submodules that were looked up
+            module.set_member(inner, parsed.members[inner])
 
 
 SOURCES = Sources()
@@ -127,23 +125,20 @@ def _signature(node: Any) -> Signature:
     described: dict[str, str] = {}  # lines `name: text` or `name, name: text`, continued by deeper indentation
     for _, names, text in re.findall(r"^( *)(\w+(?:, \w+)*): (.*(?:\n\1    .*)*)", doc, re.MULTILINE):
         described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    function = node.members.get("__init__") if isinstance(node, griffe.Class) else node
-    inherited = Signature({}, False, "")
-    if isinstance(function, griffe.Function):
-        is_bound = isinstance(function.parent, griffe.Class) and "staticmethod" not in function.labels
+    function = node.members.get("__init__") if node.is_class else node
+    inherited, arguments = Signature(), list[griffe.Parameter]()
+    if function:
+        is_bound = function.parent.is_class and "staticmethod" not in function.labels
         arguments = list(function.parameters)[is_bound:]
     else:
         is_tuple = any(str(base).endswith("NamedTuple") for base in node.bases)
-        is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
-        members = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
-        arguments = [
-            griffe.Parameter(field.name, annotation=field.annotation, default=field.value)
-            for field in members
-            if (is_tuple or is_dataclass) and field.annotation and "instance-attribute" in field.labels  # no ClassVar
-        ]
-        bases = [] if is_tuple else [base for base in node.resolved_bases if isinstance(base, griffe.Class)]
+        bases = [] if is_tuple else [base for base in node.resolved_bases if base.is_class]
         inherited = _signature(bases[0]) if bases else inherited
-    parameters = {**inherited.parameters}
+        if is_tuple or "dataclass" in node.labels:
+            labelled = [member for member in node.members.values() if "instance-attribute" in member.labels]
+            fields = [member for member in labelled if member.annotation]  # a ClassVar has no such label
+            arguments = [griffe.Parameter(x.name, annotation=x.annotation, default=x.value) for x in fields]
+    parameters = dict(inherited.parameters)
     for argument in arguments:
         if argument.kind not in VARIADIC:
             default = None if argument.default is None else str(argument.default)
@@ -163,7 +158,7 @@ def _evaluate(annotation: griffe.Expr | str | None) -> Any:
     for name in annotation.iterate() if isinstance(annotation, griffe.Expr) else ():
         if isinstance(name, griffe.ExprName) and name.name not in namespace:
             assigned = SOURCES.get_member(name.canonical_path)
-            if not isinstance(assigned, griffe.Attribute):
+            if not assigned.is_attribute:
                 raise SignatureError(f"{name.name} is no type of settings")
             namespace[name.name] = _evaluate(assigned.value)
     return eval(str(annotation), namespace)

@@ -16,8 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import escaped
-from showattendtell.config.folders import config_folders
+from showattendtell.config.command_line import config_folders, escaped
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, all_values, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable

@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from showattendtell.config.command_line import ALIASES
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
 from showattendtell.settings import find_faults, value_errors
@@ -33,9 +34,12 @@ SUPPLIED = {
 }
 """Arguments of a part that the code passes; they are not settings."""
 
-
 NODES = ("loss", "distillation", "vocabulary", "features", "data")
 """Parts that are no config groups, and have no value of their own."""
+
+RUN_FOLDER = "hydra.run.dir"
+MEANT = {**ALIASES, "output": RUN_FOLDER, "output_dir": RUN_FOLDER}
+"""Settings by names that other projects give them."""
 
 
 def validate(config: DictConfig, complete: bool = True) -> list[str]:
@@ -46,37 +50,38 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         missing = sorted(OmegaConf.missing_keys(own)) if complete else []
-        settings: Any = OmegaConf.to_container(own, resolve=True)
+        plain: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
         return [f"{error.full_key}: {first_line(error)}"]
     errors = [f"{key} is not set; give it as {key}=..." for key in missing]
-    nodes = dict(_nodes("", settings))
-    known = [path for path in nodes if path]
-    signatures: dict[str, Signature] = {}
+    nodes = dict(_nodes("", plain))
+    known = [*filter(None, nodes), *([RUN_FOLDER] if "trainer" in nodes else [])]
+    unknown: list[tuple[str, Any]] = []
     for path, node in nodes.items():
         try:
-            signatures[path] = node_signature(path, node)
+            signature = node_signature(path, node)
         except SignatureError as error:
             errors.append(f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}")
-        else:
-            known += [join(path, name) for name in signatures[path].parameters]
-    for path, signature in signatures.items():
-        for key, value in nodes[path].items():
-            name = join(path, str(key))
-            if key in (TARGET, "_partial_") or value == "???":
+            continue
+        known += [join(path, name) for name in signature.parameters]
+        for key, value in node.items():
+            name, parameter = join(path, str(key)), signature.parameters.get(key)
+            is_group = not path or TARGET not in node
+            if key in (TARGET, "_partial_") or value == "???" or (name in nodes and (parameter or is_group)):
                 continue
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
-            elif name in nodes and (key in signature.parameters or not path or TARGET not in nodes[path]):
-                continue
-            elif key in signature.parameters:
-                annotation = signature.parameters[key].annotation
+            elif parameter:
+                annotation = parameter.annotation
                 if find_faults(value, annotation) and not find_faults([value], annotation):
                     OmegaConf.update(config, name, [value])  # a single value where only a list is meant
                 else:
                     errors += value_errors(name, value, annotation)
             elif not signature.open and value not in (None, {}):
-                errors += _unknown(name, value, known)
+                unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
+    for name, leaf in unknown:
+        hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES else ""
+        errors.append(f"there is no setting {leaf}{hint or _similar(leaf, known) or _similar(name, known)}")
     return errors
 
 
@@ -87,7 +92,7 @@ def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
         SignatureError: the target does not exist.
     """
     if TARGET not in node:
-        return Signature({}, not path, "")
+        return Signature(open=not path)
     signature = read_signature(str(node[TARGET]))
     supplied = SUPPLIED.get(path, "").split()
     return signature._replace(parameters={n: p for n, p in signature.parameters.items() if n not in supplied})
@@ -97,35 +102,29 @@ def _nodes(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
     """Yield a node of a configuration as plain data, and the nodes in it: parts, and groups of parts."""
     yield path, node
     for key, value in node.items():
-        if isinstance(value, dict) and next(find_targets(value), None):
+        if isinstance(value, dict) and any(True for _ in find_targets(value)):
             yield from _nodes(join(path, str(key)), value)
-
-
-def _unknown(name: str, value: Any, known: Sequence[str]) -> Iterator[str]:
-    """Yield an error for a setting that does not exist, or for each one in a node that does not exist."""
-    for leaf, _ in leaves(name, value):
-        hint = _similar(leaf, known) or _similar(name, known)
-        if leaf in NODES:
-            hint = f"; give its own settings as {leaf}.NAME=value"
-        yield f"there is no setting {leaf}{hint}"
 
 
 def _similar(setting: str, known: Sequence[str]) -> str:
     """Return a hint at the full names of settings with the same or a similar last name, or at those of its node."""
     path, _, last = setting.rpartition(".")
-    last_names = {name: name.rpartition(".")[2] for name in known}
-    if close := get_close_matches(last, list(last_names.values()), 1, 0.7):
-        sibling = join(path, close[0])
-        meant = [name for name, end in last_names.items() if end == close[0]]
-        return f"; did you mean {' or '.join(map(repr, [sibling] if sibling in known else sorted(meant)))}?"
-    siblings = sorted(end for name, end in last_names.items() if name == join(path, end))
+    split = {name: name.rpartition(".") for name in known}
+    ends = [end for _, _, end in split.values()]
+    meant = {MEANT.get(last, last)} & split.keys()
+    if last in ends or not meant:
+        meant |= {name for name in split if split[name][2] in get_close_matches(last, ends, 1, 0.7)}
+    if meant := {name for name in meant if split[name][0] == path} or meant:
+        return f"; did you mean {' or '.join(map(repr, sorted(meant)))}?"
+    siblings = sorted(end for node, _, end in split.values() if node == path)
     return f"; available: {', '.join(siblings)}" if siblings else ""
 
 
 def raise_errors(errors: Sequence[str]) -> None:
     """Raise one `UserError` that lists all errors, if there are any."""
-    if errors:
-        raise UserError(errors[0] if len(errors) == 1 else "\n  ".join([f"{len(errors)} settings are wrong:", *errors]))
+    lines = list(dict.fromkeys(errors))
+    if lines:
+        raise UserError(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} settings are wrong:", *lines]))
 
 
 def all_values(node: Any) -> Iterator[Any]:

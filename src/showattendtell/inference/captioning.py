@@ -13,8 +13,8 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
+from showattendtell.config.command_line import read_option
 from showattendtell.config.compose import to_plain
-from showattendtell.config.folders import read_option
 from showattendtell.config.instantiate import build
 from showattendtell.data.images import fetch_image, find_images, open_image
 from showattendtell.errors import UserError, printable

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from omegaconf import OmegaConf
 
+from showattendtell.config.command_line import find_options, read_option
 from showattendtell.config.compose import to_plain, with_overrides
-from showattendtell.config.folders import find_options, read_option
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, languages_of, tokenized

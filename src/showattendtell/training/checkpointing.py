@@ -147,7 +147,7 @@ class LastCheckpoint(Callback):
         if rank() == 0:
             print(
                 f"stopped after step {trainer.global_step}, which is saved; resume with\n"
-                f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
+                f"  showattendtell train {as_argument('resume', self._folder)}",
                 file=sys.stderr,
             )
         self._signals.end_process()

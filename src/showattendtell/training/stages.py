@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 def run_stages(settings: DictConfig) -> float:
     """Run all stages and return the best metric of the last one that trains.
 
-    Each runs as a process, such as `python -m showattendtell.train`, in a folder `NUMBER-NAME` of the run. Finished
+    Each runs as a process, such as `showattendtell train`, in a folder `NUMBER-NAME` of the run. Finished
     stages are skipped, others resume.
 
     Raises:

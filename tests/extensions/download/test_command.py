@@ -1,4 +1,4 @@
-"""`python -m showattendtell.download` with a local server: layouts, interruptions and faults."""
+"""`showattendtell download` with a local server: layouts, interruptions and faults."""
 
 import json
 import os

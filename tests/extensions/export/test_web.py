@@ -25,8 +25,8 @@ from showattendtell.decoding.image_captioner import Calibration
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.formats import write_formats, write_metadata
-from showattendtell.extensions.export.graphs import export_model
-from showattendtell.extensions.export.packages import RUNTIME, VERSION, WebModel, find_runtime, write_web
+from showattendtell.extensions.export.graphs import ExportModel, export_model
+from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import lacks_onnx
@@ -61,15 +61,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def small_web_model(exported: Path) -> WebModel:
-    return WebModel("small", json.loads((exported / "captioner.json").read_text(encoding="utf-8")), exported / "onnx")
+def small_web_model(exported: Path) -> tuple[ExportModel, Path]:
+    card = json.loads((exported / "captioner.json").read_text(encoding="utf-8"))
+    return ExportModel("small", small_model(), {}, card), exported / "onnx"
 
 
 @pytest.fixture(scope="module")
 def site(exported: Path, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "web"
-    model = small_web_model(exported)
-    write_web(folder, [model, model._replace(name="other <b>")], runtime, "")
+    model, graphs = small_web_model(exported)
+    write_web(folder, [(model, graphs), (model._replace(name="other <b>"), graphs)], runtime, "")
     return folder
 
 

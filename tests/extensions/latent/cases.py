@@ -16,16 +16,6 @@ SMALL_ATTENTIONS = {
 SMALL_PAIRS = {(name, "lstm"): None for name in SMALL_ATTENTIONS}
 SMALL_PAIRS[("marginal", "log_bilinear")] = None
 
-SCORE = partial(AdditiveScore, width=3)
-GENERATED_ATTENTIONS = {
-    "marginal": lambda: MarginalAttention(5, 4, SCORE),
-    "marginal, dot": lambda: MarginalAttention(5, 4, DotScore),
-    "variational": lambda: VariationalAttention(5, 4, SCORE),
-}
-GENERATED_PAIRS = {(name, "lstm"): None for name in GENERATED_ATTENTIONS}
-GENERATED_PAIRS[("marginal", "log-bilinear")] = None
-FUSED_DECODING = {("marginal", "lstm"): None, ("variational", "lstm"): None}
-
 UNROLLED = {
     "marginal": (MarginalAttention, LSTMDecoder, SoftLoss),
     "variational": (partial(VariationalAttention, estimator="exact"), LSTMDecoder, VariationalLoss),

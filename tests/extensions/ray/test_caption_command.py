@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray_cluster import OWN_RAY, workers_of
-from runs import Run, Start, assert_error, held_out
+from runs import Run, Start, assert_error, held_out, wait_until
 
 pytest.importorskip("ray.data", reason="needs the extra ray")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
@@ -43,9 +42,7 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
     line = ["caption", f"checkpoint={checkpoint}", "crowd", "workers=2"]
     running = start(*line, "output=parallel", **environment)
     written = folder / "parallel/captions.parquet.tmp"
-    deadline = time.monotonic() + 900
-    while not list(written.glob("*.parquet")) and running.process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: list(written.glob("*.parquet")) or not running.process.is_alive())
     first, _ = workers_of(short_folder, "MapWorker(MapBatches(CaptionWorker))")
     os.kill(first, signal.SIGKILL)
     assert 0 < len(list(written.glob("*.parquet"))) < 7, "it was too late"

@@ -3,13 +3,12 @@
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from grid_stores import content
 from ray_cluster import OWN_RAY, workers_of
-from runs import Run, Start, assert_done, assert_error
+from runs import Run, Start, assert_done, assert_error, wait_until
 
 pytest.importorskip("ray.data", reason="needs the extra ray")
 
@@ -38,9 +37,7 @@ def test_a_cluster_writes_the_store_of_one_process_also_when_a_worker_is_killed(
 
     shutil.rmtree(folder / "two/features")
     running = start("prepare", *SETTINGS, *RAY, **environment)
-    deadline = time.monotonic() + 900
-    while not list((folder / "two").rglob("0*.json")) and running.process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: list((folder / "two").rglob("0*.json")) or not running.process.is_alive())
     first, _ = workers_of(short_folder, "MapWorker(MapBatches(ShardActor))")
     os.kill(first, signal.SIGKILL)
     assert not (store(folder / "two") / "store.json").exists(), "it was too late"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from results import ensemble, result, write
+from runs import wait_until
 from small_table import TABLE, configured, finish, hash_of, train_again
 
 from showattendtell.errors import UserError
@@ -180,7 +181,4 @@ def test_a_signal_ends_a_worker_that_waits_for_another(tmp_path: Path):
 
 
 def wait_for(log: Path, text: str) -> None:
-    deadline = time.monotonic() + 900
-    while not log.exists() or log.read_text() != text:
-        assert time.monotonic() < deadline, log.read_text() if log.exists() else "nothing began"
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and log.read_text() == text)

@@ -12,8 +12,8 @@ import optuna
 import postgres
 import pytest
 from optuna.trial import FrozenTrial
-from runs import Run, assert_done, assert_error
-from test_launchers import start, sweep, wait_until
+from runs import Run, assert_done, assert_error, wait_until
+from test_launchers import start, sweep
 
 from showattendtell.extensions.search.study import FILE, open_storage
 from showattendtell.visualization.figures import read_metrics
@@ -93,7 +93,7 @@ def test_the_report_is_reported_again_by_a_command(tmp_path: Path, run_forked: R
     sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
     done = assert_done(run_forked("study", "runs/mine-study", folder=tmp_path))
     assert done.out.startswith("mine: 2 finished")
-    assert "python -m showattendtell.train seed=21" in done.out
+    assert "showattendtell train seed=21" in done.out
     assert_error(run_forked("study", "runs", folder=tmp_path), "runs has no study.db")
 
 

@@ -266,9 +266,7 @@ def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
     rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", printed)
     assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
-    command = (
-        """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
-    )
+    command = """showattendtell train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     assert printed.endswith(f"  {command}\n")
 
 

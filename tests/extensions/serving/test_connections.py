@@ -16,6 +16,7 @@ import pytest
 import requests
 from fastapi import UploadFile
 from hostile_uploads import encoded, noise
+from runs import wait_until
 from server_requests import FORM, Response, caption, form, part, send_request
 from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
@@ -23,6 +24,7 @@ from small_server import Served
 from starlette.requests import Request
 from starlette.responses import Response as ServerResponse
 
+from showattendtell.extensions.serving import app
 from showattendtell.extensions.serving.app import Service
 from showattendtell.extensions.serving.schemas import CaptionForm, Limits, RequestError, Upload
 
@@ -120,7 +122,7 @@ def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: b
 
 def test_a_header_that_comes_byte_by_byte_is_not_waited_for(narrow: Served):
     with connected(narrow, 1, b"GET / HTTP/1.1\r\n") as [slow]:
-        assert wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
+        wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
 
 
 def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Served):
@@ -132,13 +134,6 @@ def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Ser
                 pass
 
 
-def wait_until(fulfilled: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 900
-    while not fulfilled() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return fulfilled()
-
-
 HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
 
 
@@ -146,7 +141,7 @@ def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
         assert send_request(narrow.address, "").status == 503
-    assert wait_until(lambda: send_request(narrow.address, "").status == 200)
+    wait_until(lambda: send_request(narrow.address, "").status == 200)
 
 
 MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))
@@ -167,7 +162,7 @@ def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
 
 def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
     with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
-        assert wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
+        wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
 
 
 def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
@@ -193,7 +188,7 @@ class Models:
     def __init__(self) -> None:
         self.released, self.described = threading.Event(), []
 
-    def describe(self, photographs: list[Upload], *_: Any) -> dict[str, Any]:
+    def describe(self, _: Any, photographs: list[Upload], *__: Any) -> dict[str, Any]:
         self.described += [photograph.name for photograph in photographs]
         self.released.wait()
         return {}
@@ -219,9 +214,10 @@ async def caption_with(service: Service, name: str, gone: asyncio.Event) -> byte
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool):
+def test_work_that_nobody_waits_for_is_not_begun_and_leaves_its_place(gone: bool, monkeypatch: pytest.MonkeyPatch):
     models = Models()
-    service = Service(models, Limits(seconds=60 if gone else 0.3))
+    monkeypatch.setattr(app, "describe", models.describe)
+    service = Service({}, Limits(seconds=60 if gone else 0.3))
 
     async def crowd() -> None:
         first = asyncio.create_task(caption_with(service, "first", asyncio.Event()))

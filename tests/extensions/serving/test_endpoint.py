@@ -21,7 +21,7 @@ from showattendtell.data.tokenizers import WordTokenizer
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.extensions.serving.models import ModelRegistry, RegisteredModel
+from showattendtell.extensions.serving.models import ServedModel, describe
 from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
 from showattendtell.inference import pipeline
 from showattendtell.inference.pipeline import CaptioningPipeline, load
@@ -98,6 +98,11 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
 def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], sentence: str):
     answered = caption(served.address, encoded(WIDE, "PNG"), **fields)
     assert (answered.status, answered.error) == (422, sentence)
+
+
+def test_a_field_of_one_value_that_has_several_is_refused(served: Served):
+    answered = caption(served.address, encoded(WIDE, "PNG"), beam_size=["1", "2"])
+    assert (answered.status, answered.error) == (422, "the field beam_size has several values; send one")
 
 
 def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
@@ -225,11 +230,11 @@ def language_pipeline(*languages: str, language: str | None = None) -> Captionin
 
 
 def test_a_request_chooses_among_the_languages_of_the_model():
-    models, photograph = ModelRegistry([language_pipeline("en", "zh")]), Upload("a.png", encoded(PICTURE, "PNG"))
-    assert models.by_name["model"].languages == ["en", "zh"]
+    models, photograph = {"model": ServedModel(language_pipeline("en", "zh"))}, Upload("a.png", encoded(PICTURE, "PNG"))
+    assert models["model"].languages == ["en", "zh"]
     scores = {}
     for language in ("en", "zh", None):
-        [answer] = models.describe([photograph], CaptionRequest(language=language))["model"]
+        [answer] = describe(models, [photograph], CaptionRequest(language=language))["model"]
         expected = language_pipeline("en", "zh", language=language)(PICTURE)
         assert (answer.caption, answer.log_prob) == (expected.caption, pytest.approx(expected.log_prob))
         scores[language] = answer.log_prob
@@ -240,7 +245,7 @@ def test_a_request_chooses_among_the_languages_of_the_model():
 def test_a_language_that_the_model_does_not_write_is_refused(languages: tuple[str, ...], said: str):
     photograph = Upload("a.png", encoded(PICTURE, "PNG"))
     with pytest.raises(RequestError, match=said):
-        ModelRegistry([language_pipeline(*languages)]).describe([photograph], CaptionRequest(language="de"))
+        describe({"model": ServedModel(language_pipeline(*languages))}, [photograph], CaptionRequest(language="de"))
 
 
 PHOTOGRAPH = PICTURE
@@ -253,7 +258,7 @@ def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[
         seed: load(checkpoints[1], attention_mode="sample", seed=same, **SEARCH)(PHOTOGRAPH)
         for seed, same in seeds.items()
     }
-    model = RegisteredModel("hard", load(checkpoints[1], **SEARCH))
+    model = ServedModel(load(checkpoints[1], **SEARCH))
     built: list[Any] = []
     build = pipeline.ImageCaptionerEnsemble
     monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))

@@ -10,15 +10,6 @@ SMALL = partial(TransformerDecoder, embedding_dim=5, hidden_dim=8, num_layers=2,
 SMALL_DECODERS = {"transformer": SMALL}
 SMALL_PAIRS = {("cross", "transformer"): None, ("cross, layer 1", "transformer"): None}
 
-GENERATED_ATTENTIONS = {
-    "cross": lambda: CrossAttention(5, 4),
-    "cross, layer 1": lambda: CrossAttention(5, 4, map=1),
-}
-GENERATED_DECODERS = {
-    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, num_layers=3, num_heads=2),
-}
-GENERATED_PAIRS = {(name, "transformer"): None for name in GENERATED_ATTENTIONS}
-
 UNROLLED = {"transformer": (CrossAttention, partial(TransformerDecoder, num_heads=2), SoftLoss)}
 
 TRAININGS = {"transformer": ["decoder=transformer", "attention.map=1", "reward=cider", "reward.num_samples=2"]}

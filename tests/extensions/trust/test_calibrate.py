@@ -72,7 +72,7 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
 
 def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, checkpoint: Path):
     asked = run("evaluate", f"checkpoint={checkpoint}", "metrics=[calibration]")
-    assert_error(asked, "is not calibrated; run 'python -m showattendtell.calibrate checkpoint=")
+    assert_error(asked, "is not calibrated; run 'showattendtell calibrate checkpoint=")
 
 
 @pytest.mark.slow

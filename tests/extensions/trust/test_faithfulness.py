@@ -111,13 +111,6 @@ def log_p_of(captioner: Captioner, regions: Tensor, word: int) -> float:
         return -image_of(captioner).cross_entropy(regions.unsqueeze(0), word).nll.item()
 
 
-def test_one_word_is_scored_as_in_the_whole_caption():
-    captioner = small_captioner()
-    _, log_p, _ = image_of(captioner).region_effects()
-    for word in range(len(TOKENS)):
-        assert log_p_of(captioner, REGIONS, word) == pytest.approx(log_p[word], rel=1e-5)
-
-
 @pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "marginal"}))
 def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros(attention: str):
     captioner = small_captioner(attention)

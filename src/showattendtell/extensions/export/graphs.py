@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from numpy import ndarray
 from pydantic import Field
 from torch import Tensor, nn
 
 from showattendtell import __version__
 from showattendtell.config.instantiate import Config
-from showattendtell.data.images import MAX_ASPECT_RATIO, open_image
+from showattendtell.data.images import MAX_ASPECT_RATIO
 from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
@@ -198,10 +197,6 @@ class ExportModel(NamedTuple):
     module: ImageCaptioner
     graphs: dict[str, Graph]
     metadata: dict[str, Any]
-
-    def preprocess(self, path: str) -> ndarray:
-        """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
-        return self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
 
 
 def load_models(config: Config) -> list[ExportModel]:

@@ -1,5 +1,5 @@
-"""Packages of ONNX graphs: a folder of static files that captions photographs in a browser, by onnxruntime-web; and a
-pip wheel that needs numpy, Pillow and onnxruntime only."""
+"""The export of a checkpoint, and packages of its ONNX graphs: a folder of static files that captions photographs in a
+browser, by onnxruntime-web; and a pip wheel that needs numpy, Pillow and onnxruntime only."""
 
 import base64
 import gzip
@@ -15,12 +15,26 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
+from omegaconf import DictConfig
+
+from showattendtell.data.images import find_images, open_image
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
-from showattendtell.extensions.export.formats import CARD
-from showattendtell.runtime.files import expand_home, sha256
+from showattendtell.extensions.export.formats import (
+    CARD,
+    check_formats,
+    graph_formats,
+    print_export,
+    write_formats,
+    write_metadata,
+)
+from showattendtell.extensions.export.graphs import ExportModel, load_models
+from showattendtell.inference.captioning import model_note
+from showattendtell.inference.loading import next_to
+from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.runtime.files import cache_folder, expand_home, new_folder, sha256, write_errors
 from showattendtell.runtime.tracing import quietly
 from showattendtell.visualization.pages import EVEN, UNSURE
 from showattendtell.visualization.rendering import DARKEST, EXAMPLES, UNGATED, fill
@@ -37,14 +51,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")
 MEGABYTES = 32
 MAX_BEAM_SIZE = 10
 FILES = ("index.html", "style.css", "web.js", "worker.js", "captioner.js", "icon.svg", "manifest.webmanifest")
-
-
-class WebModel(NamedTuple):
-    """A captioner of the page: its name, its captioner.json, and the folder with its ONNX graphs."""
-
-    name: str
-    metadata: Mapping[str, Any]
-    folder: Path
 
 
 def find_runtime(archive: str | None, cache: Path) -> Path:
@@ -74,17 +80,20 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
     return path
 
 
-def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str, webgpu: bool = False) -> int:
+def write_web(
+    folder: Path, models: Sequence[tuple[ExportModel, Path]], archive: Path, note: str, webgpu: bool = False
+) -> int:
     """Write the page of one model, or of several side by side, to a new folder; return the bytes that it loads.
 
     Args:
+        models: with the folders of their ONNX graphs.
         archive: the package onnxruntime-web.
         note: what users should know about the models.
         webgpu: run encoders with WebGPU in browsers that have it.
     """
     folder.mkdir()
     _extract(archive, folder / "onnxruntime", webgpu)
-    described = [_write_model(folder, i, model) for i, model in enumerate(models)]
+    described = [_write_model(folder, i, *model) for i, model in enumerate(models)]
     shutil.copytree(EXAMPLES, folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
@@ -109,11 +118,11 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     return total
 
 
-def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
+def _write_model(folder: Path, number: int, model: ExportModel, graphs: Path) -> dict[str, Any]:
     """Write the files of a model, compressed; return what web.js needs of it."""
     model_folder = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
     model_folder.mkdir(parents=True)
-    for graph in model.folder.glob("*.onnx"):
+    for graph in graphs.glob("*.onnx"):
         (model_folder / f"{graph.name}.gz").write_bytes(gzip.compress(graph.read_bytes(), mtime=0))
     (model_folder / CARD).write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
     return {
@@ -185,3 +194,39 @@ def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None
             Path(temporary, name).write_text(fill(TEMPLATES / template, **content), encoding="utf-8")
         with quietly():
             make_wheel_in(Path(temporary, "pyproject.toml"), folder)
+
+
+def export(config: DictConfig) -> None:
+    """Write the export of the command, after its captions were compared with PyTorch's."""
+    names = graph_formats(config.formats)
+    package = check_package(config.package) if "wheel" in config.formats else None
+    runtime = find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
+    photographs = find_images(config.images or str(EXAMPLES)).sources
+    with plain_torch():
+        models = load_models(config)
+    model, page_bytes = models[0], 0
+    with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
+        with plain_torch():
+            write_formats(output, model, names)
+        preprocessing = model.module.encoder.preprocessing
+        pixels = [preprocessing(open_image(path)).unsqueeze(0).numpy() for path in photographs]
+        found = check_formats(model, output, names, pixels)
+        if runtime:
+            with TemporaryDirectory() as temporary, plain_torch():
+                folders = [output, *(Path(temporary, str(number)) for number in range(1, len(models)))]
+                for folder, other in zip(folders[1:], models[1:], strict=True):
+                    write_formats(folder, other, ["onnx"])
+                pages = [(each, folder / "onnx") for each, folder in zip(models, folders, strict=True)]
+                page_bytes = write_web(output / "web", pages, runtime, model_note(config), config.webgpu)
+        if package:
+            write_wheel(output, package, model.metadata)
+        if "onnx" in names and "onnx" not in config.formats:  # they are in the page or in the wheel
+            shutil.rmtree(output / "onnx")
+            (output / "run_onnx.py").unlink()
+        write_metadata(output, model.metadata)
+    print_export(found, len(photographs), config.precision)
+    if runtime:
+        print(
+            f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
+        )
+    print(f"written to {output}")

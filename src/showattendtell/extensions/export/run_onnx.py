@@ -216,15 +216,15 @@ def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
     return np.log(calibrated + left[:, None])
 
 
-def words_of(caption: OnnxCaption, card: Card) -> list[str]:
+def words_of(tokens: list[int], card: Card) -> list[str]:
     """Return the words before `<eos>`."""
-    return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
+    return [card["vocabulary"][token] for token in tokens if token != card["special"]["eos"]]
 
 
-def sentence_of(caption: OnnxCaption, card: Card) -> str:
+def sentence_of(tokens: list[int], card: Card) -> str:
     """Return the caption as a sentence."""
     joining = card["detokenizer"]
-    text = joining["separator"].join(words_of(caption, card))
+    text = joining["separator"].join(words_of(tokens, card))
     for pattern, replacement in joining["replacements"]:
         text = re.sub(pattern, replacement, text)
     return str(text)
@@ -246,9 +246,11 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
     started = start(graphs, card, pixels, language)
     output = beam_search(graphs, card, started, beam)
     confidence, unsure = assess(graphs, card, started, output)
-    words = words_of(output, card)
+    words = words_of(output.tokens, card)
     maps = output.attention[: len(words)].reshape(-1, *card["grid"])
-    return CaptionedPhotograph(sentence_of(output, card), words, confidence, unsure, maps, output.gates[: len(words)])
+    return CaptionedPhotograph(
+        sentence_of(output.tokens, card), words, confidence, unsure, maps, output.gates[: len(words)]
+    )
 
 
 def main() -> int:

@@ -4,8 +4,8 @@
 
 The scores of the words without a region, s, and what region i adds to them, r_i, are sums of the deep output. So no
 tensor has the L x V scores of every word: e^s is computed per word, e^r_i once per image, and products of these
-matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. Where e^s or
-e^r vanish, the L x V scores are computed for a few words at a time, and again in the backward pass.
+matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. If the likely
+words of s and those of r_i are so far apart that Z vanishes, it counts as `SMALLEST`, and log p is a lower bound.
 
 Sizes are those of `showattendtell.types`; w is the width of the output layer's input, N the number of words, C the
 number of target words of each, and k the number of words that are processed together.
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from showattendtell.models.interfaces import CaptionGrid
 from showattendtell.models.kernels import to_multiply, without_autocast
@@ -27,7 +26,7 @@ MAX_SCORES = {"cpu": 2**21, "cuda": 2**26}
 """The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
 
 SMALLEST = 1e-30
-"""If a normalizer relative to the largest e^s e^r is below this, e^s or e^r of likely words have vanished."""
+"""The smallest normalizer, relative to the largest e^s e^r."""
 
 
 class MixtureFeatures(NamedTuple):
@@ -100,30 +99,9 @@ class MixtureFeatures(NamedTuple):
         order, counts, groups = self._layout()
         operands = to_multiply(self.values[order], self.parts[groups], self.matrix, self.bias)
         with without_autocast(targets.device):
-            by_region, means, normalizers = _Mixture.apply(
-                *operands, self.log_weights[order], targets[order], counts, with_mean
-            )
-        # on a GPU, which this question would synchronize, log p is then a lower bound
-        if targets.device.type != "cpu" or not (normalizers <= SMALLEST).any():
-            inverse_order = order.argsort()
-            return by_region[inverse_order], means[inverse_order]
-        size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
-        outputs = [
-            checkpoint(self._region_log_probs, rows, targets[rows], with_mean, use_reentrant=False)
-            for rows in torch.arange(len(targets)).split(size)
-        ]
-        regions, means = zip(*outputs, strict=True)
-        return torch.cat(regions), torch.cat(means)
-
-    def _region_log_probs(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
-        """Return what `region_log_probs` does for some words, from their L x V scores."""
-        inputs = self.values[rows].unsqueeze(1) + self.parts[self.image_index[rows]]
-        scores = linear(inputs, self.matrix, self.bias)
-        log_p = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)  # (k, L, V)
-        target_log_p = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
-        if not with_mean:
-            return target_log_p, target_log_p.new_zeros(len(rows))
-        return target_log_p, (log_p + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1).mean(dim=1)
+            by_region, means = _Mixture.apply(*operands, self.log_weights[order], targets[order], counts, with_mean)
+        inverse_order = order.argsort()
+        return by_region[inverse_order], means[inverse_order]
 
     @torch.no_grad()
     def logits(self) -> Tensor:
@@ -181,17 +159,9 @@ def table_log_probs(table: Tensor, scores: Tensor, log_weights: Tensor, grid: Ca
     if grid is not None:
         scores, log_weights = scores[grid.rows], log_weights[grid.rows]
     scores, log_weights = (x.view(len(table), -1, x.shape[1]) for x in (scores, log_weights))
-    z = (scores.exp().to(table.dtype) @ table.mT).to(scores.dtype)  # (I, K, L)
-    if bool((z < SMALLEST).any()):
-        for image_scores, image_weights, exp_regions in zip(scores, log_weights, table, strict=True):
-            regions = exp_regions.to(scores.dtype).log()
-            for s, log_alpha in zip(image_scores, image_weights, strict=True):  # one by one, since K x L x V is large
-                by_region = (s + regions).log_softmax(dim=1)  # (L, V)
-                s.copy_((by_region + log_alpha.unsqueeze(1)).logsumexp(dim=0))
-    else:
-        ratios = (log_weights.exp() / z).to(table.dtype)
-        scores = scores + _log((ratios @ table).to(scores.dtype))
-    log_p = scores.flatten(0, 1)
+    z = (scores.exp().to(table.dtype) @ table.mT).to(scores.dtype).clamp_min_(SMALLEST)  # (I, K, L)
+    ratios = (log_weights.exp() / z).to(table.dtype)
+    log_p = (scores + _log((ratios @ table).to(scores.dtype))).flatten(0, 1)
     return log_p if grid is None else log_p[grid.positions]
 
 
@@ -221,8 +191,8 @@ class _Mixture(torch.autograd.Function):
         targets: Tensor,
         counts: list[int],
         with_mean: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log p(v | a_i) (N, L, C), mean_v log p(v) (N,), and the normalizers Z (N, L), at least `SMALLEST`.
+    ) -> tuple[Tensor, Tensor]:
+        """Return log p(v | a_i) (N, L, C) and mean_v log p(v) (N,).
 
         Args:
             counts: the number of words of each image.
@@ -245,12 +215,11 @@ class _Mixture(torch.autograd.Function):
                     means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
         ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalizers, targets)
         ctx.counts, ctx.with_mean = counts, with_mean
-        ctx.mark_non_differentiable(normalizers)
-        return by_region, means, normalizers
+        return by_region, means
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_regions: Tensor, grad_means: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_regions: Tensor, grad_means: Tensor) -> tuple[Tensor | None, ...]:
         values, parts, matrix, logits, largest, log_weights, normalizers, targets = ctx.saved_tensors
         dtype, num_words = normalizers.dtype, len(matrix)
         summed = grad_regions.sum(dim=2)  # A, (N, L)

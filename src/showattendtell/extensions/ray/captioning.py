@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -51,23 +51,19 @@ class CaptionWorker:
         self._checksum = checksum
 
     def __call__(self, batch: dict[str, Any]) -> Any:
-        """Return the rows of the photographs in the column `file`, see `_rows`, as a table of `schema()`."""
+        """Return the rows of the photographs in the column `file`, as a table of `schema()`: a row for each caption. A
+        photograph that cannot be read has one row with its error and no caption."""
         import pyarrow
 
-        return pyarrow.Table.from_pylist(list(self._rows(batch["file"])), schema())
-
-    def _rows(self, sources: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each caption, with a column `error`. A photograph that cannot be read has one row with that
-        error and no caption."""
-        errors = list[str]()
+        sources, errors, rows = batch["file"], list[str](), list[dict[str, Any]]()
         unread = dict.fromkeys(range(len(sources)))
         for i, outputs in caption_all(self._captioners, sources, errors):
             del unread[i]
             for group, output in zip(self._groups, outputs, strict=True):
-                for caption in output.captions:
-                    yield CaptionRow.of(sources[i], caption, group, self._checksum)._asdict()
+                rows += [CaptionRow.of(sources[i], each, group, self._checksum)._asdict() for each in output.captions]
         for i, error in zip(unread, errors, strict=True):
-            yield {"file": sources[i], "settings": self._checksum, "error": error}
+            rows.append({"file": sources[i], "settings": self._checksum, "error": error})
+        return pyarrow.Table.from_pylist(rows, schema())
 
 
 def schema() -> Any:
@@ -106,28 +102,20 @@ def caption_in_processes(config: Config, images: Sequence[str], output: Path) ->
         finished = _finished(unfinished, checksum)
         remaining = [source for source in found.sources if source not in finished]
         if remaining:
-            _caption(config, remaining, checksum, unfinished)
+            ray, options = start_ray(config.workers, on_gpu=config.device != "cpu")
+            blocks = min(len(remaining), max(4 * config.workers, ceil(len(remaining) / BLOCK)))
+            photographs = ray.data.from_items([{"file": source} for source in remaining], override_num_blocks=blocks)
+            settings = {**to_plain(config), "images": None}
+            rows = photographs.map_batches(
+                CaptionWorker, fn_constructor_args=(settings, checksum, os.getcwd()), batch_size=BATCH_SIZE, **options
+            )
+            rows.write_parquet(str(unfinished.absolute()), ray_remote_args={"num_cpus": options["num_cpus"]})
         unfinished.rename(output)
     errors = read_errors(output)
     print(printable(f"written: {output}"), file=sys.stderr)
     if errors:
         more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
         raise UserError("; ".join(errors[:SHOWN]) + more)
-
-
-def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
-    """Add Parquet files with the rows of photographs to a folder."""
-    workers = config.workers
-    ray, options = start_ray(workers, on_gpu=config.device != "cpu")
-    photographs = [{"file": source} for source in sources]
-    blocks = min(len(sources), max(4 * workers, ceil(len(sources) / BLOCK)))
-    rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
-        CaptionWorker,
-        fn_constructor_args=({**to_plain(config), "images": None}, checksum, os.getcwd()),
-        batch_size=BATCH_SIZE,
-        **options,
-    )
-    rows.write_parquet(str(output.absolute()), ray_remote_args={"num_cpus": options["num_cpus"]})
 
 
 def _finished(folder: Path, checksum: str) -> set[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.regions.files import BOX, RegionReading, open_region_file
+from showattendtell.extensions.regions.files import BOX, RegionReading, open_regions
 from showattendtell.models.encoder import EncoderWithoutNetwork
 from showattendtell.runtime.files import expand_home
 from showattendtell.settings import NonNegativeFloat, PositiveInt, Text
@@ -63,8 +63,9 @@ class RegionFeatures(EncoderWithoutNetwork):
         return [file] if file.is_file() else []
 
     def region_reader(self, paths: Mapping[str, str], skip_unreadable: bool) -> RegionReading:
-        file = open_region_file(Path(self.features), None if self.boxes is None else Path(self.boxes))
-        return RegionReading(file, paths, skip_unreadable, self.feature_dim, self.max_regions)
+        path, boxes = expand_home(self.features), None if self.boxes is None else expand_home(self.boxes)
+        read = open_regions(path, boxes)
+        return RegionReading(path, read, paths, skip_unreadable, self.feature_dim, self.max_regions)
 
     @property
     def region_dim(self) -> int:

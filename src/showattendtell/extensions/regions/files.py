@@ -6,10 +6,9 @@ refused, and the size of every array is checked before it is read.
 
 import base64
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from showattendtell.data.images import image_size
 from showattendtell.errors import UserError, first_line, printable
 from showattendtell.features.writer import EncodedBatch
-from showattendtell.runtime.files import check_regular, expand_home
+from showattendtell.runtime.files import check_regular
 
 BOX = 4
 """Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
@@ -63,55 +62,70 @@ def image_ids(image: str) -> list[str]:
     return list(dict.fromkeys([name, base, *([str(int(number))] if number.isascii() and number.isdigit() else [])]))
 
 
-class TsvRegions:
-    """Tab-separated lines of image id, width, height, number of boxes, and boxes and features as float32 in base64.
-    `path` is a file, or a folder of such files, as of a split in parts."""
+Read = Callable[[str], StoredRegions | None]
+"""Returns the regions that a file lists under an id; None if it has none."""
 
-    def __init__(self, path: Path):
-        self.path = path
 
-    @cached_property
-    def _lines(self) -> dict[str, tuple[Path, int]]:
-        """The file and position of each image's line."""
-        lines: dict[str, tuple[Path, int]] = {}
-        for file in sorted(self.path.glob("*.tsv*")) if self.path.is_dir() else [self.path]:
-            check_regular(file)
-            with file.open("rb") as stream:
-                position = 0
-                while line := stream.readline(LONGEST_LINE):
-                    name = line[: line.find(b"\t")].decode("utf-8", "replace")
-                    lines.setdefault(name, (file, position))
-                    position += len(line)
-        return lines
+def open_regions(path: Path, boxes: Path | None = None) -> Read:
+    """Open a file or folder of regions, whose layout follows from its name.
 
-    def read(self, image: str) -> StoredRegions | None:
-        if image not in self._lines:
+    Args:
+        boxes: the folder of the boxes, if `path` is a folder without them.
+
+    Raises:
+        UserError: it is missing, damaged or of an unknown layout.
+    """
+    if not path.exists():
+        raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
+    with report_read_errors(path):
+        if ".tsv" in path.suffixes or any(path.glob("*.tsv*")):
+            return _open_tsv(path)
+        if any(path.glob("*.npz")):
+            return _open_npz(path, boxes)
+        if path.suffix in (".h5", ".hdf5"):
+            return _open_h5(path)
+    raise UserError(
+        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .tsv or of "
+        ".npz files"
+    )
+
+
+def _open_tsv(path: Path) -> Read:
+    """Open tab-separated lines of image id, width, height, number of boxes, and boxes and features as float32 in
+    base64: a file, or a folder of such files, as of a split in parts."""
+    lines: dict[str, tuple[Path, int]] = {}  # the file and position of each image's line
+    for file in sorted(path.glob("*.tsv*")) if path.is_dir() else [path]:
+        check_regular(file)
+        with file.open("rb") as stream:
+            position = 0
+            while line := stream.readline(LONGEST_LINE):
+                lines.setdefault(line[: line.find(b"\t")].decode("utf-8", "replace"), (file, position))
+                position += len(line)
+
+    def read(image: str) -> StoredRegions | None:
+        if image not in lines:
             return None
-        file, position = self._lines[image]
+        file, position = lines[image]
         with file.open("rb") as stream:
             stream.seek(position)
             cells = stream.readline(LONGEST_LINE).rstrip(b"\r\n").split(b"\t")
-        _, width, height, _, boxes, features = cells
-        corners = _from_base64(boxes).reshape(-1, BOX)
-        return StoredRegions(_from_base64(features).reshape(len(corners), -1), corners, (float(width), float(height)))
+        _, width, height, _, *encoded = cells
+        boxes, features = (np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<f4")) for text in encoded)
+        corners = boxes.reshape(-1, BOX)
+        return StoredRegions(features.reshape(len(corners), -1), corners, (float(width), float(height)))
+
+    return read
 
 
-def _from_base64(text: bytes) -> NDArray[np.float32]:
-    return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<f4"))
+def _open_npz(path: Path, boxes: Path | None) -> Read:
+    """Open a folder with a file `ID.npz` for each image: `feat`, and boxes in `ID.npy` of the folder `boxes`; or `x`
+    and `bbox`, with `image_w` and `image_h`."""
+    if boxes and not boxes.is_dir():
+        raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
+    box_folder = boxes or path.parent / f"{path.name.removesuffix('_att')}_box"
 
-
-class NpzRegions:
-    """A folder with a file `ID.npz` for each image: `feat`, and boxes in `ID.npy` of the folder `boxes`; or `x` and
-    `bbox`, with `image_w` and `image_h`."""
-
-    def __init__(self, path: Path, boxes: Path | None = None):
-        self.path = path
-        self._boxes = boxes or path.parent / f"{path.name.removesuffix('_att')}_box"
-        if boxes and not boxes.is_dir():
-            raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
-
-    def read(self, image: str) -> StoredRegions | None:
-        file, separate = self.path / f"{image}.npz", self._boxes / f"{image}.npy"
+    def read(image: str) -> StoredRegions | None:
+        file, separate = path / f"{image}.npz", box_folder / f"{image}.npy"
         if not file.is_file():
             return None
         with np.load(file, allow_pickle=False) as archive:
@@ -129,70 +143,41 @@ class NpzRegions:
         size = (arrays["image_w"].item(), arrays["image_h"].item()) if "image_w" in arrays else None
         return StoredRegions(features, arrays["bbox"], size)
 
-
-def _check_size(name: str, num_bytes: int) -> None:
-    """Raise `ValueError` for an array that is larger than regions of an image are, before it is read."""
-    if num_bytes > 8 * LARGEST:
-        raise ValueError(f"{name} has more than {LARGEST:,} values")
+    return read
 
 
-class H5Regions:
-    """An HDF5 file with `ID_features` and `ID_boxes` of each image."""
+def _open_h5(path: Path) -> Read:
+    """Open an HDF5 file with `ID_features` and `ID_boxes` of each image."""
+    try:
+        import h5py  # an optional dependency
+    except ImportError:
+        package = "pip install 'showattendtell[regions]'"
+        raise UserError(f"{path} needs the package h5py; install it with: {package}") from None
+    check_regular(path)
+    file = h5py.File(path, "r")
 
-    def __init__(self, path: Path):
-        self.path = path
-        try:
-            import h5py  # an optional dependency
-        except ImportError:
-            package = "pip install 'showattendtell[regions]'"
-            raise UserError(f"{path} needs the package h5py; install it with: {package}") from None
-        self._h5py = h5py
-        check_regular(path)
-        self._file = h5py.File(path, "r")
-
-    def read(self, image: str) -> StoredRegions | None:
-        if f"{image}_features" not in self._file:
-            return None
-        return StoredRegions(self._values(f"{image}_features"), self._values(f"{image}_boxes"))
-
-    def _values(self, name: str) -> NDArray:
+    def values(name: str) -> NDArray:
         # a link could lead to another file, and a virtual or external data set has its values in one
-        link = self._file.get(name, getlink=True)
-        dataset = self._file[name] if isinstance(link, self._h5py.HardLink) else None
-        if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
+        dataset = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+        if not isinstance(dataset, h5py.Dataset) or dataset.is_virtual or dataset.external:
             raise ValueError(f"{name} is not an array in this file")
         if dataset.dtype.kind not in "fiu":
             raise ValueError(f"{name} has the type {dataset.dtype} instead of numbers")
         _check_size(name, math.prod(dataset.shape) * dataset.dtype.itemsize)
         return np.asarray(dataset[()])
 
+    def read(image: str) -> StoredRegions | None:
+        if f"{image}_features" not in file:
+            return None
+        return StoredRegions(values(f"{image}_features"), values(f"{image}_boxes"))
 
-RegionFile = TsvRegions | NpzRegions | H5Regions
+    return read
 
 
-def open_region_file(path: Path, boxes: Path | None = None) -> RegionFile:
-    """Open a file or folder of regions, whose layout follows from its name.
-
-    Args:
-        boxes: the folder of the boxes, if `path` is a folder without them.
-
-    Raises:
-        UserError: it is missing, damaged or of an unknown layout.
-    """
-    path, boxes = expand_home(path), boxes and expand_home(boxes)
-    if not path.exists():
-        raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
-    with report_read_errors(path):
-        if ".tsv" in path.suffixes or any(path.glob("*.tsv*")):
-            return TsvRegions(path)
-        if any(path.glob("*.npz")):
-            return NpzRegions(path, boxes)
-        if path.suffix in (".h5", ".hdf5"):
-            return H5Regions(path)
-    raise UserError(
-        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .tsv or of "
-        ".npz files"
-    )
+def _check_size(name: str, num_bytes: int) -> None:
+    """Raise `ValueError` for an array that is larger than regions of an image are, before it is read."""
+    if num_bytes > 8 * LARGEST:
+        raise ValueError(f"{name} has more than {LARGEST:,} values")
 
 
 @contextmanager
@@ -214,12 +199,14 @@ def report_read_errors(path: Path, image: str = "") -> Iterator[None]:
 class RegionReading:
     """An `Encode` that reads regions instead of computing them.
 
+    path, read: the opened file or folder of regions.
     paths: image files by name, for the size of photographs that the file does not state.
     dim: D, the width of a region.
     max_regions: the largest number of regions of an image.
     """
 
-    file: RegionFile
+    path: Path
+    read: Read
     paths: Mapping[str, str]
     skip_unreadable: bool
     dim: int
@@ -232,33 +219,32 @@ class RegionReading:
             UserError: an image has no regions or damaged ones, unless such images are skipped.
         """
         for images in batches:
-            regions_by_image: dict[str, NDArray] = {}
-            skipped: dict[str, str] = {}
+            grids, skipped = dict[str, NDArray](), dict[str, str]()
             for image in images:
                 try:
-                    with report_read_errors(self.file.path, image):
-                        regions_by_image[image] = self._regions(image)
+                    with report_read_errors(self.path, image):
+                        regions = self._regions(image)
                 except UserError as error:
                     if not self.skip_unreadable:
                         raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true") from None
                     skipped[image] = str(error)
-            grids = np.zeros((len(regions_by_image), 1, self.max_regions, self.dim + BOX), np.float32)
-            for row, regions in enumerate(regions_by_image.values()):
-                grids[row, 0, : len(regions)] = regions
-            yield EncodedBatch(list(regions_by_image), torch.from_numpy(grids), skipped)
+                else:
+                    grids[image] = np.pad(regions, ((0, self.max_regions - len(regions)), (0, 0)))
+            values = np.array([*grids.values()], np.float32).reshape(-1, 1, self.max_regions, self.dim + BOX)
+            yield EncodedBatch(list(grids), torch.from_numpy(values), skipped)
 
     def _regions(self, image: str) -> NDArray[np.float32]:
         """Return the features and boxes (n, D + 4) of an image."""
-        stored = next(filter(None, map(self.file.read, image_ids(image))), None)
+        stored = next(filter(None, map(self.read, image_ids(image))), None)
         if stored is None:
-            raise UserError(f"{self.file.path} has no regions of {image}; give a file with all images of the data set")
+            raise UserError(f"{self.path} has no regions of {image}; give a file with all images of the data set")
         dim, max_regions = self.dim, self.max_regions
         features, boxes = stored.features.astype(np.float32), stored.boxes.astype(np.float64)
         if features.ndim != 2 or boxes.shape != (len(features), BOX):
             raise ValueError(f"features of shape {features.shape} with boxes of shape {boxes.shape}")
         if features.shape[1] != dim:
             raise UserError(
-                f"{self.file.path} has regions of {features.shape[1]} values; give encoder.dim={features.shape[1]}"
+                f"{self.path} has regions of {features.shape[1]} values; give encoder.dim={features.shape[1]}"
             )
         if not (np.isfinite(features).all() and np.isfinite(boxes).all()):
             raise ValueError("values that are not finite")
@@ -266,7 +252,7 @@ class RegionReading:
         features, boxes = features[is_region], boxes[is_region]
         if not 0 < len(features) <= max_regions:
             raise UserError(
-                f"{self.file.path} has {len(features)} regions of {image}, and encoder.max_regions={max_regions} reads "
+                f"{self.path} has {len(features)} regions of {image}, and encoder.max_regions={max_regions} reads "
                 f"1 to {max_regions}; give another file, or a larger encoder.max_regions"
             )
         return np.concatenate([features, self._in_fractions(boxes, stored.size, image)], axis=1, dtype=np.float32)

@@ -49,7 +49,7 @@ class CommandRunner(Subcommands):
             UserError: the command fails.
             SystemExit: this process received a signal.
         """
-        line = f"python -m showattendtell.{shlex.join([command, *settings])}"
+        line = f"showattendtell {shlex.join([command, *settings])}"
         print(f"\n$ {line}", flush=True)
         status = self.status_of(command, *settings)
         if self.received_signal:

@@ -320,7 +320,7 @@ def report(study: optuna.Study, folder: Path) -> None:
     if best:
         lines.append(f"to train the best, {folder / str(best[0].number)}, on its own, run")
         settings_of_best = [f"{name}={value}" for name, value in best[0].user_attrs["settings"].items()]
-        lines.append(f"  {shlex.join(['python', '-m', 'showattendtell.train', *settings_of_best])}")
+        lines.append(f"  {shlex.join(['showattendtell', 'train', *settings_of_best])}")
     terminal = Terminal(highlight=False, markup=False)
     terminal.print(f"{study.study_name}: {', '.join(counts) or 'no trials'}", table)
     terminal.print("\n".join(lines), soft_wrap=True)

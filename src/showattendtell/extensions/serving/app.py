@@ -18,18 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
+from starlette.types import Message, Receive
 
 from showattendtell import __version__
-from showattendtell.extensions.serving.models import (
-    FORMATS,
-    MEGA,
-    ModelRegistry,
-    check_pixels,
-    describe_faults,
-    file_name,
-)
+from showattendtell.extensions.serving.models import FORMATS, Outputs, ServedModel, check_pixels, describe
 from showattendtell.extensions.serving.schemas import (
     MAX_BEAM_SIZE,
+    MEGA,
     AttentionMode,
     CaptionForm,
     CaptionsResponse,
@@ -39,13 +34,11 @@ from showattendtell.extensions.serving.schemas import (
     ModelsResponse,
     RequestError,
     Upload,
+    clean,
 )
 from showattendtell.visualization.figures import encode
-from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
+from showattendtell.visualization.pages import Page, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
-
-Outputs = dict[str, list[ImageCaptions]]
-"""The captions of each photograph, by model."""
 
 Make = Callable[[list[Upload], Outputs], bytes]
 """Computes the content of an answer."""
@@ -64,7 +57,7 @@ class Service:
     """The served models, a thread that works on one request at a time, and counts since the server was started:
     requests with photographs by status, their seconds, and captions of which a model is unsure or not."""
 
-    def __init__(self, models: ModelRegistry, limits: Limits):
+    def __init__(self, models: dict[str, ServedModel], limits: Limits):
         self.models, self.limits = models, limits
         self.places_taken, self._thread = 0, ThreadPoolExecutor(1, "models")
         self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
@@ -92,7 +85,7 @@ class Service:
         self.places_taken += 1
         try:
             async with asyncio.timeout(self.limits.seconds):
-                return await handle(request)
+                return await handle(Request(request.scope, self._limited(request)))
         except RequestValidationError as error:
             raise RequestError(422, describe_faults(error.errors())) from None
         except TimeoutError:
@@ -102,13 +95,31 @@ class Service:
         finally:
             self.places_taken -= 1
 
+    def _limited(self, request: Request) -> Receive:
+        """Return the function that reads the body of a request, with an error if it is too large."""
+        declared, received = int(request.headers.get("content-length", 0)), 0
+
+        async def receive() -> Message:
+            nonlocal received
+            message = await request.receive()
+            received += len(message.get("body", b""))
+            if max(declared, received) > self.limits.request_megabytes * MEGA:
+                raise RequestError(413, f"the request has more than {self.limits.request_megabytes:g} MB; send less")
+            return message
+
+        return receive
+
     async def caption(self, request: Request, form: CaptionForm, make: Make) -> bytes:
         """Return the answer that `make` computes of the captions of the photographs in a form."""
+        fields = await request.form()  # has been read
+        for name, value in form:
+            if len(fields.getlist(name)) > 1 and not isinstance(value, tuple | list):
+                raise RequestError(422, f"the field {name} has several values; send one")
         photographs = [Upload(file_name(file.filename or ""), await file.read()) for file in form.photograph]
 
         def work() -> tuple[bytes, Outputs]:
             check_pixels(photographs, self.limits)
-            outputs = self.models.describe(photographs, form, MEGA * self.limits.megapixels)
+            outputs = describe(self.models, photographs, form, MEGA * self.limits.megapixels)
             return make(photographs, outputs), outputs
 
         done = asyncio.wrap_future(self._thread.submit(work))  # if it is cancelled, work that has not begun is dropped
@@ -126,9 +137,9 @@ class Service:
         return ModelsResponse(
             models=[
                 ModelInfo(name=name, hard_attention=bool(model.hard), languages=model.languages)
-                for name, model in self.models.by_name.items()
+                for name, model in self.models.items()
             ],
-            beam_size=self.models.beam_size,
+            beam_size=getattr(next(iter(self.models.values())).decoding, "beam_size", None),
             attention=[*get_args(AttentionMode)],
             formats=[*FORMATS],
             limits=self.limits._asdict(),
@@ -143,6 +154,23 @@ async def _wait_until_disconnected(request: Request) -> None:
     """Wait until the client of a request, whose body has been read, closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path of any operating system; browsers send a quotation mark as %22."""
+    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or "photograph"
+
+
+def describe_faults(errors: Sequence[Any]) -> str:
+    """Return a sentence about the first errors of pydantic in the fields of a form."""
+    faults = []
+    for detail in errors[:3]:
+        name = clean(str((*detail["loc"], "a field")[1]))
+        if detail["type"] == "extra_forbidden":
+            faults.append(f"there is no field '{name}'; available: {', '.join(CaptionForm.model_fields)}")
+        else:
+            faults.append(f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+    return "; ".join(faults)
 
 
 def make_captions(photographs: list[Upload], outputs: Outputs) -> bytes:
@@ -225,7 +253,7 @@ async def http_error(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
+def make_app(models: dict[str, ServedModel], limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
     """Create the application.
 
     Args:
@@ -241,7 +269,6 @@ def make_app(models: ModelRegistry, limits: Limits, hosts: Sequence[str], note: 
         redoc_url=None,
         openapi_url=None,
         exception_handlers={HTTPException: http_error},
-        max_body_size=int(limits.request_megabytes * MEGA),
         form_limits={"max_files": limits.photographs, "max_fields": 32, "max_part_size": 2000},
     )
     # a page of another site could read the answers under a name of its own for this server

@@ -15,6 +15,7 @@ from showattendtell.settings import PositiveFloat, PositiveInt, Text
 from showattendtell.types import Box
 from showattendtell.visualization.pages import ImageCaptions, describe_peak
 
+MEGA = 1_000_000
 MAX_BEAM_SIZE = 20
 LONGEST_NAME = 120
 RETRY_SECONDS = 2
@@ -127,18 +128,12 @@ class CaptionResponse(BaseModel):
     words: list[WordResponse]
 
 
-class SeenResponse(BaseModel):
-    """The part of the photograph that the model saw, on which its maps lie, in fractions of width and height."""
-
-    left: Rounded
-    top: Rounded
-    right: Rounded
-    bottom: Rounded
-
-
 class ModelResponse(BaseModel):
     model: str
-    seen: SeenResponse
+    seen: dict[str, Rounded] = Field(
+        description="the part of the photograph that the model saw, on which its maps lie: left, top, right and bottom "
+        "in fractions of width and height"
+    )
     captions: list[CaptionResponse] = Field(description="the best first")
 
     @classmethod
@@ -160,7 +155,7 @@ class ModelResponse(BaseModel):
             ]
             whole = {name: getattr(caption, name) for name in ("caption", "log_prob", "confidence", "unsure")}
             captions.append(CaptionResponse(**whole, words=words))
-        return cls(model=model, seen=SeenResponse(**output.seen._asdict()), captions=captions)
+        return cls(model=model, seen=output.seen._asdict(), captions=captions)
 
 
 class PhotographResponse(BaseModel):

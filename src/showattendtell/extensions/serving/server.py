@@ -2,15 +2,20 @@
 
 import asyncio
 import socket
+import sys
 from contextlib import suppress
 from ipaddress import ip_address
 
 import uvicorn
-from fastapi import FastAPI
+from omegaconf import DictConfig
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
-from showattendtell.extensions.serving.schemas import Limits
+from showattendtell.extensions.serving.app import make_app
+from showattendtell.extensions.serving.models import ServedModel
+from showattendtell.inference.captioning import load_captioners, model_note
+from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -42,17 +47,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot bind to host={host} port={port} ({reason}); {hint}") from None
 
 
-def address(host: str, listening: socket.socket) -> str:
-    """Return the URL to open in a browser."""
-    visible_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{visible_host}]' if ':' in visible_host else visible_host}:{listening.getsockname()[1]}/"
-
-
-def is_local(listening: socket.socket) -> bool:
-    """Return whether the socket can be reached from this machine only."""
-    return ip_address(listening.getsockname()[0]).is_loopback
-
-
 class Connection(H11Protocol):
     """A connection of uvicorn that is closed unless the header of a request arrives within `timeout_keep_alive`, from
     the connection or the previous answer on.
@@ -76,10 +70,24 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def run(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
-    """Serve until the process is interrupted; requests that are then running are aborted."""
-    config = uvicorn.Config(
-        app,
+def serve(config: DictConfig) -> None:
+    """Serve the models of the command until the process is interrupted; requests that are then running are aborted."""
+    keep_freed_memory(LARGE_BLOCK)
+    host, limits = config.host, build(config.limits)
+    listening = listen(host, config.port)
+    models = {captioner.name: ServedModel(captioner) for captioner in load_captioners(config)}
+    bound, port, *_ = listening.getsockname()
+    is_local = ip_address(bound).is_loopback
+    if not is_local:
+        print(
+            f"note: host={host} opens the server to everyone who can reach this machine; it has no password",
+            file=sys.stderr,
+        )
+    visible_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://{f'[{visible_host}]' if ':' in visible_host else visible_host}:{port}/"
+    hosts = config.allowed_hosts or ([*LOOPBACK, host] if is_local else ["*"])
+    settings = uvicorn.Config(
+        make_app(models, limits, hosts, model_note(config), address),
         loop="asyncio",
         http=Connection,
         ws="none",
@@ -90,8 +98,9 @@ def run(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
         server_header=False,
         headers=[*HEADERS.items()],
         limit_concurrency=limits.connections,
-        timeout_keep_alive=min(HEADER_SECONDS, limits.seconds),  # type: ignore[arg-type]
+        timeout_keep_alive=min(HEADER_SECONDS, limits.seconds),
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
+    print(f"{', '.join(models)} at {address} (Ctrl-C ends it)", flush=True)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run([listening])
+        uvicorn.Server(settings).run([listening])

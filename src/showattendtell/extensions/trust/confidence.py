@@ -212,7 +212,7 @@ class CalibrationMetric:
             raise UserError("calibration is scored for one model; leave it out of metrics")
         if run.models[0].calibration is None:
             raise UserError(
-                f"{run.checkpoints[0]} is not calibrated; run 'python -m showattendtell.calibrate "
+                f"{run.checkpoints[0]} is not calibrated; run 'showattendtell calibrate "
                 f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
             )
 
