@@ -177,27 +177,19 @@ class Reproduction:
     def carry_out(self, runs: Sequence[TableRun]) -> None:
         """Train and score the unfinished ones of these runs.
 
-        Runs of another worker are skipped, and so are second stages that depend on them, unless those finish in the
-        meantime.
+        Runs of another worker are skipped, and so are second stages that depend on them: that worker comes to these
+        later.
         """
-        left, num_before = list(runs), None
-        while len(left) != num_before:
-            num_before = len(left)
-            left = [run for run in left if not self._take(run)]
-
-    def _take(self, run: TableRun) -> bool:
-        """Carry out a run, or record its error; return False if another worker has it or if it cannot start yet."""
-        lock = lock_file(run.folder.with_suffix(LOCK))
-        if lock is None:
-            print(f"{run.title} is being processed by another worker")
-            return False
-        with lock, self._recording_errors(run.title):
-            if not all(part.is_finished for part in run.dependencies):
-                return False
-            if run.seed is not None and not (run.is_finished or run.was_scored):
-                self._train(run)
-            self._score(run)
-        return True
+        for run in runs:
+            lock = lock_file(run.folder.with_suffix(LOCK))
+            if lock is None:
+                print(f"{run.title} is being processed by another worker")
+                continue
+            with lock, self._recording_errors(run.title):
+                if all(part.is_finished for part in run.dependencies):
+                    if run.seed is not None and not run.was_scored:
+                        self._train(run)
+                    self._score(run)
 
     @contextmanager
     def _recording_errors(self, title: str) -> Iterator[None]:

@@ -225,7 +225,12 @@ class CalibrationMetric:
         best = [image_captions[0] for image_captions in captions.values()]
         references = [[caption.words for caption in example.captions] for example in run.examples]
         by_image = measure_cider(pair_up(best, references)).by_image
-        outputs = list(_assess(predictor, calibration, run, best))
+        module, empty, outputs = predictor.module, torch.empty(0), list[CaptionOutput[Tensor]]()
+        tokens = (module.vocabulary.encode(words, run.language) for words in best)
+        for regions in read_regions(predictor, run.examples):
+            batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
+            calibrated = calibrate_captions(module.captioner, calibration.to(regions.device), regions, batch)
+            outputs += [output for [output] in calibrated]
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
@@ -246,18 +251,6 @@ class CalibrationMetric:
                 "confidence": dict(zip(captions, confidence, strict=True)),
             }
         )
-
-
-def _assess(
-    predictor: Predictor, calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
-) -> Iterator[CaptionOutput[Tensor]]:
-    """Yield the caption of each image with its confidence, and whether the image is out of distribution."""
-    captioner, vocabulary = predictor.module.captioner, predictor.module.vocabulary
-    empty, tokens = torch.empty(0), (vocabulary.encode(words, run.language) for words in captions)
-    for regions in read_regions(predictor, run.examples):
-        batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
-        for [output] in calibrate_captions(captioner, calibration.to(regions.device), regions, batch):
-            yield output
 
 
 def print_calibration(before: WordScores, after: WordScores, title: str) -> None:

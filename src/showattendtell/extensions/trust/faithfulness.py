@@ -14,7 +14,7 @@ are those of `showattendtell.types`; R is the number of images that some regions
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -154,45 +154,30 @@ def measure_faithfulness(
         seed: seed of the random maps and of the choice of words.
     """
     measured: list[WordFaithfulness] = []
-    generator, encoder = np.random.default_rng(seed), predictor.module.encoder
+    generator, module = np.random.default_rng(seed), predictor.module
     grids = read_grids(predictor, examples, "leaving out regions")
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
-        [regions], words = encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
-        if words and len(regions) > 1:
-            boxes = encoder.boxes_of(grid)
-            measured += faithfulness_of(predictor.module, regions, words, example, generator, boxes)
+        [regions], words = module.encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
+        if not words or len(regions) == 1:
+            continue
+        caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
+        alpha, log_p, effects = caption.region_effects()
+        boxes = module.encoder.boxes_of(grid)
+        center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
+        grounded = box_maps(module, words, example, boxes)
+        candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
+        with_curve = int(generator.choice(candidates))
+        for i in range(len(words)):
+            maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
+            curves: dict[str, dict[str, float]] = {}
+            if i == with_curve:
+                maps |= {EFFECT: effects[i], **caption.gradient_maps(i)}
+                if i in grounded:
+                    maps[BOX] = grounded[i]
+                curves = caption.areas(i, maps, float(np.exp(log_p[i])), generator)
+            scores = {name: rank_agreement(each, effects[i]) | curves.get(name, {}) for name, each in maps.items()}
+            measured.append(WordFaithfulness(scores, float(effects[i].max()), example.image))
     return score_faithfulness(measured)
-
-
-def faithfulness_of(
-    module: ImageCaptioner,
-    regions: Tensor,
-    words: Sequence[str],
-    example: Example,
-    generator: np.random.Generator,
-    boxes: RegionBoxes | None = None,
-) -> Iterator[WordFaithfulness]:
-    """Yield the faithfulness at each word of a caption of an image with these regions (L, D), without padding.
-
-    Args:
-        boxes: of the regions; by default they are the encoder's grid.
-    """
-    caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
-    alpha, log_p, effects = caption.region_effects()
-    center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
-    grounded = box_maps(module, words, example, boxes)
-    candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
-    with_curve = int(generator.choice(candidates))
-    for i in range(len(words)):
-        maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
-        curves: dict[str, dict[str, float]] = {}
-        if i == with_curve:
-            maps |= {EFFECT: effects[i], **caption.gradient_maps(i)}
-            if i in grounded:
-                maps[BOX] = grounded[i]
-            curves = caption.areas(i, maps, float(np.exp(log_p[i])), generator)
-        measured = {name: rank_agreement(each, effects[i]) | curves.get(name, {}) for name, each in maps.items()}
-        yield WordFaithfulness(measured, float(effects[i].max()), example.image)
 
 
 class CaptionedImage:
@@ -311,7 +296,7 @@ def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
 
 
 def box_maps(
-    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None = None
+    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None
 ) -> dict[int, Array]:
     """Return for each word that a reference caption uses for an object with ground-truth boxes the fraction of each
     region (L,) that the boxes cover; not if they are outside of the part that the encoder sees."""
