@@ -18,7 +18,7 @@ BUDGET = [*TABLE, f"settings=[{','.join(SETTINGS)}]"]
 
 def begun(text: str) -> list[str]:
     """The commands that were run."""
-    return [line.split()[3].split(".")[1] for line in text.splitlines() if line.startswith("$ python -m ")]
+    return [line.split()[2] for line in text.splitlines() if line.startswith("$ showattendtell ")]
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,8 @@ class Reproduction:
     def __init__(self, table: PaperTableConfig, config: DictConfig, folder: Path, commands: CommandRunner):
         self.table, self.config, self.folder, self.commands = table, config, folder, commands
         self.settings = as_list(config.settings)
+        # those that make the runs differ from their recipes
+        self.changed_settings = [line for line in self.settings if not may_differ(line.partition("=")[0])]
         self.errors: list[str] = []
         recipes = list(table.recipes) if config.recipes is None else as_list(config.recipes)
         check_table(table, recipes)
@@ -138,17 +140,13 @@ class Reproduction:
         given = {name: self.config.dataset[name] for name in names}
         return [f"dataset.{name}={as_value(value)}" for name, value in given.items() if value is not None]
 
-    def _changed_settings(self) -> list[str]:
-        """Return the settings of all runs that make them differ from the recipes."""
-        return [setting for setting in self.settings if not may_differ(setting.partition("=")[0])]
-
     def print_plan(self) -> None:
         """Print the progress and the remaining training time of each run by the table's `minutes`, and the total."""
         total = 0.0
         for run in self.runs:
             state = "finished" if run.is_finished else "to do"
             if run.config and not run.was_scored:
-                minutes = None if self._changed_settings() else self.table.recipes[run.recipe].minutes
+                minutes = None if self.changed_settings else self.table.recipes[run.recipe].minutes
                 left = max(0.0, 60 * (minutes or 0) - sum(run.seconds))
                 state += f", {len(run.seconds)} epochs done, training left: {duration(left) if minutes else '?'}"
                 total += left
@@ -258,8 +256,8 @@ class Reproduction:
             with self._recording_errors("photographs"):
                 self._show_photographs(rows, page)
         notes = []
-        if changed := self._changed_settings():
-            notes.append(f"all runs with other settings than their recipes: {' '.join(changed)}")
+        if self.changed_settings:
+            notes.append(f"all runs with other settings than their recipes: {' '.join(self.changed_settings)}")
         if missing := [run for run in (*self.all_runs, *ensembles) if run not in rows]:
             folders = [str(run.folder.relative_to(self.folder)) for run in missing]
             notes.append(f"not finished, and not in the table: {listed(folders, shown=12)}")
