@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from repository import ROOT
+from slow_cases import slow_after
 
 from showattendtell.__main__ import COMMANDS
 
@@ -18,7 +19,7 @@ def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run([script, *arguments], cwd=folder, capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+@pytest.mark.parametrize("arguments", slow_after(1, [[], ["-h"], ["--help"]]))
 def test_the_overview_names_every_command(arguments: list[str], tmp_path: Path):
     done = showattendtell(tmp_path, *arguments)
     assert done.returncode == 0

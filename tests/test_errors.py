@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from showattendtell.errors import MAX_LENGTH, UserError, has_control
+from showattendtell.errors import MAX_LENGTH, UserError
+from showattendtell.settings import has_control
 
 
 @pytest.mark.parametrize(

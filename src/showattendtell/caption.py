@@ -16,7 +16,8 @@ from showattendtell.settings import is_url
 def main(config: DictConfig) -> None:
     if (config.images is None) == (config.split is None):
         raise UserError(
-            "give either photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test"
+            "give either photographs, as 'showattendtell caption photo.jpg', or a split of the checkpoint's data set, "
+            "as split=test"
         )
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
@@ -31,7 +32,7 @@ def main(config: DictConfig) -> None:
     images = [config.images] if isinstance(config.images, str) else config.images
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if len(missing) == len(images):  # reported before torch is imported
-        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
+        raise UserError("\n  ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)

@@ -3,11 +3,9 @@
 import os
 import select
 import sys
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
 
 CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
@@ -35,15 +33,6 @@ def printable(text: str, longest: int = MAX_LENGTH) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
     )
-
-
-def has_control(content: Any) -> bool:
-    """Return whether a text in data of JSON has control characters, which are commands to a terminal."""
-    if isinstance(content, Mapping):
-        return any(map(has_control, (*content, *content.values())))
-    if isinstance(content, list | tuple):
-        return any(map(has_control, content))
-    return isinstance(content, str) and any(unicodedata.category(character) == "Cc" for character in content)
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:

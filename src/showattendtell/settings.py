@@ -1,13 +1,16 @@
-"""Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
+"""Settings as plain data: their types and accepted values, the nodes that hold them, and calls as configuration."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -17,17 +20,26 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticCustomError
 
 from showattendtell.errors import UserError
 
 __all__ = ["NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]  # re-exported
 
+
+def _check_inches(width: float) -> float:
+    """Return a width; its unit is named if it looks like pixels."""
+    if not 0 < width <= 20:
+        raise PydanticCustomError("inches", "should be a width in inches, up to 20")
+    return width
+
+
+Inches = Annotated[float, AfterValidator(_check_inches)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 ImageLength = Annotated[int, Field(gt=0, le=1024)]
-Inches = Annotated[float, Field(gt=0, le=20)]
 Dpi = Annotated[int, Field(gt=0, le=1200)]
 Count = Annotated[int, Field(gt=0, le=10_000)]
 """A number of words of a caption, or of captions of an image; more would fill the memory."""
@@ -91,6 +103,33 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = list(value) if isinstance(value, tuple) else str(value)
         node[argument] = value
     return node
+
+
+def join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (setting, value) for every value in a node of a configuration as plain data."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(join(path, str(key)), value)
+    else:
+        yield path, node
+
+
+def all_values(node: Any) -> Iterator[Any]:
+    """Yield plain data and all data in it, the keys of mappings included."""
+    yield node
+    inner = chain(node, node.values()) if isinstance(node, Mapping) else node
+    for value in inner if isinstance(node, Mapping | list | tuple) else ():
+        yield from all_values(value)
+
+
+def has_control(content: Any) -> bool:
+    """Return whether a text in data of JSON has control characters, which are commands to a terminal."""
+    texts = (value for value in all_values(content) if isinstance(value, str))
+    return any(unicodedata.category(character) == "Cc" for text in texts for character in text)
 
 
 def format_value(value: Any) -> str:

@@ -62,23 +62,22 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "gpu_finetuning": {
         **{"SIDE": 32, "IMAGES": 4, "DRAWN": 2, "CAPTIONS_PER_IMAGE": 2, "BATCH_SIZE": 3, "VOCABULARY_SIZE": 40},
-        **{
-            "WIDTH": 8,
-            "WORDS": 3,
-            "WARM_UP": 1,
-            "PORT_BATCHES": 1,
-            "READ_BATCHES": 3,
-            "ROUND_SECONDS": 0,
-        },
+        **{"WIDTH": 8, "WORDS": 3, "WARM_UP": 1, "PORT_BATCHES": 1, "READ_BATCHES": 3, "ROUND_SECONDS": 0},
     },
 }
+
+
+COSTLY = ["training_step", "generation", "gpu_training", "gpu_finetuning"]
+"""They compile much. test_training_step.py and test_generation.py have what they time."""
 
 
 def test_every_script_has_tiny_sizes():
     assert {*SIZES, "startup"} == {*SCRIPTS}  # test_startup.py runs the other one
 
 
-@pytest.mark.parametrize("script", SIZES)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.slow if name in COSTLY else []) for name in SIZES]
+)
 def test_a_script_returns_finite_figures_with_units(
     script: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -91,5 +91,5 @@ def test_the_version_is_printed(answer: Answer, command: str):
 
 def test_a_photograph_that_is_missing_is_reported_before_anything_heavy_is_imported(answer: Answer):
     done = answer("caption", "missing.jpg", "images/")
-    assert done.err == "error: image missing.jpg does not exist; image images/ does not exist\n"
+    assert done.err == "error: image missing.jpg does not exist\n  image images/ does not exist\n"
     assert (done.status, done.out) == (2, "IMPORTED []\n")

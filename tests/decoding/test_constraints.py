@@ -76,7 +76,7 @@ def assert_keeps(tokens: list[int], decoding: Decoding) -> None:
         assert len(words) >= decoding.min_length
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 10_000), kept=rules(), shape=beams())
 def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str, Any], shape: dict[str, Any]):
     decoding = BeamSearch(**kept, **shape, num_captions=shape["num_beam_groups"])
@@ -90,7 +90,7 @@ def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str
             assert_keeps(caption.tokens, decoding)
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 10_000), kept=rules(), drawn=draws())
 def test_every_drawn_caption_keeps_the_rules(seed: int, kept: dict[str, Any], drawn: dict[str, Any]):
     torch.manual_seed(seed)

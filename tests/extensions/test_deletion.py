@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from repository import ROOT
-from slow_cases import slow_after
 
 EXTENSIONS = sorted(file.parent.name for file in ROOT.glob("src/showattendtell/extensions/*/__init__.py"))
 
@@ -45,7 +44,8 @@ def copy_without(name: str, folder: Path) -> None:
             option.unlink()
 
 
-@pytest.mark.parametrize("name", slow_after(1, EXTENSIONS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXTENSIONS)
 def test_what_is_left_without_an_extension_works(name: str, tmp_path: Path):
     copy_without(name, tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")}

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from slow_cases import slow_after
 
-from showattendtell.config.validation import leaves
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Decoding
@@ -23,6 +22,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_checkpoint
 from showattendtell.inference.loading import bundled_models, load_model
 from showattendtell.inference.pipeline import load
+from showattendtell.settings import leaves
 
 TOKENIZERS = "showattendtell.data.tokenizers"
 BUNDLED = bundled_models()["flickr8k_soft"]

@@ -102,7 +102,7 @@ CAPTIONERS = {
 
 
 @pytest.mark.parametrize("baseline", slow_after(1, ["others", "greedy"]))
-@pytest.mark.parametrize(("attention", "settings"), slow_after(2, CAPTIONERS.values()), ids=CAPTIONERS)
+@pytest.mark.parametrize(("attention", "settings"), slow_after(1, CAPTIONERS.values()), ids=CAPTIONERS)
 def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     attention: str, settings: dict[str, str], baseline: str
 ):

@@ -27,9 +27,9 @@ from showattendtell.metrics import (
 )
 from showattendtell.metrics.attention import GroundedWord
 from showattendtell.metrics.clip_score import measure_clip_score
-from showattendtell.metrics.diversity import count_endings
+from showattendtell.metrics.diversity import ending_rates
 from showattendtell.metrics.modular import RunningMeans, measure
-from showattendtell.metrics.ngrams import DocumentFrequencies
+from showattendtell.metrics.ngrams import SentenceCIDErD
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box
 
@@ -148,8 +148,8 @@ def test_a_string_is_its_words(make: Callable[[], Metric]):
         lambda captions: Endings().update(captions, [True]),
         lambda captions: measure_clip_score(captions, ["a.jpg"], Any, "cpu"),
         lambda captions: measure(captions, [["a"]], ["bleu"]),
-        lambda captions: count_endings(captions, [True]),
-        lambda captions: DocumentFrequencies.of([captions]),
+        lambda captions: ending_rates(captions, [True]),
+        lambda captions: SentenceCIDErD([captions]),
         Diversity,
     ],
 )

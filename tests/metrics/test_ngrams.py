@@ -1,5 +1,6 @@
 """Rewards against pycocoevalcap's scorers, and against what can be counted by hand."""
 
+import math
 import random
 from collections import defaultdict
 
@@ -7,8 +8,8 @@ import pytest
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.metrics.diversity import count_endings, ending_rates
-from showattendtell.metrics.ngrams import DocumentFrequencies, SentenceCIDErD, bleu4, count_ngrams
+from showattendtell.metrics.diversity import ending_rates
+from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4, count_ngrams
 
 WORDS = ["a", "dog", "cat", "runs", "sits", "on", "the", "grass", "red", "ball", "<eos>"]
 
@@ -44,7 +45,7 @@ class GivenFrequencies(CiderScorer):
 @pytest.mark.parametrize("seed", range(3))
 def test_cider_is_that_of_pycocoevalcap_with_the_same_document_frequencies(seed: int):
     training, rng = corpus(seed, images=20), random.Random(seed + 100)
-    cider, oracle = SentenceCIDErD(DocumentFrequencies.of(training)), GivenFrequencies(training)
+    cider, oracle = SentenceCIDErD(training), GivenFrequencies(training)
     for said in [*training[:10], *corpus(seed + 50, images=10)]:
         caption = rng.choice([invent(rng), rng.choice(said)])
         ours = cider.score(
@@ -67,13 +68,13 @@ def test_bleu_is_that_of_pycocoevalcap_for_a_single_caption(seed: int):
 def test_document_frequencies_by_hand():
     """`a dog` stands twice in the first image and once in the second, `dog runs` in the second alone."""
     first, second = [["a", "dog"], ["a", "dog", "sits"]], [["a", "dog", "runs"]]
-    found = DocumentFrequencies.of([first, second])
-    assert found.images == 2
-    assert found.recurrent == {("a",): 2, ("dog",): 2, ("a", "dog"): 2}
+    words, pairs, *_ = SentenceCIDErD([first, second]).weigh(count_ngrams(["a", "dog", "runs"])).vectors
+    assert words == {("a",): 0, ("dog",): 0, ("runs",): pytest.approx(math.log(2))}
+    assert pairs == {("a", "dog"): 0, ("dog", "runs"): pytest.approx(math.log(2))}
 
 
 def test_an_empty_caption_is_worth_nothing():
-    cider = SentenceCIDErD(DocumentFrequencies.of(corpus(0, images=5)))
+    cider = SentenceCIDErD(corpus(0, images=5))
     said = count_ngrams(["a", "dog"])
     assert cider.score(cider.weigh(count_ngrams([])), [cider.weigh(said)]) == 0
     assert bleu4(count_ngrams([]), [said]) < 1e-6
@@ -81,5 +82,5 @@ def test_an_empty_caption_is_worth_nothing():
 
 def test_endings_by_hand():
     captions = [["a", "dog"], ["a", "dog", "on", "the"], [], ["dogs", "run", "with"]]
-    endings = ending_rates(*count_endings(captions, [True, False, True, True]))
+    endings = ending_rates(captions, [True, False, True, True])
     assert endings == {"unended": 25.0, "dangling": 50.0, "words": 2.25}

@@ -17,9 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import MULTIRUN, command_folder, find_options, parse, searchpath
-from showattendtell.config.validation import TARGET, format_value, leaves, raise_errors, validate, with_defaults
+from showattendtell.config.validation import TARGET, raise_errors, validate, with_defaults
 from showattendtell.errors import did_you_mean, first_line
-from showattendtell.settings import may_differ
+from showattendtell.settings import format_value, leaves, may_differ
 
 # Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
@@ -142,12 +142,9 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     """Return a stored configuration with the changes that are not null."""
     merged = copy.deepcopy(config)
-    for name, change in changes.items():
-        if isinstance(change, Mapping):
-            inner = {str(key): value for key, value in change.items() if key != TARGET}
-            merged[name] = with_overrides(merged[name], **inner)
-        elif change is not None:
-            merged[name] = change
+    for name, change in leaves("", changes):
+        if change is not None and not name.endswith(TARGET):
+            OmegaConf.update(merged, name, change, force_add=True)
     return merged
 
 

@@ -1,19 +1,21 @@
 """The pages of `--help` and `--help all`. Descriptions of settings are those in the docstrings of the configured
 classes."""
 
-import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import Template
 from omegaconf import OmegaConf
 
 from showattendtell.config.command_line import config_folders, find_options, parse, searchpath
 from showattendtell.config.compose import compose
 from showattendtell.config.signatures import Parameter, Signature, SignatureError
-from showattendtell.config.validation import TARGET, format_value, join, node_signature
+from showattendtell.config.validation import TARGET, node_signature
+from showattendtell.settings import format_value, join
+
+TEMPLATE = Path(__file__).with_name("help.txt")
 
 COMMON = {
     "train": "dataset.root seed init_from resume monitor cache data.batch_size vocabulary.size encoder.trainable "
@@ -56,36 +58,25 @@ class Setting(NamedTuple):
 def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False, positional: str = "") -> str:
     """Return the page of a command with the values that are `given`: all settings if it is complete, else the common
     ones and those that were given."""
-    arguments = parse(command, given, positional)
-    config: Any = OmegaConf.to_container(compose(command, arguments.overrides, complete=False, with_hydra=True))
+    overrides = parse(command, given, positional).overrides
+    config: Any = OmegaConf.to_container(compose(command, overrides, complete=False, with_hydra=True))
     about = config.pop("hydra")
-    shown = described = list(explain("", config))
-    common = () if is_complete else COMMON.get(command, "").split()
-    if common:
-        by_name = {setting.name: setting for setting in described if setting.value}
-        names = [*common, *(line.lstrip("+").partition("=")[0] for line in arguments.overrides)]
-        shown = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
-    lines = [about["help"]["header"].strip()]
     chosen = about["runtime"]["choices"]
-    groups = find_listed(command, chosen, searchpath(arguments.overrides))
-    if groups:
-        lines += ["", "Config groups (group=option), the selected option in brackets:", ""]
-        for name, options in groups.items():
-            marked = (f"[{option}]" if option == chosen[name] else option for option in options)
-            lines.append(_wrapped(f"  {name:<17}{'  '.join(marked)}", 19))
-    if "experiment" in groups and not common:
-        lines += ["", "Experiments (experiment=NAME):", ""]
-        lines += [f"  {name}: {purpose('experiment', name)}" for name in groups["experiment"]]
-    lines += ["", f"{'Common settings' if common else 'Settings'} (setting=value), with their current values:", ""]
-    for setting in shown:
-        lines.append(f"  {setting.name}={setting.value}" if setting.value else f"  {setting.name}")
-        if setting.meaning:
-            lines.append(_wrapped(f"      {setting.meaning}", 6))
-    if common:
-        lines += ["", f"--help all describes all {len(by_name)} settings."]
-    lines += ["", "-m runs several values (seed=1,2), one run for each."]
-    lines += ["--cfg job prints the composed configuration; --debug shows the traceback of an error."]
-    return "\n".join(lines)
+    groups = find_listed(command, chosen, searchpath(overrides))
+    experiments = {name: purpose("experiment", name) for name in groups.get("experiment", ())}
+    settings, number = list(explain("", config)), 0
+    if command in COMMON and not is_complete:
+        by_name = {setting.name: setting for setting in settings if setting.value}
+        names = [*COMMON[command].split(), *(line.lstrip("+").partition("=")[0] for line in overrides)]
+        settings = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+        experiments, number = {}, len(by_name)
+    marked = {
+        name: [f"[{option}]" if option == chosen[name] else option for option in options]
+        for name, options in groups.items()
+    }
+    page = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
+    header = about["help"]["header"].strip()
+    return page.render(header=header, groups=marked, experiments=experiments, settings=settings, number=number)
 
 
 def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[str] = ()) -> dict[str, list[str]]:
@@ -104,17 +95,11 @@ def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[st
     return found
 
 
-def _wrapped(text: str, indent: int) -> str:
-    return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
-
-
 def purpose(group: str, option: str) -> str:
     """Return the first line of the comment at the top of an option's YAML."""
     file = Path(config_folders()[0], group, f"{option}.yaml")
-    comment = (
-        re.search("^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
-    )
-    return comment[1] if comment else ""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return next((line[2:] for line in lines if line.startswith("# ") and "@package" not in line), "")
 
 
 def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:

@@ -2,11 +2,10 @@
 
 import os
 import re
-import sys
 from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from omegaconf import DictConfig
 
 from showattendtell.config.command_line import config_folders, escaped
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import TARGET, all_values, find_targets
-from showattendtell.errors import UserError, first_line, has_control, printable
+from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.errors import UserError, first_line, printable
+from showattendtell.settings import all_values, has_control
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
@@ -46,11 +46,10 @@ def _installed_targets() -> list[str]:
 
     The working directory does not count: a folder from others may have metadata that nobody has installed.
     """
-    cwd = Path.cwd()
-    path = [entry for entry in sys.path if entry and Path(entry).resolve() != cwd.resolve()]
     targets = set()
-    for distribution in distributions(path=path):
-        for point in distribution.entry_points.select(group=TRUSTED):
+    for point in entry_points(group=TRUSTED):
+        folder = str(point.dist.locate_file("")) if point.dist else ""
+        if Path(folder).resolve() != Path.cwd().resolve():
             targets.add(point.value.replace(":", "."))
     return sorted(targets)
 

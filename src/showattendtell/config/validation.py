@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from itertools import chain
 from typing import Any
 
 from hydra.errors import HydraException
@@ -15,8 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from showattendtell.config.command_line import ALIASES
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import find_faults, value_errors
-from showattendtell.settings import format_value as format_value
+from showattendtell.settings import all_values, find_faults, format_value, join, leaves, value_errors
 
 TARGET = "_target_"
 
@@ -127,14 +125,6 @@ def raise_errors(errors: Sequence[str]) -> None:
         raise UserError(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} settings are wrong:", *lines]))
 
 
-def all_values(node: Any) -> Iterator[Any]:
-    """Yield plain data and all data in it, the keys of mappings included."""
-    yield node
-    inner = chain(node, node.values()) if isinstance(node, Mapping) else node
-    for value in inner if isinstance(node, Mapping | list | tuple) else ():
-        yield from all_values(value)
-
-
 def find_targets(node: Any) -> Iterator[str]:
     """Yield every `_target_` in a configuration as plain data."""
     for value in all_values(node):
@@ -152,19 +142,6 @@ def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]
     for key, value in settings.items():
         filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
     return filled
-
-
-def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (setting, value) for every value in a node of a configuration as plain data."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(join(path, str(key)), value)
-    else:
-        yield path, node
-
-
-def join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
 
 
 USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError, RecursionError)

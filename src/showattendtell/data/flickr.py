@@ -154,7 +154,10 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
     if not file.splits and not has_lists:
         root = shlex.quote(f"dataset.root={folder}")
         fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
-        note = f"scores are not comparable with published ones, which have the splits that this fetches: {fetch}"
+        note = (
+            "scores are not comparable with published ones, and models of the public splits were trained on some of "
+            f"the test images; fetch the public splits with: {fetch}"
+        )
         file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
     # the keys of Flickr8k-CN omit the suffix
     file = file.renamed(lambda image: image if "." in image else f"{image}.jpg")

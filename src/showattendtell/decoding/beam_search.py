@@ -9,143 +9,129 @@ All beams of all images are numbered together: beam k of bank c of group g of im
 ((i G + g) (C + 1) + c) K + k. The other sizes are those of `showattendtell.types`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import pad
 
-from showattendtell.data.vocabulary import EOS, START, Vocabulary
+from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble
 from showattendtell.settings import Count, NonNegativeFloat, PositiveFloat
 from showattendtell.types import CaptionOutput
 
+Step = tuple[Tensor, Tensor, Tensor]
+"""One search step of B captions: log p of their words before the step (B,), alpha (B, L) and beta (B,)."""
+
 
 class Candidates(NamedTuple):
-    """Captions with a new last word, each field (I, C + 1, any number) or another shape.
+    """Captions with a further word, (I, C + 1, any number).
 
-    scores       log p; -inf marks an empty entry
-    rank_scores  the score by which they are ranked: log p less the diversity penalty
-    parents      the row, among the B captions of the step, of the one that each continues
-    words        the last word
+    ranks    the score by which they are ranked: log p less the diversity penalty; -inf marks an empty entry
+    indices  parent * V + word, with the row of the caption that each continues among the B captions of the step
     """
 
-    scores: Tensor
-    rank_scores: Tensor
-    parents: Tensor
-    words: Tensor
+    ranks: Tensor
+    indices: Tensor
 
-    def best(self, k: int) -> "Candidates":
-        """Return the best k, best first; ties keep their order."""
-        order = self.rank_scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-        chosen = Candidates(*(part.gather(-1, order) for part in self))
-        return chosen._replace(scores=chosen.scores.masked_fill(chosen.rank_scores.isneginf(), -torch.inf))
-
-    def where(self, mask: Tensor) -> "Candidates":
-        """Return the candidates with empty entries where the mask is false."""
-        return self._replace(rank_scores=self.rank_scores.masked_fill(~mask, -torch.inf))
-
-
-def join(function: Callable[..., Tensor], candidates: Sequence[Candidates], dim: int) -> Candidates:
-    """Join the fields of several candidates by `torch.cat` or `torch.stack`."""
-    return Candidates(*(function(parts, dim=dim) for parts in zip(*candidates, strict=True)))
+    def best(self, k: int, mask: Tensor | None = None) -> "Candidates":
+        """Return the best k, where the mask is true, best first; ties keep their order."""
+        ranks = self.ranks if mask is None else self.ranks.masked_fill(~mask, -torch.inf)
+        ranks, order = ranks.sort(dim=-1, descending=True, stable=True)
+        return Candidates(ranks[..., :k], self.indices.gather(-1, order[..., :k]))
 
 
 class Beams(NamedTuple):
-    """The open captions (beams) of the images. A beam without a caption has log p = -inf and costs no computation.
+    """Captions of the images, best first in each bank. A beam without a caption has log p = -inf, and an open one then
+    costs no computation.
 
-    scores  (I, G, C + 1, K) log p, best first in each bank
-    tokens  (I, W, t), `<start>` first
-    rows    (I, W, t) the row that a caption's first words had in each step of the search, in the first one its image
+    scores  (I, G, C + 1, K) log p
+    tokens  (I, G, C + 1, K, t), `<start>` first
+    rows    (I, G, C + 1, K, t) the row that a caption's first words had in each step of the search, in the first one
+            its image
     """
 
+    scores: Tensor
+    tokens: Tensor
+    rows: Tensor
+
+
+class Finished(NamedTuple):
+    """The best finished captions of each group, N of each group, best first.
+
+    ranks   (I, G, N) the score by which they are ranked; -inf without a caption
+    scores  (I, G, N) log p
+    tokens  (I, G, N, T), then `<pad>`
+    rows    (I, G, N, T) see `Beams`
+    """
+
+    ranks: Tensor
     scores: Tensor
     tokens: Tensor
     rows: Tensor
 
 
 class NextWords(NamedTuple):
-    """Scores of the next word for b of the B open captions.
+    """Scores of the next word for the B open captions.
 
-    rows       (b,) their indices among the B captions
-    positions  (b,) their positions among all I * W beams
-    tokens     (b, t) the captions, `<start>` first
-    offsets    (b,) log p of the captions, less the normalizers of the next word's scores
-    scores     (b, V) unnormalized: log p of the extended captions = offsets + scores
+    positions  (B,) their positions among all I * W beams
+    tokens     (B, t) and `rows` (B, t), see `Beams`
+    offsets    (B,) log p of the captions, less the normalizers of the next word's scores
+    scores     (B, V) unnormalized: log p of the extended captions = offsets + scores
     """
 
-    rows: Tensor
     positions: Tensor
     tokens: Tensor
+    rows: Tensor
     offsets: Tensor
     scores: Tensor
 
+    def extend(self, groups: Sequence[Candidates]) -> Beams:
+        """Return beams of the captions that each group has chosen, (I, C + 1, K)."""
+        ranks, indices = (torch.stack(part, dim=1) for part in zip(*groups, strict=True))
+        parents, words = indices // self.scores.shape[1], indices % self.scores.shape[1]
+        log_p = torch.where(ranks > -torch.inf, self.offsets[parents] + self.scores[parents, words], -torch.inf)
+        extended = ((self.tokens, words), (self.rows, parents))
+        return Beams(log_p, *(torch.cat([old[parents], new.unsqueeze(-1)], dim=-1) for old, new in extended))
+
 
 def best_candidates(
-    like: Tensor, group: int, words: NextWords, rank_scores: Tensor, constraints: Constraints
+    shape: torch.Size, group: int, words: NextWords, rows: Tensor, scores: Tensor, constraints: Constraints
 ) -> Candidates:
     """Return the best candidates of a group, best first.
 
     Return twice as many as there are beams: each beam has one candidate at most that ends, so that enough stay open.
 
     Args:
-        like: scores of all beams, (I, G, C + 1, K).
-        rank_scores: (b, V) the scores of the next words, less the diversity penalty.
+        shape: (I, G, C + 1, K).
+        rows: (b,) the indices of the group's captions among the B open ones.
+        scores: (b, V) of their next words, less the diversity penalty.
     """
-    k = 2 * like.shape[-1]
+    num_words = scores.shape[1]
 
-    def place(values: Tensor, fill: float = 0) -> Tensor:
-        # (b, n) of the open captions to their positions among all I * W beams, then those of the group
-        placed = values.new_full((like.numel(), values.shape[1]), fill).index_copy(0, words.positions, values)
-        return placed.view(*like.shape, -1)[:, group].flatten(2)
+    def place(values: Tensor, fill: float) -> Tensor:
+        # (b, n) of the captions to their positions among all I * W beams, then those of the group
+        placed = values.new_full((shape.numel(), values.shape[1]), fill).index_copy(0, words.positions[rows], values)
+        return placed.view(*shape, -1)[:, group].flatten(2)
 
-    def extend(last_words: Tensor, ranks: Tensor) -> Candidates:
-        offsets = words.offsets.unsqueeze(1)
-        return Candidates(
-            place(offsets + words.scores.gather(1, last_words), -torch.inf),
-            place(offsets + ranks, -torch.inf),
-            place(words.rows.unsqueeze(1).expand_as(last_words)),
-            place(last_words),
-        )
+    def extend(last_words: Tensor, scores: Tensor) -> list[Tensor]:
+        ranks, indices = words.offsets[rows].unsqueeze(1) + scores, num_words * rows.unsqueeze(1) + last_words
+        return [place(ranks, -torch.inf), place(indices, 0)]
 
-    moving = []
+    moved = []
     if constraints.required:
         # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
-        required = torch.tensor(constraints.required, device=rank_scores.device)
-        missing, required_scores = constraints.missing(words.tokens), rank_scores[:, required]  # (b, C)
-        moved = extend(required.expand_as(missing), required_scores.masked_fill(~missing, -torch.inf))
-        moved = Candidates(*(part.roll(1, dims=1) for part in moved))  # bank c - 1 to bank c
-        moved.rank_scores[:, 0] = -torch.inf  # nothing moves to bank 0
-        moving.append(moved)
-        rank_scores = rank_scores.index_copy(1, required, required_scores.masked_fill(missing, -torch.inf))
-    ranks, likeliest = rank_scores.topk(min(k, rank_scores.shape[1]))
-    return join(torch.cat, [extend(likeliest, ranks), *moving], dim=-1).best(k)
-
-
-class SearchStep(NamedTuple):
-    """One search step of B captions: log p of their words before the step (B,), alpha (B, L) and beta (B,)."""
-
-    scores: Tensor
-    weights: Tensor
-    gates: Tensor
-
-
-class Hypothesis(NamedTuple):
-    """A caption that may be returned: whether it precedes open ones, the score that ranks it, log p, its n tokens, and
-    its row in each of n steps."""
-
-    precedes: bool
-    rank: float
-    score: float
-    tokens: list[int]
-    rows: list[int]
-
-
-Number = TypeVar("Number", float, Tensor)
+        required = torch.tensor(constraints.required, device=scores.device)
+        missing, required_scores = constraints.missing(words.tokens[rows]), scores[:, required]  # (b, C)
+        moving = extend(required.expand_as(missing), required_scores.masked_fill(~missing, -torch.inf))
+        moved.append([part.roll(1, dims=1) for part in moving])  # bank c - 1 to bank c
+        moved[0][0][:, 0] = -torch.inf  # nothing moves to bank 0
+        scores = scores.index_copy(1, required, required_scores.masked_fill(missing, -torch.inf))
+    likeliest = scores.topk(min(2 * shape[-1], num_words))
+    staying = extend(likeliest.indices, likeliest.values)
+    return Candidates(*(torch.cat(parts, dim=2) for parts in zip(staying, *moved, strict=True))).best(2 * shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +172,7 @@ class BeamSearch(Decoding):
         if self.shrink_beam and (self.num_beam_groups > 1 or self.required):
             raise ValueError("shrink_beam=true is for one beam; leave it out with num_beam_groups or required words")
 
-    def rank_score(self, log_prob: Number, length: int) -> Number:
+    def rank_score(self, log_prob: Tensor, length: int) -> Tensor:
         """Return the score by which an image's captions are ranked: log p / length penalty."""
         if self.length_normalization == "none":
             return log_prob
@@ -202,151 +188,124 @@ class BeamSearch(Decoding):
         are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
         constraints, decoder = self.in_tokens(vocabulary), ensemble.make_decoder(regions)
-        states, steps = decoder.init_state(), list[SearchStep]()
+        states, steps = decoder.init_state(), list[Step]()
         shape = (self.num_beam_groups, len(constraints.required) + 1, self.beam_size // self.num_beam_groups)
         # only the first beam of each group is open; the others would be copies
         scores = states.states[0].hidden.new_full((len(states.images), *shape), -torch.inf)
         scores[:, :, 0, 0] = 0
-        rows = states.images.view(-1, 1, 1).expand(-1, scores[0].numel(), 1)
+        rows = states.images.view(-1, 1, 1, 1, 1).expand(*scores.shape, 1)
         beams, widths = Beams(scores, torch.full_like(rows, START), rows), torch.full_like(states.images, shape[2])
-        finished = BeamHypotheses(self, scores)
+        kept = (*scores.shape[:2], -(-self.num_captions // self.num_beam_groups))  # (I, G, N)
+        nothing, padding = scores.new_full(kept, -torch.inf), rows.new_full((*kept, self.max_length), PAD)
+        finished = Finished(nothing, nothing, padding, padding)
         while len(steps) < self.max_length:
-            log_p, tokens, rows = beams.scores.flatten(), beams.tokens.flatten(0, 1), beams.rows.flatten(0, 1)
-            positions = log_p.isfinite().nonzero().squeeze(1)  # (B,) of the open captions
+            positions = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
             if not len(positions):
                 break
-            log_p, tokens, rows = log_p[positions], tokens[positions], rows[positions]
+            log_p, tokens, rows = (part.flatten(0, 3)[positions] for part in beams)
             # captions that continue the same one of the last step share its state: that is their prefix
             prefixes, prefix_index = rows[:, -1].unique(return_inverse=True)
             output, states = decoder.step(states.index_select(prefixes), prefix_index, tokens[:, -1])
-            steps.append(SearchStep(log_p, output.weights.to(log_p), output.gate.to(log_p)))
+            steps.append((log_p, output.weights.to(log_p), output.gate.to(log_p)))
             scores = constraints.apply(output.scores, tokens[:, 1:])
-            indices = torch.arange(len(positions), device=positions.device)
-            words = NextWords(indices, positions, tokens, log_p - output.normalizers, scores)
-            chosen = self._choose(beams, words, widths, constraints)
-            ended, still_open = (_extend(candidates, tokens, rows) for candidates in chosen)
-            finished.add(ended)
+            words = NextWords(positions, tokens, rows, log_p - output.normalizers, scores)
+            ended, beams = map(words.extend, self._choose(beams.scores.shape, words, widths, constraints))
+            finished = self._add(finished, ended)
             if self.shrink_beam:
                 widths = widths - ended.scores.isfinite().sum(dim=(1, 2, 3))
-            beams = finished.prune(still_open)
-        return finished.best(beams, steps)
+            beams = self._prune(beams, finished)
+        return self._outputs(self._add(finished, beams, are_open=True), steps)
 
     def _choose(
-        self, beams: Beams, words: NextWords, widths: Tensor, constraints: Constraints
-    ) -> tuple[Candidates, Candidates]:
-        """Return the captions that end and those that stay open, (I, G, C + 1, K) each.
+        self, shape: torch.Size, words: NextWords, widths: Tensor, constraints: Constraints
+    ) -> tuple[list[Candidates], list[Candidates]]:
+        """Return of each group the captions that end and those that stay open, (I, C + 1, K) each.
 
         Diverse beam search: the groups choose one after the other. A word costs a group `diversity_penalty` for each
         caption of the earlier groups that chose it at this step. A group does not end a caption that an earlier one
         ends.
 
         Args:
+            shape: (I, G, C + 1, K).
             widths: (I,) the number of the K beams that may be open.
         """
         ended: list[Candidates] = []
         still_open: list[Candidates] = []
-        num_images, num_groups, num_banks, num_beams = beams.scores.shape
-        group_words, rank_scores = words, words.scores
+        num_images, num_groups, num_banks, num_beams = shape
+        scores, num_words = words.scores, words.scores.shape[1]
+        rows = torch.arange(len(scores), device=scores.device)
+        images, groups = words.positions // shape[1:].numel(), words.positions // (num_banks * num_beams) % num_groups
         if num_groups > 1:
-            counts = beams.scores.new_zeros(num_images, rank_scores.shape[1])  # (I, V) captions that chose a word
-            images = words.positions // beams.tokens.shape[1]
+            counts = scores.new_zeros(num_images, num_words)  # captions that chose a word
             captions = torch.cat([images.unsqueeze(1), words.tokens], dim=1)
             ended_captions = captions[:0]
         for group in range(num_groups):
             if num_groups > 1:
-                in_group = words.positions // (num_banks * num_beams) % num_groups == group
-                group_words = NextWords(*(part[in_group] for part in words))
-                rank_scores = group_words.scores - self.diversity_penalty * counts[images[in_group]]
-                repeated = (captions[in_group].unsqueeze(1) == ended_captions).all(dim=2).any(dim=1)
-                rank_scores[repeated, EOS] = -torch.inf
-            candidates = best_candidates(beams.scores, group, group_words, rank_scores, constraints)
-            ends = candidates.words == EOS
+                rows = (groups == group).nonzero().squeeze(1)
+                scores = words.scores[rows] - self.diversity_penalty * counts[images[rows]]
+                repeated = (captions[rows].unsqueeze(1) == ended_captions).all(dim=2).any(dim=1)
+                scores[repeated, EOS] = -torch.inf
+            candidates = best_candidates(shape, group, words, rows, scores, constraints)
+            ends = candidates.indices % num_words == EOS
             within = torch.arange(ends.shape[2], device=ends.device) < widths.view(-1, 1, 1)
-            ended.append(candidates.where(ends & within).best(num_beams))
-            still_open.append(candidates.where(~ends & within if self.shrink_beam else ~ends).best(num_beams))
+            ended.append(candidates.best(num_beams, ends & within))
+            still_open.append(candidates.best(num_beams, ~ends & within if self.shrink_beam else ~ends))
             if num_groups > 1:
-                chosen = still_open[-1]
-                counts.scatter_add_(1, chosen.words.flatten(1), chosen.scores.isfinite().flatten(1).to(counts))
-                ended_captions = torch.cat([ended_captions, captions[ended[-1].parents[ended[-1].scores.isfinite()]]])
-        return join(torch.stack, ended, dim=1), join(torch.stack, still_open, dim=1)
+                ranks, indices = (part.flatten(1) for part in still_open[-1])
+                counts.scatter_add_(1, indices % num_words, ranks.isfinite().to(counts))
+                parents = ended[-1].indices[ended[-1].ranks.isfinite()] // num_words
+                ended_captions = torch.cat([ended_captions, captions[parents]])
+        return ended, still_open
 
-
-def _extend(chosen: Candidates, tokens: Tensor, rows: Tensor) -> Beams:
-    """Return beams of the chosen captions (I, G, C + 1, K), which extend those with these tokens and rows (B, t)."""
-    words, parents = chosen.words.flatten(1), chosen.parents.flatten(1)
-    extended = ((tokens, words), (rows, parents))
-    return Beams(chosen.scores, *(torch.cat([old[parents], new.unsqueeze(2)], dim=2) for old, new in extended))
-
-
-class BeamHypotheses:
-    """The best finished captions of each image and group so far, best first.
-
-    Args:
-        like: scores (I, G, ...), of which the new ones have the dtype and the device.
-    """
-
-    def __init__(self, search: BeamSearch, like: Tensor):
-        self._search = search
-        self._num_kept = -(-search.num_captions // search.num_beam_groups)  # per group, rounded up
-        images, groups = like.shape[:2]
-        self._captions: list[list[list[Hypothesis]]] = [[[] for _ in range(groups)] for _ in range(images)]
-        self._worst = like.new_full((images, groups), -torch.inf)  # the rank score that a caption has to beat
-
-    def add(self, beams: Beams, finished: bool = True) -> None:
-        """Add the captions that are better than the ones stored for their group.
+    def _add(self, finished: Finished, beams: Beams, are_open: bool = False) -> Finished:
+        """Return the finished captions with those of the beams that are better than the worst of their group.
 
         Args:
-            finished: false for open captions, which follow all finished ones, except with `shrink_beam`.
+            are_open: the captions follow all finished ones, except with `shrink_beam`.
         """
-        is_caption = beams.scores.isfinite()
-        places, scores = is_caption.nonzero().tolist(), beams.scores[is_caption]
-        tokens, rows = (part[is_caption.flatten(1)][:, 1:] for part in (beams.tokens, beams.rows))
-        parts = (self._search.rank_score(scores, tokens.shape[1]), scores, tokens, rows)
-        for (image, group, *_), *caption in zip(places, *(part.tolist() for part in parts), strict=True):
-            captions = self._captions[image][group]
-            captions.append(Hypothesis(finished or self._search.shrink_beam, *caption))
-            captions.sort(key=attrgetter("precedes", "rank"), reverse=True)
-            del captions[self._num_kept :]
-            if len(captions) == self._num_kept:
-                self._worst[image, group] = captions[-1].rank
+        scores, tokens, rows = (part.flatten(2, 3) for part in beams)
+        num_kept, length = finished.ranks.shape[2], tokens.shape[3] - 1
+        padding = (0, self.max_length - length)
+        added = (self.rank_score(scores, length), scores, pad(tokens[..., 1:], padding), pad(rows[..., 1:], padding))
+        joined = Finished(*(torch.cat(parts, dim=2) for parts in zip(finished, added, strict=True)))
+        ranks, order = joined.ranks.sort(dim=2, descending=True, stable=True)
+        if are_open and not self.shrink_beam:
+            follows = (order >= num_kept) | ranks.isneginf()
+            order = order.gather(2, follows.int().argsort(dim=2, stable=True))
+        best = order[..., :num_kept]
+        ranks, scores = (part.gather(2, best) for part in joined[:2])
+        return Finished(ranks, scores, *(part.take_along_dim(best.unsqueeze(3), dim=2) for part in joined[2:]))
 
-    def prune(self, beams: Beams) -> Beams:
+    def _prune(self, beams: Beams, finished: Finished) -> Beams:
         """Prune captions that cannot be returned.
 
         Pruning does not change the result: what a pruned caption would keep out of the beam cannot be returned either.
         With several groups or `shrink_beam` this does not hold, so all captions of an image are pruned, or none.
         """
         # log p <= 0 only falls with more words, so this is the best rank score that a caption can reach
-        best_possible = self._search.rank_score(beams.scores, self._search.max_length)
-        can_improve = best_possible > self._worst[..., None, None]  # (I, G, C + 1, K)
-        if self._search.num_beam_groups > 1 or self._search.shrink_beam:
+        best_possible = self.rank_score(beams.scores, self.max_length)
+        can_improve = best_possible > finished.ranks[:, :, -1, None, None]  # (I, G, C + 1, K)
+        if self.num_beam_groups > 1 or self.shrink_beam:
             can_improve = can_improve.flatten(1).any(dim=1).view(-1, 1, 1, 1)
         return beams._replace(scores=beams.scores.masked_fill(~can_improve, -torch.inf))
 
-    def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
-        """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
-        self.add(still_open, finished=False)
-        chosen = []
-        for groups in self._captions:
-            of_image = sorted(chain.from_iterable(groups), key=attrgetter("rank"), reverse=True)
-            chosen.append(of_image[: self._search.num_captions])
-        outputs = iter(_outputs(list(chain.from_iterable(chosen)), steps))
-        return [[next(outputs) for _ in of_image] for of_image in chosen]
-
-
-def _outputs(captions: Sequence[Hypothesis], steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
-    """Return the captions with log p and attention of each word, from the rows that they had in the steps."""
-    if not captions:
-        return []
-    rows = pad_sequence([torch.tensor(caption.rows) for caption in captions]).to(steps[0].scores.device)  # (T, M)
-    scores, weights, gates = (
-        torch.stack([part[step_rows] for part, step_rows in zip(parts, rows, strict=False)], dim=1).cpu()
-        for parts in zip(*steps, strict=True)
-    )
-    outputs = []
-    for row, (_, _, score, tokens, _) in enumerate(captions):
-        n = len(tokens)
-        # of a word: log p of the words up to it, less that of the words before it
-        log_probs = torch.cat([scores[row, :n], scores.new_tensor([score])]).diff()
-        outputs.append(CaptionOutput(tokens, log_probs, weights[row, :n].clone(), gates[row, :n].clone()))
-    return outputs
+    def _outputs(self, finished: Finished, steps: Sequence[Step]) -> Captions:
+        """Return each image's best captions of all groups, with log p and attention of each word, from the rows that
+        they had in the steps."""
+        ranks, order = finished.ranks.flatten(1).sort(dim=1, descending=True, stable=True)
+        images, places = (ranks[:, : self.num_captions] > -torch.inf).nonzero(as_tuple=True)  # (M,) of all captions
+        scores, tokens, rows = (part.flatten(1, 2)[images, order[images, places]] for part in finished[1:])
+        outputs: Captions = [[] for _ in ranks]
+        if not steps:
+            return outputs
+        traces = (
+            torch.stack([part[step_rows] for part, step_rows in zip(parts, rows.T, strict=False)], dim=1).cpu()
+            for parts in zip(*steps, strict=True)
+        )
+        parts = (images.tolist(), scores.cpu().split(1), tokens.tolist(), *traces)
+        for image, score, words, log_p, weights, gates in zip(*parts, strict=True):
+            n = words.index(PAD) if PAD in words else len(words)
+            # of a word: log p of the words up to it, less that of the words before it
+            log_probs = torch.cat([log_p[:n], score]).diff()
+            outputs[image].append(CaptionOutput(words[:n], log_probs, weights[:n].clone(), gates[:n].clone()))
+        return outputs

@@ -1,17 +1,17 @@
 """Consensus decoding (minimum Bayes risk)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
 from torch import Tensor
 
-from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
+from showattendtell.data.tokenizers import Counts, count_ngrams
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
+from showattendtell.metrics.ngrams import bleu4
 from showattendtell.settings import Count, PositiveFloat
 from showattendtell.types import CaptionOutput
 
@@ -55,25 +55,8 @@ class Consensus(Decoding):
 
 def _agreement(samples: Sequence[Counts[int]], caption: CaptionOutput[Tensor]) -> float:
     own = _count(caption)
-    return sum(smoothed_bleu(own, sample) for sample in samples)
+    return sum(bleu4(own, [sample], smoothing=1) for sample in samples)
 
 
 def _count(caption: CaptionOutput[Tensor]) -> Counts[int]:
     return count_ngrams([token for token in caption.tokens if token != EOS])
-
-
-def smoothed_bleu(caption: Counts[int], other: Counts[int]) -> float:
-    """Return the BLEU-4 of a caption against another one, between 0 and 1, from their n-gram counts for n = 1 to 4.
-
-        BP (prod_n p_n)^(1/4)     p_n = (matched_n + k) / (total_n + k)     BP = exp(min(0, 1 - r / c))
-
-    with k = 0 for n = 1 and k = 1 for n >= 2 (Lin and Och 2004), c the caption's length and r the other's.
-    """
-    length, other_length = caption[0].total(), other[0].total()
-    if not length:
-        return float(not other_length)
-    product = 1.0
-    for k, counts, other_counts in zip((0, 1, 1, 1), caption, other, strict=True):
-        matched = sum(min(count, other_counts[ngram]) for ngram, count in counts.items())
-        product *= (matched + k) / (counts.total() + k)
-    return product ** (1 / ORDERS) * math.exp(min(0.0, 1 - other_length / length))

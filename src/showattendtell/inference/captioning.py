@@ -229,7 +229,7 @@ def caption_photographs(
     if list(formats) != ["xmp"] and len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
     if errors:
-        raise UserError("; ".join(errors))
+        raise UserError("\n  ".join(errors))
 
 
 def _print_all(lines: Iterable[str]) -> None:
@@ -282,4 +282,4 @@ def caption_split(config: DictConfig) -> None:
     if settings.dataset.get("skip_unreadable"):
         print_notes(errors)
     elif errors:
-        raise UserError("; ".join(errors))
+        raise UserError("\n  ".join(errors))

@@ -364,7 +364,7 @@ def score(
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...
     ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
-    files = {Path(f"caption {rank}"): sentences for rank, sentences in enumerate(ranks, start=1)}
+    files = {Path(f"caption {rank} of each image"): sentences for rank, sentences in enumerate(ranks, start=1)}
     matched = MatchedCaptions(images, list(references.values()), files)
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)

@@ -14,8 +14,8 @@ from showattendtell.decoding.decoding import Constraints, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
-from showattendtell.metrics.diversity import count_endings, ending_rates
-from showattendtell.metrics.ngrams import DocumentFrequencies, SentenceCIDErD, bleu4
+from showattendtell.metrics.diversity import ending_rates
+from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt
@@ -78,7 +78,7 @@ class SelfCriticalLoss(nn.Module):
         self.reward, self.vocabulary = reward, vocabulary
         self._references, self._end = references, (vocabulary.words[EOS],)
         ended = ([(*words, *self._end) for words in captions] for captions in references)
-        self._cider = SentenceCIDErD(DocumentFrequencies.of(ended))
+        self._cider = SentenceCIDErD(ended)
         self._constraints = Constraints((), (), SUPPRESSED, 0, reward.max_length, no_repeat_ngram_size=0)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
@@ -132,8 +132,7 @@ class SelfCriticalLoss(nn.Module):
     ) -> dict[str, Tensor]:
         """Return weighted means of the reward and its terms, and statistics of how captions end."""
         means = {name: image_weights.cpu() @ value.mean(dim=1) for name, value in values.items()}
-        words, ended = map(self.vocabulary.decode, captions), [EOS in tokens for tokens in captions]
-        rates = ending_rates(*count_endings([*words], ended))
+        rates = ending_rates([*map(self.vocabulary.decode, captions)], [EOS in tokens for tokens in captions])
         return {**means, **{name: torch.tensor(rate) for name, rate in rates.items()}}
 
 

@@ -82,18 +82,16 @@ INCOMPLETE_ENDINGS = frozenset(
 """Words that require a following word."""
 
 
-def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[int, int, int, int]:
-    """Return the numbers of captions, of unended and of dangling ones, and of all words."""
-    split = split_captions(captions)
-    dangling = sum(bool(words) and words[-1] in INCOMPLETE_ENDINGS for words in split)
-    return len(split), len(ended) - sum(ended), dangling, sum(map(len, split))
+def ending_rates(captions: Sequence[Caption], ended: Sequence[bool]) -> dict[str, float]:
+    """Return statistics of captions without `<eos>`, given whether each had one.
 
-
-def ending_rates(captions: int, unended: int, dangling: int, words: int) -> dict[str, float]:
-    """Return what `modular.Endings` computes, given the sums that `count_endings` returned."""
-    num_captions = max(1, captions)
+    Returns:
+        In percent `unended`, captions without `<eos>`, and `dangling`, captions whose last word requires another one
+        ("a dog on the"); and `words`, their mean length.
+    """
+    split, number = split_captions(captions), max(1, len(ended))
     return {
-        "unended": 100 * unended / num_captions,
-        "dangling": 100 * dangling / num_captions,
-        "words": words / num_captions,
+        "unended": 100 * (len(ended) - sum(ended)) / number,
+        "dangling": 100 * sum(bool(words) and words[-1] in INCOMPLETE_ENDINGS for words in split) / number,
+        "words": sum(map(len, split)) / number,
     }

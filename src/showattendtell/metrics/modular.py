@@ -28,7 +28,7 @@ from showattendtell.metrics.attention import (
 )
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
-from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
+from showattendtell.metrics.diversity import diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.java_scores import measure_meteor, measure_spice
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
@@ -288,22 +288,18 @@ class Diversity(GatheredMetric):
 
 
 class Endings(GatheredMetric):
-    """Endings of captions.
-
-    `compute` returns in percent `unended`, captions without `<eos>`, and `dangling`, captions whose last word requires
-    another one ("a dog on the"); and `words`, their mean length.
-    """
+    """Endings of captions. `compute` returns what the function `diversity.ending_rates` returns."""
 
     higher_is_better = False
 
     def update(self, hypotheses: Sequence[Caption], ended: Sequence[bool]) -> None:
         """Add the captions of a batch without `<eos>`, and whether each had one."""
-        self.append([count_endings(hypotheses, ended)])
+        self.append(zip(map(list, split_captions(hypotheses)), ended, strict=True))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        counts = [sum(column) for column in zip((0, 0, 0, 0), *self.items(), strict=True)]
-        return scalars(ending_rates(*counts))
+        items = self.items()
+        return scalars(ending_rates([words for words, _ in items], [ended for _, ended in items]))
 
 
 class _AttentionScore(GatheredMetric):

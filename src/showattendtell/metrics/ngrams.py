@@ -32,7 +32,7 @@ import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import cook_refs, cook_test
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
+from showattendtell.data.tokenizers import ORDERS, Counts, Item, count_ngrams
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
 
@@ -40,35 +40,6 @@ SIGMA = 6.0
 """Standard deviation of the length penalty, in words."""
 
 Ngram = tuple[str, ...]
-
-
-class DocumentFrequencies(NamedTuple):
-    """Document frequencies of n-grams: in how many images' captions each occurs.
-
-    images     number of images
-    recurrent  counts of n-grams in more than one image; for the others max(1, f) is 1
-    """
-
-    images: int
-    recurrent: dict[Ngram, int]
-
-    @classmethod
-    def of(cls, references: Iterable[Sequence[Caption]]) -> "DocumentFrequencies":
-        """Count n-grams in the reference captions of images.
-
-        Raises:
-            ValueError: an image has a string instead of a list of captions.
-        """
-        captions = [split_captions(image_references, "the references of an image") for image_references in references]
-        recurrent: dict[Ngram, int] = {}
-        for order in range(ORDERS):
-            by_image = (
-                {ngram for words in image_references for ngram in count_ngrams(words)[order]}
-                for image_references in captions
-            )
-            counts = Counter(ngram for ngrams in by_image for ngram in ngrams)
-            recurrent |= {ngram: count for ngram, count in counts.items() if count > 1}
-        return cls(len(captions), recurrent)
 
 
 class Weighted(NamedTuple):
@@ -85,11 +56,25 @@ class Weighted(NamedTuple):
 
 
 class SentenceCIDErD:
-    """CIDEr-D of single captions, 0 to 10."""
+    """CIDEr-D of single captions, 0 to 10.
 
-    def __init__(self, frequencies: DocumentFrequencies):
-        self._max_idf = math.log(max(1, frequencies.images))
-        self._idf = {ngram: self._max_idf - math.log(count) for ngram, count in frequencies.recurrent.items()}
+    Args:
+        references: reference captions by image, which give the document frequencies: in how many images' captions an
+            n-gram occurs.
+
+    Raises:
+        ValueError: an image has a string instead of a list of captions.
+    """
+
+    def __init__(self, references: Iterable[Sequence[Caption]]):
+        captions = [split_captions(image_references, "the references of an image") for image_references in references]
+        self._max_idf = math.log(max(1, len(captions)))
+        self._idf: dict[Ngram, float] = {}  # of n-grams in several images; others, which are most, have the largest
+        for order in range(ORDERS):
+            frequencies = Counter[Ngram]()
+            for image_references in captions:
+                frequencies.update({ngram for words in image_references for ngram in count_ngrams(words)[order]})
+            self._idf |= {ngram: self._max_idf - math.log(count) for ngram, count in frequencies.items() if count > 1}
 
     def weigh(self, counts: Counts[str]) -> Weighted:
         """Return the weights of a caption, given its n-grams."""
@@ -109,7 +94,7 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     Args:
         references: reference captions by image, which give the document frequencies.
     """
-    cider = SentenceCIDErD(DocumentFrequencies.of(references))
+    cider = SentenceCIDErD(references)
 
     def score(caption: Caption, captions: Sequence[Caption]) -> float:
         hypothesis, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
@@ -133,14 +118,21 @@ def _similarity(caption: Weighted, reference: Weighted) -> float:
     return total / ORDERS * math.exp(-((caption.pairs - reference.pairs) ** 2) / (2 * SIGMA**2))
 
 
-def bleu4(caption: Counts[str], references: Sequence[Counts[str]]) -> float:
-    """Return BLEU-4 of one caption, with brevity penalty by the closest reference, 0 to 1."""
-    score = 1.0  # 1e-15 and 1e-9 are pycocoevalcap's, which avoid log 0 and division by 0
-    for ngrams, *reference_ngrams in zip(caption, *references, strict=True):
-        matched = sum(min(count, max(counts[ngram] for counts in reference_ngrams)) for ngram, count in ngrams.items())
-        score *= (matched + 1e-15) / (ngrams.total() + 1e-9)
+def bleu4(caption: Counts[Item], references: Sequence[Counts[Item]], smoothing: int = 0) -> float:
+    """Return BLEU-4 of one caption, with brevity penalty by the closest reference, 0 to 1.
+
+    Args:
+        smoothing: added to the counts of n-grams with n >= 2; 1 is that of Lin and Och (2004).
+    """
     length = caption[0].total()
     closest = min((abs(reference[0].total() - length), reference[0].total()) for reference in references)[1]
+    if not length:
+        return float(not closest)
+    score = 1.0  # 1e-15 and 1e-9 are pycocoevalcap's, which avoid log 0 and division by 0
+    for n, (ngrams, *reference_ngrams) in enumerate(zip(caption, *references, strict=True)):
+        matched = sum(min(count, max(counts[ngram] for counts in reference_ngrams)) for ngram, count in ngrams.items())
+        added = smoothing if n else 0
+        score *= (matched + added + 1e-15) / (ngrams.total() + added + 1e-9)
     ratio = (length + 1e-15) / (closest + 1e-9)
     return score ** (1 / ORDERS) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
 

@@ -26,7 +26,6 @@ from showattendtell.models.interfaces import (
 )
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
-from showattendtell.models.kernels.cross_entropy import add_bias_and_logsumexp_
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
 from showattendtell.models.kernels.recurrence import RecurrenceWeights
@@ -148,13 +147,13 @@ class WordScorer:
 
     def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
-        scores = self.multiply(features)
-        return scores, add_bias_and_logsumexp_(scores, self.decoder.word_scores.bias)
+        scores = self.logits(features)
+        return scores, scores.logsumexp(dim=1)
 
-    def multiply(self, features: Tensor) -> Tensor:
-        """Return the scores without their bias, (B, V)."""
-        dtype = self.decoder.word_scores.weight.dtype
-        return matmul(features.to(self._words.dtype), self._words).to(dtype)
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (B, V) from the output layer's inputs (B, w)."""
+        layer = self.decoder.word_scores
+        return matmul(features.to(self._words.dtype), self._words).to(layer.weight.dtype).add_(layer.bias)
 
 
 class IncrementalDecoder:
@@ -263,7 +262,7 @@ class SoftIncrementalDecoder(IncrementalDecoder):
                 weights, context = kernels.score_and_read(keys.values, regions, images, query, score, present)
             else:
                 groups = CaptionGroups(images, len(regions))
-                region_scores = RegionPairs(groups, keys, score).scores(query)
+                region_scores = RegionPairs(groups, keys.values, keys.decays, score).scores(query)
                 weights = mask_padding(region_scores, present).softmax(dim=1)
                 context = weighted_sum(groups, regions, weights)
             gate = weights.new_ones(len(weights))

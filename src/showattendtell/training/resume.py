@@ -205,7 +205,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with init_from={best}"
             )
         start = start._replace(finished=False)
-        print(f"{folder} is extended by {max_epochs - stored_epochs} epochs, to {max_epochs}")
+        print(f"{folder} is extended from {stored_epochs} to {max_epochs} epochs")
     if not start.finished:
         print(f"{folder} resumes after step {start.step}, in epoch {start.epoch + 1}")
     return start

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from showattendtell.errors import UserError
-from showattendtell.settings import may_differ
+from showattendtell.settings import leaves, may_differ
 from showattendtell.visualization.result_files import ModelRecord, Result, is_current, run_name
 from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
@@ -23,6 +23,9 @@ DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
 
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
+
+IN_LABEL = ("attention", "decoder", "decoding", "dataset", "logger")
+"""Config groups whose options are no part of a row's settings: its label or its block has them, or nobody asks."""
 
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
 
@@ -64,31 +67,23 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
-def _choices(result: Result) -> Settings:
-    """Return the options of training that may tell rows of the same label apart."""
-    choices = _common(model.choices for model in result.models)
-    shown = ("attention", "decoder", "decoding", "dataset", "logger")
-    return {group: option for group, option in choices.items() if group not in shown}
-
-
-def _training(result: Result) -> Settings:
-    """Return the settings of training that may tell rows apart, and the name of the checkpoint (best or last)."""
-    training = {}
-    for key, value in _common(model.config for model in result.models).items():
-        if key not in NOT_COMPARED and not may_differ(key):
-            training[f"validation.{key}" if key.startswith("decoding.") else key] = value
+def _settings(result: Result) -> tuple[Settings, Settings, Settings]:
+    """Return what may distinguish rows of the same label: options of training; settings of training, with the name of
+    the checkpoint (best or last); settings of decoding, tokenizer and split."""
+    options = _merge(model.choices for model in result.models)
+    config = _merge(model.config for model in result.models)
+    training = {
+        f"validation.{key}" if key.startswith("decoding.") else key: value
+        for key, value in config.items()
+        if key not in NOT_COMPARED and not may_differ(key)
+    }
     if training.get("init_from"):  # each seed of a second stage has a folder of its own
         training["init_from"] = Path(training["init_from"]).name
-    # the settings and the name of an average are those of one of its parts
-    average = _choices(result).get("average_of")
-    checkpoints = "+".join(Path(model.checkpoint).name for model in result.models)
-    return training | ({"average_of": average} if average else {}) | {"checkpoint": checkpoints}
-
-
-def _scoring(result: Result) -> Settings:
-    """Return the settings of decoding, tokenizer and split."""
-    own = {"tokenizer": result.tokenizer, "split_sha256": result.split_sha256}
-    return {**_flat(result.decoding, "decoding."), **own}
+    if "average_of" in options:  # the settings of an average are those of one of its parts
+        training["average_of"] = options["average_of"]
+    training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
+    scoring = _flat({"decoding": result.decoding, "tokenizer": result.tokenizer, "split_sha256": result.split_sha256})
+    return {group: option for group, option in options.items() if group not in IN_LABEL}, training, scoring
 
 
 def _label(models: Sequence[ModelRecord]) -> str:
@@ -103,37 +98,29 @@ def _label(models: Sequence[ModelRecord]) -> str:
     return f"{label}, ensemble of {len(models)}" if len(models) > 1 else label
 
 
-def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
+def _flat(node: Mapping[str, Any]) -> Settings:
     """Flatten `{"a": {"b": 1}}` to `{"a.b": "1"}`."""
-    settings: Settings = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            settings |= _flat(value, f"{path}{key}.")
-        else:
-            settings[f"{path}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return settings
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in leaves("", node)}
 
 
-def _common(nodes: Iterable[Mapping[str, Any]]) -> Settings:
+def _merge(nodes: Iterable[Mapping[str, Any]]) -> Settings:
     """Flatten and merge the settings of several models; values that differ are joined by `+`."""
-    settings, merged = list(map(_flat, nodes)), dict[str, str]()
-    for key in chain.from_iterable(settings):
-        values = [own.get(key, "-") for own in settings]
-        merged[key] = "+".join(values) if len(set(values)) > 1 else values[0]
-    return merged
+    flat = list(map(_flat, nodes))
+    values = {key: [own.get(key, "-") for own in flat] for key in chain.from_iterable(flat)}
+    return {key: "+".join(each if len(set(each)) > 1 else each[:1]) for key, each in values.items()}
 
 
 def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
     """Return a row for each group of results that differ only in the seed, in the order of their first results."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        settings = json.dumps([_training(result), _scoring(result)], sort_keys=True)
-        groups.setdefault(settings, []).append(result)
+        groups.setdefault(json.dumps(_settings(result)[1:], sort_keys=True), []).append(result)
     first = [group[0] for group in groups.values()]
+    choices, training, scoring = zip(*map(_settings, first), strict=True)
     labels = [_label(result.models) for result in first]
-    for settings_of in (_choices, _training):
-        labels = _disambiguate(labels, labels, list(map(settings_of, first)))
-    labels = _disambiguate(labels, [""] * len(labels), list(map(_scoring, first)))
+    labels = _disambiguate(labels, labels, choices)
+    labels = _disambiguate(labels, labels, training)
+    labels = _disambiguate(labels, [""] * len(labels), scoring)
     for sha256, run in _runs_by_split(first).items():
         labels = [label.replace(f"split_sha256={sha256}", f"images of {run}") for label in labels]
     rows = []

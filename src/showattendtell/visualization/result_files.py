@@ -12,8 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from showattendtell.errors import UserError, has_control
+from showattendtell.errors import UserError
 from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_times, sha256
+from showattendtell.settings import has_control
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 

@@ -37,7 +37,7 @@ from showattendtell.models.kernels.recurrence import _Recurrence
 ON_GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-FEW = "odd-scalar or one-scalar or soft or hard or 5-0 or (beam_search and scalar) or samples"
+FEW = "one-scalar or soft or 5-0 or follow_alpha"
 """Tests that run interpreted kernels quickly, as pytest selects them."""
 runs_kernels = pytest.mark.skipif(
     not (HAS_TRITON and (ON_GPU or INTERPRETED)), reason="needs Triton, and a GPU or TRITON_INTERPRET=1"

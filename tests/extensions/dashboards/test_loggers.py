@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from PIL import Image
 from pytorch_lightning.loggers import Logger
+from slow_cases import slow_after
 from wandb_files import artifact_of, figures_of, read_wandb
 
 from showattendtell import __version__
@@ -223,7 +224,7 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
 
 
 @pytest.mark.usefixtures("bare_home")
-@pytest.mark.parametrize("mode", ["disabled", "offline", "dryrun"])
+@pytest.mark.parametrize("mode", slow_after(1, ["offline", "disabled", "dryrun"]))
 def test_only_files_that_are_there_are_to_be_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str):
     monkeypatch.setenv("WANDB_MODE", mode)
     board = WandbDashboard("captions", "a")
@@ -252,7 +253,7 @@ def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(tmp_path: 
 
 
 @pytest.mark.usefixtures("bare_home")
-@pytest.mark.parametrize("key", ["0" * 40, "malformed"])
+@pytest.mark.parametrize("key", slow_after(1, ["0" * 40, "malformed"]))
 def test_a_run_whose_server_does_not_answer_or_without_a_valid_key_is_kept_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
 ):

@@ -17,9 +17,9 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from showattendtell import __version__
 from showattendtell.config.entry_point import read_origin
-from showattendtell.config.validation import leaves, sentence
+from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import NonNegativeInt, Text
+from showattendtell.settings import NonNegativeInt, Text, leaves
 
 Item = TypeVar("Item")
 

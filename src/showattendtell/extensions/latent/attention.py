@@ -119,7 +119,7 @@ class MixtureScorer(WordScorer):
         return self.score(features, steps.weights, images)
 
     def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        scores = self.multiply(features).add_(self.decoder.word_scores.bias)
+        scores = self.logits(features)
         grid, rows = self._rows.grid(images)
         if rows is not None:
             self._table = self._table[rows]

@@ -26,10 +26,10 @@ from rich.table import Table
 from rich.text import Text as Literal
 from sqlalchemy.engine import URL
 
-from showattendtell.config.validation import format_value, reading
+from showattendtell.config.validation import reading
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.files import LAST, LOCK, duration, expand_home, file_lock, lock_file
-from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text, format_value, may_differ
 from showattendtell.visualization.tables import Terminal
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

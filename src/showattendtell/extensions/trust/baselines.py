@@ -18,7 +18,7 @@ from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.ngrams import DocumentFrequencies, Ngram, SentenceCIDErD
+from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, HUMAN, LEAVE_ONE_OUT, NEAREST
@@ -111,7 +111,7 @@ class WeightedReferences:
 
     def __init__(self, references: Sequence[Sequence[Caption]]):
         self.captions = [split_captions(captions, "the references of an image") for captions in references]
-        self._cider = SentenceCIDErD(DocumentFrequencies.of(self.captions))
+        self._cider = SentenceCIDErD(self.captions)
         self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in captions] for captions in self.captions]
 
     def best_constant(self) -> Words:

@@ -2,7 +2,7 @@
 
     recurrence     `unroll_fused`, the fast version of `RecurrentDecoder.unroll`, the plain loop over the steps
     attention      additive scores and weighted sums of regions
-    cross_entropy  cross-entropy and log-sum-exp of the words' scores
+    cross_entropy  cross-entropy of the words' scores
     products       float32 matrix products by MKL or oneDNN
     parallel       the compiled loops over images, and threads
 

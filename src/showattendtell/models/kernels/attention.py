@@ -6,10 +6,9 @@ which is slow, by exponentials that are shared:
     tanh(p + q) = 2 s - 1,   s = sigmoid(2 (p + q)) = 1 / (1 + e^-2p e^-2q)
 
 e^-2p is computed once per image and e^-2q once per step, which leaves a product and a reciprocal per element. No tensor
-of size B x L x A is stored; the backward pass recomputes s. Where e^-2p or e^-2q would overflow, plain torch is used.
+of size B x L x A is stored; the backward pass recomputes s. Where e^-2q would overflow, plain torch is used.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,11 +19,9 @@ from torch import Tensor
 from showattendtell.models.kernels import parallel
 from showattendtell.models.kernels.parallel import CaptionGroups, compilable, run_threaded
 
-MAX_MAGNITUDE = 43.0
-"""The largest |p| and |q| for which e^-2p and e^-2q are finite and not 0 in float32: e^86 < 3.4e38."""
-
-SATURATED = 10.0
-"""For x >= SATURATED, tanh(x) = 1 in float32."""
+MAX_QUERY = 33.0
+"""The largest |q| for which the loops are used; e^-2q and its product with e^-2p of any p are then right in float32.
+Beyond |p| = 43 e^-2p is 0 or infinite, and s is 1 or 0; so is the sigmoid, because |p + q| >= 10."""
 
 PADDING = -1e30
 """Score of padding. Its weight exp(PADDING - max e) is exactly 0, and its log is finite: 0 log 0 is then 0."""
@@ -48,29 +45,13 @@ class AdditiveKeys:
 
     @cached_property
     def decays(self) -> Tensor | None:
-        """e^-2p; None if the compiled loops cannot be used."""
-        return decay(self.values.detach()) if compilable(self.values) else None
-
-    @cached_property
-    def max_query(self) -> float:
-        """The largest |q| for which `decays` give correct scores; -inf if a key is not a number."""
-        largest = _largest_magnitude(self.values)
-        if math.isnan(largest):
-            return -math.inf
-        # Beyond MAX_MAGNITUDE e^-2p is 0 or infinite, so s is 1 or 0 whatever q is. That is tanh(p + q) = 1 or -1 as
-        # long as |p + q| >= |p| - |q| >= SATURATED.
-        return MAX_MAGNITUDE if largest <= MAX_MAGNITUDE else MAX_MAGNITUDE - SATURATED
+        """The `decay` of the keys."""
+        return decay(self.values)
 
 
-def _largest_magnitude(values: Tensor) -> float:
-    """Return the largest |x|; NaN if there is one."""
-    minimum, maximum = values.detach().aminmax()
-    return max(-float(minimum), float(maximum))
-
-
-def decay(values: Tensor) -> Tensor:
-    """Return e^-2p."""
-    return (-2 * values).exp_()
+def decay(values: Tensor) -> Tensor | None:
+    """Return e^-2p, without a gradient; None if the compiled loops cannot be used."""
+    return (-2 * values.detach()).exp_() if compilable(values) else None
 
 
 class RegionPairs:
@@ -79,17 +60,19 @@ class RegionPairs:
     The scores omit the constant -sum_a u_a of u . tanh(x) = 2 u . s - sum_a u_a, which does not change the softmax.
 
     Args:
+        keys: p, (I, L, A).
+        decays: their `decay`.
         weights: u, (A,).
     """
 
-    def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
-        self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
+    def __init__(self, groups: CaptionGroups, keys: Tensor, decays: Tensor | None, weights: Tensor):
+        self.groups, self.keys, self.decays, self.weights = groups, keys, decays, weights.contiguous()
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
         decays = self._decays(queries)
         if decays is not None:
-            scores = queries.new_empty(len(queries), self.keys.values.shape[1])
+            scores = queries.new_empty(len(queries), self.keys.shape[1])
             run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
         return 2 * self._sigmoids(queries) @ self.weights
@@ -116,18 +99,14 @@ class RegionPairs:
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return e^-2p and e^-2q; None if the compiled loops cannot be used."""
-        # "not <=" also holds for NaN
-        if (
-            self.keys.decays is None
-            or not compilable(queries)
-            or not _largest_magnitude(queries) <= self.keys.max_query
-        ):
+        if self.decays is None or not queries.abs().amax() <= MAX_QUERY:  # "not <=" also holds for NaN
             return None
-        return self.keys.decays, decay(queries)
+        query_decays = decay(queries)
+        return None if query_decays is None else (self.decays, query_decays)
 
     def _sigmoids(self, queries: Tensor) -> Tensor:
         """Return s = sigmoid(2 p + 2 q), (b, L, A)."""
-        keys = self.keys.values[self.groups.image_index[: len(queries)]]
+        keys = self.keys[self.groups.image_index[: len(queries)]]
         return (2 * keys + 2 * queries.unsqueeze(1)).sigmoid_()
 
 
@@ -136,24 +115,21 @@ class AdditiveScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, groups: CaptionGroups, keys: AdditiveKeys, values: Tensor, queries: Tensor, weights: Tensor
+        ctx: Any, groups: CaptionGroups, keys: Tensor, decays: Tensor | None, queries: Tensor, weights: Tensor
     ) -> Tensor:
-        """Return the scores (B, L), without the constant, of the queries (B, A).
-
-        Args:
-            values: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
-        """
-        ctx.pairs = RegionPairs(groups, keys, weights)
-        ctx.save_for_backward(queries)
-        return ctx.pairs.scores(queries)
+        """Return the scores (B, L), without the constant, of the queries (B, A)."""
+        ctx.groups = groups
+        ctx.save_for_backward(keys, decays, queries, weights)
+        return RegionPairs(groups, keys, decays, weights).scores(queries)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        values, [queries] = ctx.pairs.keys.values, ctx.saved_tensors
-        grad_keys, grad_weights = torch.zeros_like(values), values.new_zeros(len(values), values.shape[2])
-        grad_queries = ctx.pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
-        return None, None, grad_keys, grad_queries, grad_weights.sum(dim=0)
+        keys, decays, queries, weights = ctx.saved_tensors
+        grad_keys, grad_weights = torch.zeros_like(keys), keys.new_zeros(len(keys), keys.shape[2])
+        pairs = RegionPairs(ctx.groups, keys, decays, weights)
+        grad_queries = pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
+        return None, grad_keys, None, grad_queries, grad_weights.sum(dim=0)
 
 
 def weighted_sum(groups: CaptionGroups, regions: Tensor, maps: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operations on the scores s (logits) of all words: cross-entropy and log-sum-exp.
+"""Cross-entropy of the scores s (logits) of all words.
 
 The cross-entropy of the word w is -log p(w) = log Z - s_w with the normalizer log Z = log sum_v e^s_v. No exponential
 overflows, because the largest score m is subtracted first: log Z = m + log sum_v e^(s_v - m).
@@ -8,73 +8,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
-from showattendtell.models.kernels.parallel import compilable, run_threaded
 from showattendtell.models.kernels.products import linear, matmul
-
-LANES = 64
-"""Maxima that `log_sum_exp` keeps side by side. One maximum would make every comparison wait for the one before; those
-of different lanes are independent, and the compiler turns them into vector instructions."""
-
-ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
-MINUS_INFINITY, MIN_EXPONENT = np.float32(-np.inf), np.float32(-87)
-"""e^-87 is close to the smallest normal float32."""
-
-LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
-"""log2(e), and log(2) = LN2_HIGH + LN2_LOW, of which the first part has so few bits that n LN2_HIGH is exact."""
-
-E = tuple(map(np.float32, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)))
-"""Coefficients of e^r for |r| <= log(2) / 2, from expf of the Cephes library."""
-
-BIAS, ULPS = np.float32(127), np.int32(2**23)
-"""The bits of 2^n are (n + 127) 2^23."""
-
-
-def add_bias_and_logsumexp_(scores: Tensor, bias: Tensor) -> Tensor:
-    """Add the bias (V,) to the scores (B, V) in place; return log sum_v e^s_v of each caption, (B,)."""
-    if not compilable(scores, bias):
-        return scores.add_(bias).logsumexp(dim=1)
-    sums = scores.new_empty(len(scores))
-    run_threaded(log_sum_exp, len(scores), scores, bias, sums)
-    return sums
-
-
-def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def]
-    """Compiled loop of `add_bias_and_logsumexp_`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
-
-    The library's exp is a call, which keeps compilers from vectorising the loop. This one takes a quarter of the time
-    of torch's logsumexp (`python -m benchmarks.output_layer`).
-    """
-    num_words = scores.shape[1]
-    aligned = num_words - num_words % LANES
-    best = np.empty(LANES, np.float32)
-    for row in range(first, last):
-        best[:] = MINUS_INFINITY
-        for start in range(0, aligned, LANES):
-            for lane in range(LANES):
-                score = scores[row, start + lane] + bias[start + lane]
-                scores[row, start + lane] = score
-                best[lane] = score if score > best[lane] else best[lane]
-        maximum = best.max()
-        for word in range(aligned, num_words):
-            scores[row, word] += bias[word]
-            maximum = max(maximum, scores[row, word])
-        total = ZERO
-        for word in range(num_words):
-            x = scores[row, word] - maximum
-            x = x if x > MIN_EXPONENT else MIN_EXPONENT  # of smaller ones 2^n would not be a normal number
-            # n = round(x / log 2), r = x - n log 2
-            n = np.floor(x * LOG2_E + HALF)
-            r = x - n * LN2_HIGH - n * LN2_LOW
-            # e^r = 1 + r + r^2 tail(r); 2^n is n + 127 in the bits of the exponent
-            tail = ((((E[0] * r + E[1]) * r + E[2]) * r + E[3]) * r + E[4]) * r + HALF
-            total += (tail * r * r + r + ONE) * np.int32(np.int32(n + BIAS) * ULPS).view(np.float32)
-        sums[row] = maximum + np.log(total)
-
 
 CHUNK_SCORES = {"cpu": 2**21, "cuda": 2**27}
 """The number of scores that are processed at once, 2^21 (8 MB) on the CPU because of its caches."""

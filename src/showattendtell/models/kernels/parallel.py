@@ -44,8 +44,8 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
                 for a in range(width):
                     x = keys[image, region, a] * queries[row, a]
                     y = keys[image, region, a] * queries[other, a]
-                    x = ONE + (x if x < HUGE else HUGE)
-                    y = ONE + (y if y < HUGE else HUGE)
+                    x = ONE + (HUGE if x > HUGE else x)  # not a number if x is none
+                    y = ONE + (HUGE if y > HUGE else y)
                     reciprocal = weights[a] / (x * y)  # u / x = reciprocal y, u / y = reciprocal x
                     total += reciprocal * y
                     other_total += reciprocal * x

@@ -27,8 +27,8 @@ from torch import Tensor
 from showattendtell.models.interfaces import GivenCaptions, Packing, Steps
 from showattendtell.models.kernels import accelerator, without_autocast
 from showattendtell.models.kernels.attention import (
-    AdditiveKeys,
     RegionPairs,
+    decay,
     mask_padding,
     weighted_sum,
     weighted_sum_backward,
@@ -141,7 +141,7 @@ class _Recurrence(torch.autograd.Function):
             weight_tensors: the fields of `RecurrenceWeights`, one by one because autograd needs tensors.
         """
         weights = RecurrenceWeights(*weight_tensors)
-        pairs = RegionPairs(groups, AdditiveKeys(keys), weights.score)
+        pairs = RegionPairs(groups, keys, decay(keys), weights.score)
         hidden, cell, sigmoids = first_hidden, first_cell, 3 * first_hidden.shape[1]
         steps, samples = [], []
         for rows, size in packing.steps():
@@ -187,7 +187,7 @@ class _Recurrence(torch.autograd.Function):
         weights, packing = RecurrenceWeights(*ctx.saved_tensors[4:8]), ctx.packing
         hidden, cell, from_hidden, region_sum, context, alpha, maps = ctx.saved_tensors[8:]  # (N, ...), of all words
         loss_grad_hidden, loss_grad_context, loss_grad_scores, loss_grad_beta = gradients[:4]
-        pairs = RegionPairs(ctx.groups, AdditiveKeys(keys), weights.score)
+        pairs = RegionPairs(ctx.groups, keys, decay(keys), weights.score)
         hidden_before, cell_before = _shift(first_hidden, hidden, packing), _shift(first_cell, cell, packing)
         gates, query, betas = weights.split(from_hidden)
         grad_from_hidden, grad_region_sum = torch.empty_like(from_hidden), torch.empty_like(region_sum)
