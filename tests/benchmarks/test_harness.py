@@ -1,19 +1,17 @@
 """The benchmark harness: goals, comparison with the last run, stored figures, and scripts that fail."""
 
 import sys
-from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from benchmarks.harness import script, timing
+from benchmarks.harness import script
 from benchmarks.harness.figures import Figure, verdict
 from benchmarks.harness.machine import Code, Machine, this_code, this_machine
 from benchmarks.harness.results import Run, last_comparable, store, stored
-from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, main
-from benchmarks.harness.timing import interleave, medians
+from benchmarks.harness.script import Results, main
 
 from benchmarks import __main__ as everything
 
@@ -65,18 +63,6 @@ def test_a_run_is_compared_with_the_newest_earlier_one_of_its_script_machine_and
     assert last_comparable(RUN, tmp_path) is None
 
 
-def test_variants_take_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch):
-    order: list[str] = []
-    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, seconds=0, min_rounds=2)
-    assert "".join(order) == "ababab"
-    assert {name: len(taken) for name, taken in times.items()} == {"a": 2, "b": 2}
-    monkeypatch.setattr(timing, "MAX_ROUNDS", 4)
-    assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 4
-    monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
-    assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 1
-    assert medians({"a": [1.0, 9.0, 2.0]}) == {"a": 2.0}
-
-
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(script, "RESULTS", tmp_path)
@@ -99,17 +85,6 @@ def test_a_script_prints_stores_and_compares(results: Path, capsys: pytest.Captu
     assert "missed by 20 %" in first
     assert "since" not in first
     assert "worse speed: 4.00 → 3.00 (0.75 times as good)" in second
-
-
-def test_a_script_that_cannot_run_gives_the_reason(results: Path, capsys: pytest.CaptureFixture[str]):
-    def measure(options: Namespace) -> Results:
-        raise CannotRunError("there is no GPU")
-
-    with pytest.raises(SystemExit) as ended:
-        main(measure)
-    assert ended.value.code == CANNOT_RUN
-    assert capsys.readouterr().out.splitlines()[-1] == "test_harness: cannot run here: there is no GPU"
-    assert list(results.iterdir()) == []
 
 
 def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():

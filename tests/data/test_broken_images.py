@@ -1,6 +1,5 @@
 """Files that are broken or odd: each gives the pixels that are expected of it, or its sentence."""
 
-import io
 import os
 import struct
 import zlib
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile_uploads import encoded, noise
 from PIL import Image, features
 
 from showattendtell.data.images import image_size, open_image, read_pixels
@@ -20,17 +20,6 @@ COLOR = (12, 200, 99)
 PLAIN = Image.new("RGB", (16, 16), COLOR)
 RED, GREEN = Image.new("RGB", (16, 16), (255, 0, 0)), Image.new("RGB", (16, 16), (0, 255, 0))
 WHITE = (255, 255, 255)
-
-
-def encoded(image: Image.Image, form: str, **settings: object) -> bytes:
-    content = io.BytesIO()
-    # Pillow leaves the settings of an encoder on the image that it saved, and uses them for the next file.
-    image.copy().save(content, form, **settings)
-    return content.getvalue()
-
-
-def noise() -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, size=(64, 64, 3), dtype=np.uint8))
 
 
 def saved(image: Image.Image, form: str, **settings: object) -> Write:

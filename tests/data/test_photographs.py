@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hostile_uploads import encoded
 from PIL import Image
 
 from showattendtell.data.image_limits import FORMATS, SUFFIXES
@@ -17,12 +18,6 @@ from showattendtell.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
 """Five rows of seven pixels."""
-
-
-def encoded(image: Image.Image, form: str = "PNG") -> bytes:
-    content = io.BytesIO()
-    image.save(content, form)
-    return content.getvalue()
 
 
 @pytest.fixture

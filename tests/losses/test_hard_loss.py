@@ -3,10 +3,10 @@ released code's gradients written by hand."""
 
 import itertools
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
+from estimators import assert_unbiased, gradient
 from slow_cases import slow_after
 from torch import Tensor
 
@@ -35,14 +35,6 @@ def tiny(**settings: object) -> Captioner:
     return captioner.double().train()
 
 
-def gradient(value: Tensor, captioner: Captioner) -> Tensor:
-    """Of every parameter, as one vector."""
-    parameters = list(captioner.parameters())
-    parts = torch.autograd.grad(value, parameters, allow_unused=True)
-    pairs = zip(parts, parameters, strict=True)
-    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
-
-
 def bound(captioner: Captioner) -> Tensor:
     """L_s = sum_s p(s) log p(y|s) over all L^T paths."""
     paths = torch.tensor(list(itertools.product(range(L), repeat=T))).unsqueeze(2)
@@ -51,23 +43,6 @@ def bound(captioner: Captioner) -> Tensor:
     probabilities = trace.sample.log_prob.sum(dim=1).exp()
     torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0).double())
     return -(probabilities * negative_log_likelihood(trace, tokens)).sum()
-
-
-class Estimate(NamedTuple):
-    mean: Tensor
-    error: Tensor
-    variance: float
-
-
-def estimate(captioner: Captioner, loss: HardLoss, batches: int) -> Estimate:
-    """The gradient of the loss over many batches, its standard error, and one caption's variance."""
-    torch.manual_seed(2)
-    image_index, tokens = torch.zeros(COPIES, dtype=torch.long), CAPTION.repeat(COPIES, 1)
-    drawn = torch.stack(
-        [gradient(total(loss(captioner, REGIONS, image_index, tokens).terms), captioner) for _ in range(batches)]
-    )
-    variance = COPIES * drawn.var(dim=0)
-    return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5, variance.sum().item())
 
 
 def without_entropy(baseline: float = 0.0, decay: float = 1.0) -> HardLoss:
@@ -88,11 +63,10 @@ UNBIASED = {
 def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(settings: dict[str, object], baseline: float):
     captioner = tiny(**settings)
     exact = gradient(-bound(captioner), captioner)
-    found = estimate(captioner, without_entropy(baseline), batches=30)
-    moving = found.error > 1e-9
-    assert (found.mean - exact)[~moving].abs().max() < 1e-6
-    assert ((found.mean - exact)[moving].abs() < 4 * found.error[moving]).all()
-    assert found.error.norm() < 0.2 * exact.norm(), "too few samples"
+    loss, rows, tokens = without_entropy(baseline), torch.zeros(COPIES, dtype=torch.long), CAPTION.repeat(COPIES, 1)
+    assert_unbiased(
+        lambda: total(loss(captioner, REGIONS, rows, tokens).terms), captioner, exact, batches=30, sigmas=4, noise=0.2
+    )
 
 
 def test_the_baseline_follows_the_mean_reward_and_hangs_outside_training():

@@ -2,10 +2,10 @@
 
 import itertools
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
+from estimators import assert_unbiased, gradient
 from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
@@ -53,14 +53,6 @@ def every_caption() -> list[list[int]]:
     return ended + [list(said) for said in itertools.product(words, repeat=LONGEST)]
 
 
-def gradient(value: Tensor, captioner: Captioner) -> Tensor:
-    parameters = list(captioner.parameters())
-    parts = torch.autograd.grad(value, parameters, allow_unused=True)
-    return torch.cat(
-        [(torch.zeros_like(p) if part is None else part).flatten() for part, p in zip(parts, parameters, strict=True)]
-    )
-
-
 def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
     """The mean over the batch's captions of sum_y p(y|a) r(y); under hard attention also over all the locations."""
     captions = every_caption()
@@ -82,17 +74,6 @@ def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
     return total
 
 
-class Estimate(NamedTuple):
-    mean: Tensor
-    error: Tensor
-
-
-def estimate(captioner: Captioner, owner: SelfCriticalLoss, batches: int) -> Estimate:
-    torch.manual_seed(2)
-    drawn = torch.stack([gradient(owner(captioner, REGIONS, BATCH).terms["reward"], captioner) for _ in range(batches)])
-    return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5)
-
-
 CAPTIONERS = {
     "soft": ("soft", {}),
     **{name: (name, {}) for name in cases("REWARDED")},
@@ -109,13 +90,9 @@ def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     captioner, owner = tiny(attention, **settings), critic(baseline=baseline, num_samples=30)
     with eval_mode(captioner):
         exact = -gradient(expected_reward(captioner, owner), captioner)
-    found = estimate(captioner, owner, batches=90)
-    moving = found.error > 1e-9
-    assert (found.mean - exact)[~moving].abs().max() < 1e-6
-    deviations = ((found.mean - exact) / found.error)[moving]
-    assert deviations.abs().max() < 6
-    assert deviations.square().mean() < 4
-    assert found.error.norm() < 0.25 * exact.norm(), "too few samples"
+    assert_unbiased(
+        lambda: owner(captioner, REGIONS, BATCH).terms["reward"], captioner, exact, batches=90, sigmas=6, noise=0.25
+    )
 
 
 def test_the_parts_of_the_reward_are_weighted_and_distinguished():

@@ -96,7 +96,7 @@ def test_the_present_word_is_marked(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "words", [["a", "dog", "walking"] * 8, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 4]
+    "words", [["a", "dog", "walking"] * 4, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 2]
 )
 def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: Path):
     caption = output(words, np.ones((len(words) + 1, 3, 3)), np.ones(len(words) + 1))

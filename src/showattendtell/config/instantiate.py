@@ -123,12 +123,12 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
 
     See `open_source`.
     """
-    augmentation = build(config.augment, seed=config.seed)
-    folder, extraction, skips = _feature_settings(config)
+    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
     data = config.get("data", {})
     check_workers(data.get("num_workers", 0), data.get("cache_on_device", False))
     if not encoder.trainable and extraction.views > 1 and data.get("cache_on_device"):
         raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
+    augmentation, skips = build(config.augment, seed=config.seed), config.dataset.get("skip_unreadable", False)
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
 
@@ -140,14 +140,9 @@ def find_source(
     Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the
     images of the split are checked.
     """
-    folder, extraction, skips = _feature_settings(config)
+    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
+    skips = config.dataset.get("skip_unreadable", False)
     stored = not encoder.reads_pixels or is_finished(feature_path(folder, dataset, encoder, extraction))
     if encoder.trainable or not stored:
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
     return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
-
-
-def _feature_settings(config: DictConfig) -> tuple[Path, Any, bool]:
-    """Return the folder of the feature cache, how features are extracted, and whether unreadable images are skipped."""
-    folder = cache_folder(config.cache) / "features"
-    return folder, build(config.features), config.dataset.get("skip_unreadable", False)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
 from io import BytesIO
-from itertools import chain, count
+from itertools import count
 from multiprocessing import get_context
 from operator import attrgetter
 from pathlib import Path, PurePath
@@ -215,9 +215,11 @@ def _different(paths: Sequence[str]) -> list[str]:
     """Return paths without their suffixes, with numbers at the ends of repeated ones."""
     names = dict[str, None]()  # an ordered set
     for path in paths:
-        base = path.removesuffix(PurePath(path).suffix)
-        numbered = (f"{base}-{number}" for number in count(2))
-        names[next(name for name in chain([base], numbered) if name not in names)] = None
+        name = base = path.removesuffix(PurePath(path).suffix)
+        numbers = count(2)
+        while name in names:
+            name = f"{base}-{next(numbers)}"
+        names[name] = None
     return list(names)
 
 

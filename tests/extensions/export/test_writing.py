@@ -19,10 +19,12 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import (
+    Agreement,
     FormatName,
     check_formats,
     compare,
     halve_weights,
+    print_export,
     trace_graphs,
     write_formats,
     write_metadata,
@@ -88,6 +90,16 @@ def test_captions_are_compared_in_log_p_and_those_that_are_equal_in_their_attent
     assert compare(caption(5, -5.1), own) == (0, pytest.approx(0.02), 0)
     assert compare(caption(4, -5.0, alpha=0.6), own) == (1, 0, pytest.approx(0.1))
     assert math.isnan(compare(caption(4, float("nan")), own).log_prob)
+
+
+@pytest.mark.parametrize(("precision", "reason"), [("float32", "equally likely"), ("float16", "rounded to float16")])
+def test_captions_that_differ_are_explained(precision: str, reason: str, capsys: pytest.CaptureFixture[str]):
+    print_export({"onnxruntime": Agreement(8, 0.0, 0.0)}, 8, precision)
+    assert "8 of 8" in capsys.readouterr().out
+    print_export({"onnxruntime": Agreement(7, 0.0, 0.0)}, 8, precision)
+    table, _, sentence = capsys.readouterr().out.rstrip().rpartition("\n")
+    assert "7 of 8" in table
+    assert reason in sentence
 
 
 def exporting(name: str, graph: Graph) -> ExportModel:

@@ -7,6 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from estimators import assert_unbiased, gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_cases import slow_after
@@ -252,13 +253,6 @@ def test_the_inference_network_learns_the_posterior():
     assert gaps[-1] < 0.03 * gaps[0]
 
 
-def gradient(value: Tensor, captioner: Captioner) -> Tensor:
-    parameters = list(captioner.parameters())
-    parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    pairs = zip(parts, parameters, strict=True)
-    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
-
-
 def exact_gradient(**options: object) -> Tensor:
     """Of minus the bound, with every sequence of regions under q enumerated."""
     captioner = variational(**options)
@@ -291,16 +285,10 @@ def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(options: d
     expected = exact_gradient()
     loss = VariationalLoss(baseline_decay=1.0).double()
     loss.baseline.fill_(baseline)
-    torch.manual_seed(2)
     rows, tokens = torch.zeros(copies, dtype=torch.long), CAPTION.repeat(copies, 1)
-    drawn = torch.stack(
-        [gradient(total(loss(captioner, REGIONS, rows, tokens).terms), captioner) for _ in range(batches)]
+    assert_unbiased(
+        lambda: total(loss(captioner, REGIONS, rows, tokens).terms), captioner, expected, batches, sigmas=4.5, noise=0.2
     )
-    error = drawn.std(dim=0) / batches**0.5
-    moving = error > 1e-9
-    assert (drawn.mean(dim=0) - expected)[~moving].abs().max() < 1e-6
-    assert ((drawn.mean(dim=0) - expected)[moving].abs() < 4.5 * error[moving]).all()
-    assert error.norm() < 0.2 * expected.norm(), "too few samples"
 
 
 def test_the_relaxed_objective_has_the_gradient_of_its_maps(monkeypatch: pytest.MonkeyPatch):

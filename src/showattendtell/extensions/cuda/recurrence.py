@@ -35,6 +35,13 @@ def read(pointers, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def read_rows(matrix, first, l, L, a, A):  # type: ignore[no-untyped-def]
+    """Return the elements in columns `a` of `A` and rows `l` of `L` of an image whose first row is `first`."""
+    inside = (l[:, None] < L) & (a[None, :] < A)
+    return read(matrix + (first + l[:, None]) * A + a[None, :], inside)
+
+
+@triton.jit
 def write(pointers, values, inside):  # type: ignore[no-untyped-def]
     tl.store(pointers, values.to(pointers.dtype.element_ty), mask=inside)
 
@@ -54,14 +61,13 @@ def score_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Write e_l = u . tanh(p_l + q) of `ROWS` regions; `PADDING` where a region is not present."""
     b, l = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    first = (tl.load(images + b).to(tl.int64) * L + l[:, None]) * A
+    first = tl.load(images + b).to(tl.int64) * L
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, A, WIDTH):
         a = start + tl.arange(0, WIDTH)
         q = read(from_hidden + b * stride + query_at + a, a < A)
         u = read(weights + a, a < A)
-        inside = (l[:, None] < L) & (a[None, :] < A)
-        p = read(keys + first + a[None, :], inside)
+        p = read_rows(keys, first, l, L, a, A)
         total += tl.sum(tanh(p + q[None, :], FAST) * u[None, :], axis=1)
     if MASKED:
         total = tl.where(read(present + b * L + l, l < L) != 0, total, PADDING)
@@ -104,9 +110,7 @@ def context_kernel(  # type: ignore[no-untyped-def]
             l = start + tl.arange(0, ROWS)
             alpha = tl.load(scores + b * L + l, mask=l < L, other=-float("inf"))
             alpha = tl.exp(alpha - largest) / normalizer
-            inside = (l[:, None] < L) & (d[None, :] < D)
-            a = read(regions + (first + l[:, None]) * D + d[None, :], inside)
-            total += tl.sum(alpha[:, None] * a, axis=0)
+            total += tl.sum(alpha[:, None] * read_rows(regions, first, l, L, d, D), axis=0)
     write(sums + b * D + d, total, d < D)
     if GATE == 1:
         beta = tl.sigmoid(tl.load(from_hidden + b * stride + beta_at).to(tl.float32))
@@ -187,7 +191,7 @@ def context_backward_kernel(  # type: ignore[no-untyped-def]
     """
     b, l = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_first = tl.program_id(1) == 0
-    first = (tl.load(images + b).to(tl.int64) * L + l[:, None]) * D
+    first = tl.load(images + b).to(tl.int64) * L
     beta = 1.0
     if GATE == 1:
         beta = tl.load(betas + b)
@@ -212,9 +216,7 @@ def context_backward_kernel(  # type: ignore[no-untyped-def]
         along += tl.sum(dr * r, axis=0)
         along_gate += tl.sum(dz * r, axis=0)
         if is_expectation:
-            inside = (l[:, None] < L) & (d[None, :] < D)
-            a = read(regions + first + d[None, :], inside)
-            grad_maps += tl.sum(a * dr[None, :], axis=1)
+            grad_maps += tl.sum(read_rows(regions, first, l, L, d, D) * dr[None, :], axis=1)
     if GATE == 1:
         if is_first:
             dbeta = along_gate + tl.load(loss_grad_betas + b).to(tl.float32)
@@ -239,9 +241,7 @@ def query_backward_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, L, ROWS):
         l = start + tl.arange(0, ROWS)
         de = read(grad_scores + b * L + l, l < L)
-        inside = (l[:, None] < L) & (a[None, :] < A)
-        p = read(keys + (first + l[:, None]) * A + a[None, :], inside)
-        t = tanh(p + q[None, :], FAST)
+        t = tanh(read_rows(keys, first, l, L, a, A) + q[None, :], FAST)
         total += tl.sum(de[:, None] * (1 - t * t), axis=0)
     write(grad_from_hidden + b * stride + query_at + a, total * read(weights + a, a < A), a < A)
 
@@ -255,7 +255,7 @@ def keys_backward_kernel(  # type: ignore[no-untyped-def]
     image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     l, a = block * ROWS + tl.arange(0, ROWS), tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
     inside = (l[:, None] < L) & (a[None, :] < A)
-    p = read(keys + (image * L + l[:, None]) * A + a[None, :], inside)
+    p = read_rows(keys, image * L, l, L, a, A)
     dp, du = tl.zeros([ROWS, WIDTH], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)
     for b in range(0, B):
         if tl.load(images + b) == image:
