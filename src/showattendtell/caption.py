@@ -1,13 +1,16 @@
 """Caption photographs, or images of a checkpoint's data set: captions as data, an HTML page, and pictures."""
 
+import sys
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import find_options, read_option
+from showattendtell.config.command_line import as_argument, find_options, read_option
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.inference.finding import as_list, find_model, model_groups
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import is_url
 
@@ -19,6 +22,12 @@ def main(config: DictConfig) -> None:
             "give either photographs, as 'showattendtell caption photo.jpg', or a split of the checkpoint's data set, "
             "as split=test"
         )
+    images = as_list(config.images or [])
+    missing = [image for image in images if not is_url(image) and not Path(image).exists()]
+    if images and len(missing) == len(images):
+        raise UserError("\n  ".join(f"image {image} does not exist" for image in missing))
+    for name in chain.from_iterable(model_groups(config).values()):  # reported before torch is imported
+        find_model(name)
     if config.split:
         ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
         if ignored or list(config.formats or ["html"]) != ["html"]:
@@ -29,10 +38,6 @@ def main(config: DictConfig) -> None:
         from showattendtell.inference.captioning import caption_split
 
         return caption_split(config)
-    images = [config.images] if isinstance(config.images, str) else config.images
-    missing = [image for image in images if not is_url(image) and not Path(image).exists()]
-    if len(missing) == len(images):  # reported before torch is imported
-        raise UserError("\n  ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)
@@ -41,13 +46,19 @@ def main(config: DictConfig) -> None:
     place = nullcontext(Path()) if formats == ["xmp"] else new_folder(config.output, "captions", resume)
     drawer = drawing() if {*PICTURES} & {*formats} else nullcontext(print)
     with place as folder, drawer as draw:  # the process that draws starts before torch is imported
-        if config.workers:
-            from showattendtell.config.instantiate import build
+        try:
+            if config.workers:
+                from showattendtell.config.instantiate import build
 
-            return build(read_option("format", "parquet"))(config, images, folder / "captions.parquet")
-        from showattendtell.inference.captioning import caption_photographs
+                return build(read_option("format", "parquet"))(config, images, folder / "captions.parquet")
+            from showattendtell.inference.captioning import caption_photographs
 
-        return caption_photographs(config, images, formats, folder, draw)
+            return caption_photographs(config, images, formats, folder, draw)
+        except KeyboardInterrupt:
+            if formats != ["xmp"] and any(folder.glob("captions.*")):
+                kept = f"interrupted; {folder} has the captions so far; the same command continues with"
+                print(kept, as_argument("output", folder), "resume=true", file=sys.stderr)
+            raise
 
 
 def _chosen_formats(config: DictConfig) -> list[str]:

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from showattendtell.errors import UserError
-from showattendtell.inference.captioning import caption_all, model_groups
-from showattendtell.inference.loading import BUNDLED, note_about
+from showattendtell.inference.captioning import caption_all
+from showattendtell.inference.finding import BUNDLED, model_groups, note_about
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
 
@@ -53,10 +53,12 @@ def test_the_note_of_a_model_is_that_of_its_card(tmp_path: Path, monkeypatch: py
         "none": "# A",
     }.items():
         Path(name).mkdir()
+        Path(name, "config.json").touch()
         Path(name, "README.md").write_text(card)
     Path("best.ckpt").touch()
     assert note_about(["best.ckpt", "own", "bad", "none"]) == "own knows\\x07 birds"
     Path(BUNDLED).mkdir()
+    Path(BUNDLED, "config.json").touch()
     assert note_about([BUNDLED]) == ""
 
 

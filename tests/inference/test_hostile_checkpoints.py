@@ -19,8 +19,9 @@ from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_checkpoint
-from showattendtell.inference.loading import bundled_models, load_model
+from showattendtell.inference.checkpoints import WEIGHTS, read_checkpoint
+from showattendtell.inference.finding import CONFIG, bundled_models
+from showattendtell.inference.loading import load_model
 from showattendtell.inference.pipeline import load
 from showattendtell.settings import leaves
 
@@ -85,6 +86,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "escape sequence in a word": (words(lambda all_words: all_words.__setitem__(9, "\x1b[2J")), "control characters"),
     "half a character": (words(lambda all_words: all_words.__setitem__(9, "\ud800")), "tokenizer.*altered"),
     "NaN weight": (weights(lambda values: values.index_fill(0, torch.tensor(5), float("nan"))), "not finite"),
+    "complex numbers": (weights(lambda values: values.to(torch.complex64)), "not finite real numbers"),
     "whole numbers": (weights(lambda values: values.int()), "do not fit.*floating point"),
     "other shape": (weights(lambda values: values[:, :3].contiguous()), "do not fit.*shape"),
     "a billion hidden units": (setting("decoder", hidden_dim=1_000_000_000), "cannot be loaded"),

@@ -16,8 +16,8 @@ from huggingface_hub import HfApi, RepoUrl
 
 from showattendtell import load
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, write_model_folder
-from showattendtell.inference.loading import bundled_models, find_model, next_to
+from showattendtell.inference.checkpoints import WEIGHTS, read_model_folder, write_model_folder
+from showattendtell.inference.finding import CONFIG, bundled_models, find_model, next_to
 from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = {
@@ -97,8 +97,15 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best.ckpt").touch()
     assert find_model("best.ckpt") == Path("best.ckpt")
+    assert find_model(str(tmp_path)) == tmp_path / "best.ckpt"
+    assert next_to(str(tmp_path), "page.html") == tmp_path / "page.html"
     for name, folder in bundled_models().items():
         assert find_model(name) == folder
+
+
+def test_a_folder_without_a_model_is_reported(tmp_path: Path):
+    with pytest.raises(UserError, match="is a folder without a best.ckpt; give the path of a .ckpt file"):
+        find_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["flickr8k_sotf", "runs/best.ckpt", "a/b/c/d", "../x", "", "./a"])
@@ -118,7 +125,7 @@ def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_mod
 
 FETCH = """
 from showattendtell.inference.checkpoints import read_model_folder
-from showattendtell.inference.loading import find_model, note_about
+from showattendtell.inference.finding import find_model, note_about
 print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]), note_about([sys.argv[0]]), sep="\\n")
 """
 

@@ -82,7 +82,7 @@ def test_models_with_equal_settings_and_other_weights_are_reported(first: str, t
 
 def test_models_of_other_words_are_reported(first: str, tmp_path: Path):
     second = save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
-    with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt: their vocabularies differ"):
+    with pytest.raises(UserError, match="b.ckpt and .*a.ckpt have different vocabularies"):
         average([first, second])
 
 

@@ -103,6 +103,7 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     os.kill(running.process.pid, signal.SIGINT)
     done = running.finish()
     assert done.status == 130
+    assert "stopped has the captions so far; the same command continues with output=stopped resume=true" in done.err
     captioned = len(rows_of(folder / "stopped"))
     assert 8 < captioned < 2000
     page = (folder / "stopped/index.html").read_text()  # a photograph may have its row, and no entry yet

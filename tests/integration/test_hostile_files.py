@@ -14,8 +14,9 @@ from slow_cases import slow_after
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS
-from showattendtell.inference.loading import bundled_models, load_model
+from showattendtell.inference.checkpoints import WEIGHTS
+from showattendtell.inference.finding import CONFIG, bundled_models
+from showattendtell.inference.loading import load_model
 from showattendtell.visualization.result_files import read_result
 
 BUNDLED = bundled_models()["flickr8k_soft"]

@@ -13,7 +13,7 @@ from existing_files import EXISTING, snapshot
 from showattendtell.data.assembly import open_folder
 from showattendtell.data.formats import find_caption_files
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import find_model
+from showattendtell.inference.finding import find_model
 from showattendtell.runtime.files import atomic_write, cache_folder, new_file, new_folder, new_path
 
 

@@ -104,9 +104,9 @@ class ModelConfig:
     """Settings of commands that read a checkpoint.
 
     Attributes:
-        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
-            on the hub, as owner/name; or an ensemble of several with one vocabulary, as [a.ckpt,b.ckpt], which averages
-            their probabilities and shows the attention maps of the first.
+        checkpoint: a best.ckpt or last.ckpt of training, the folder of a run for its best.ckpt, a folder written by
+            save_pretrained, a bundled model, or one on the hub, as owner/name; or an ensemble of several with one
+            vocabulary, as [a.ckpt,b.ckpt], which averages their probabilities and shows the maps of the first.
         seed: seed of random draws by hard attention and decoding=sample.
         device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
         language: the language of the captions, as a code such as de, for a model that was trained on several; by

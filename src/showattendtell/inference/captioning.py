@@ -18,8 +18,9 @@ from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import build
 from showattendtell.data.images import fetch_image, find_images, open_image
 from showattendtell.errors import UserError, printable
-from showattendtell.inference.loading import find_model, load_models, next_to, note_about
-from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, StoredRegions, caption_in_batches
+from showattendtell.inference.finding import find_model, model_groups, next_to, note_about
+from showattendtell.inference.loading import load_models
+from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, Reader, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
@@ -39,32 +40,6 @@ from showattendtell.visualization.tables import print_notes
 
 GPU_BATCH_SIZE = 64
 """Default batch size in photographs on a GPU."""
-
-
-def model_groups(config: DictConfig) -> dict[str, list[str]]:
-    """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone.
-
-    Returns:
-        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
-        or the whole paths, if these are not different.
-
-    Raises:
-        UserError: the names are not different, or not as many as models.
-    """
-    checkpoint, compare = config.checkpoint, config.compare
-    groups = [[checkpoint] if isinstance(checkpoint, str) else list(checkpoint)]
-    groups += [[path] for path in ([compare] if isinstance(compare, str) else compare)]
-    names = list(config.names or map(_ends, groups))
-    if not config.names and len(set(names)) < len(groups):
-        names = [" + ".join(group) for group in groups]
-    if len(set(names)) != len(names) or len(names) != len(groups):
-        raise UserError(f"names=[{','.join(names)}] must have a different name for each model; models: {len(groups)}")
-    return dict(zip(names, groups, strict=True))
-
-
-def _ends(paths: Sequence[str]) -> str:
-    return " + ".join(str(Path(*Path(path).parts[-2:])) for path in paths)
 
 
 def model_note(config: DictConfig) -> str:
@@ -97,7 +72,7 @@ def caption_all(
     captioners: Sequence[CaptioningPipeline],
     sources: Sequence[str],
     errors: list[str],
-    stored: Sequence[StoredRegions | None] | None = None,
+    readers: Sequence[Reader | None] | None = None,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
 
@@ -105,7 +80,7 @@ def caption_all(
     not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
 
     Args:
-        stored: see `caption_in_batches`.
+        readers: see `caption_in_batches`.
     """
     console = Console(stderr=True)
     is_hidden = not console.is_terminal or len(sources) < 2
@@ -119,7 +94,7 @@ def caption_all(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, stored, threads):
+        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, readers, threads):
             progress.update(task, completed=i + 1)
             yield i, outputs
 
@@ -128,72 +103,30 @@ def _read_source(source: str) -> Image.Image:
     return fetch_image(source) if is_url(source) else open_image(source)
 
 
-def stored_regions(
+def region_reader(
     captioner: CaptioningPipeline, dataset: Dataset, config: DictConfig, examples: Sequence[Example]
-) -> StoredRegions | None:
-    """Return the regions of examples of a data set; None for a pipeline that reads photographs.
+) -> Reader | None:
+    """Return the reader of the stored regions of examples of a data set; None for a pipeline that reads photographs.
 
     Args:
         config: of a command.
 
     Raises:
-        UserError: as `open_views`.
+        UserError: as `open_images`.
     """
     if all(model.module.encoder.reads_pixels for model in captioner.models):
         return None
-    from showattendtell.inference.evaluator import open_images, open_views  # pycocoevalcap takes a while to import
+    from showattendtell.inference.evaluator import open_images  # pycocoevalcap takes a while to import
 
     sources, _ = open_images(captioner.models, dataset, config)
-    readers = open_views(sources, examples, captioner.models[0].module.decoding)
-    return lambda positions: [reader(positions) for reader in readers]
-
-
-class CaptionFiles:
-    """The files of `caption`: rows, pictures and a page.
-
-    Args:
-        photographs: their names.
-        draw: see `pages.drawing`.
-    """
-
-    def __init__(
-        self,
-        config: DictConfig,
-        formats: Sequence[str],
-        folder: Path,
-        photographs: Sequence[str],
-        draw: Callable[..., None],
-    ):
-        self._config, self._folder, self._photographs, self._draw = config, folder, photographs, draw
-        self._groups, self._checksum = model_groups(config), settings_checksum(config)
-        self.models = list(self._groups)
-        self._picture_names = picture_names(photographs, self.models)
-        self._suffixes = [suffix for suffix in formats if suffix in PICTURES]
-        self._formats, self._has_page, self._entries = formats, "html" in formats, list[PageEntry]()
-
-    def write(self, i: int, source: str, outputs: Sequence[ImageCaptions]) -> None:
-        """Write the captions of a photograph by each model."""
-        rows = []
-        for group, output in zip(self._groups.values(), outputs, strict=True):
-            rows += [CaptionRow.of(source, caption, group, self._checksum) for caption in output.captions]
-        append_rows(self._folder, self._formats, rows)
-        for name, output in zip(self._picture_names[i], outputs, strict=True):
-            for suffix in self._suffixes:
-                self._draw(output.as_drawn(), self._folder / f"{name}.{suffix}", self._config.width, self._config.dpi)
-        if self._has_page:
-            self._entries.append(make_entry(self._photographs[i], outputs))
-
-    def close(self, note: str) -> None:
-        """Write the page, with a note about the models."""
-        if self._entries:
-            count = "1 photograph" if len(self._entries) == 1 else f"{len(self._entries):,} photographs"
-            write_page(Page(count, self.models, self._entries, note), self._folder / "index.html")
+    images = [source(examples) for source in sources]
+    return lambda i, _: [regions([i])[0] for regions in images]
 
 
 def caption_photographs(
     config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
 ) -> None:
-    """Caption each photograph that can be read, and write its captions into a folder.
+    """Caption each photograph that can be read, and write its captions into a folder: rows, pictures and a page.
 
     Args:
         draw: see `pages.drawing`.
@@ -210,21 +143,33 @@ def caption_photographs(
         if list(formats) == ["xmp"]:
             found = found.select(describe.pending(found.sources))
     captioners = load_captioners(config) if found.sources else []
+    groups, checksum = model_groups(config), settings_checksum(config)
     if config.resume:
-        finished = resume_rows(folder, formats, settings_checksum(config))
+        finished = resume_rows(folder, formats, checksum)
         found = found.select({*found.sources} - finished)
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
-    files = CaptionFiles(config, formats, folder, found.names, draw)
+    models, entries = list(groups), list[PageEntry]()
+    stems = picture_names(found.names, models)
     try:
         for i, outputs in caption_all(captioners, found.sources, errors):
             source = found.sources[i]
             if describe:
                 describe(source, outputs[0].best.marked)
-            files.write(i, source, outputs)
-            print_captions(source, list(zip(files.models, outputs, strict=True)), is_single)
+            rows = list[CaptionRow]()
+            for group, output in zip(groups.values(), outputs, strict=True):
+                rows += [CaptionRow.of(source, caption, group, checksum) for caption in output.captions]
+            append_rows(folder, formats, rows)
+            for stem, output in zip(stems[i], outputs, strict=True):
+                for suffix in filter(PICTURES.__contains__, formats):
+                    draw(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
+            if "html" in formats:
+                entries.append(make_entry(found.names[i], outputs))
+            print_captions(source, list(zip(models, outputs, strict=True)), is_single)
     finally:
-        files.close(note)
+        if entries:
+            count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
+            write_page(Page(count, models, entries, note), folder / "index.html")
         _print_all(describe.summary() if describe else [])
     if list(formats) != ["xmp"] and len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
@@ -271,8 +216,8 @@ def caption_split(config: DictConfig) -> None:
     references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
     cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
-    stored = [stored_regions(captioner, dataset, config, examples) for captioner in captioners]
-    for i, outputs in caption_all(captioners, [example.path for example in examples], errors, stored):
+    readers = [region_reader(captioner, dataset, config, examples) for captioner in captioners]
+    for i, outputs in caption_all(captioners, [example.path for example in examples], errors, readers):
         image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
         score = mean(cider(caption, words[image]) for caption in captions)
         entries.append(make_entry(image, outputs, references[image], score))

@@ -25,6 +25,7 @@ from showattendtell.data.parsing import check_layout
 from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
+from showattendtell.inference.finding import CONFIG
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import WEIGHTS, atomic_write, check_regular
 from showattendtell.types import Dataset, fingerprint
@@ -33,8 +34,6 @@ FORMAT = 3
 
 METADATA_KEY = "showattendtell"
 """Key of the metadata in a checkpoint."""
-
-CONFIG = "config.json"
 
 ENCODER = "encoder."
 """Prefix of the encoder's weights in a state dict."""
@@ -189,8 +188,6 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises:
         UserError: it is damaged, not from this project, or of another format.
     """
-    if file.is_dir() and not (file / CONFIG).is_file():
-        raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if file.is_dir():
         metadata, state = read_model_folder(file)
     elif damage := find_damage(file):
@@ -227,8 +224,8 @@ def _check_weights(state: Any, file: Path) -> None:
         is_plain = weights.layout == torch.strided and weights.device.type == "cpu" and not weights.is_quantized
         if not isinstance(name, str) or not is_plain or weights.untyped_storage().nbytes() < weights.nbytes:
             raise _damaged(file, f"{name} is not stored in full")
-        if weights.is_floating_point() and not weights.isfinite().all():
-            raise UserError(f"{file} was altered: {name} has values that are not finite; use another copy of it")
+        if weights.is_complex() or not weights.isfinite().all():
+            raise UserError(f"{file} was altered: {name} has values that are not finite real numbers; use another copy")
 
 
 def write_model_folder(

@@ -1,6 +1,7 @@
 """Evaluation of trained models on a split, for the commands."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import nan
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +17,12 @@ from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.data.languages import in_language, languages_of, tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
-from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.loading import CACHE, LoadedModel, find_model, load_models, next_to
+from showattendtell.inference.finding import as_list, find_model, next_to
+from showattendtell.inference.loading import CACHE, LoadedModel, load_models
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
-    Predictor,
     generate_captions,
     measure_attention,
     measure_maps,
@@ -78,26 +79,19 @@ def open_dataset(trained: Config, config: Config, language: str | None = None) -
 def open_images(
     models: Sequence[LoadedModel], dataset: Dataset, config: Config
 ) -> tuple[list[ImageSourceFactory], Dataset]:
-    """Return the images of the split that the configuration of a command names, as each model reads them, and the data
-    set without the images that cannot be read. See `find_source`."""
+    """Return the images of the split that the configuration of a command names, as each model reads them, and with
+    `decoding.mirrored` then their mirror images; and the data set without the images that cannot be read.
+
+    See `find_source`. A source raises `UserError` if there are no mirror images.
+    """
     sources = []
     for model in models:
         settings = _reading_settings(model.config, config)
         source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
+    if models[0].module.decoding.mirrored:
+        sources += [partial(source, view="mirrored") for source in sources]
     return sources, dataset
-
-
-def open_views(
-    sources: Sequence[ImageSourceFactory], examples: Sequence[Example], decoding: Decoding
-) -> list[ImageSource]:
-    """Return the images of examples as each model reads them, and with `decoding.mirrored`, then their mirror images.
-
-    Raises:
-        UserError: the decoding needs mirror images, and there are none.
-    """
-    views = ["plain", "mirrored"] if decoding.mirrored else ["plain"]
-    return [source(examples, view) for view in views for source in sources]
 
 
 def _reading_settings(trained: Config, config: Config) -> Config:
@@ -115,7 +109,7 @@ class EvaluationRun(NamedTuple):
     """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    images: of each model; see `open_views`.
+    images: of each model; with `decoding.mirrored`, then their mirror images.
     source: the images of any examples, as the first model reads them.
     """
 
@@ -128,14 +122,14 @@ class EvaluationRun(NamedTuple):
     source: ImageSourceFactory
 
     @property
-    def predictors(self) -> list[Predictor]:
-        """Each model with its images."""
-        return [Predictor(model.module, images) for model, images in zip(self.models, self.images, strict=False)]
+    def module(self) -> ImageCaptioner:
+        """The first model."""
+        return self.models[0].module
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.models[0].module.vocabulary
+        return self.module.vocabulary
 
     @property
     def language(self) -> str:
@@ -163,22 +157,22 @@ class EvaluationRun(NamedTuple):
 
     def origin(self) -> dict[str, Any]:
         """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
+        by_model = {
+            "checkpoint": self.checkpoints,
+            "checkpoint_sha256": self.hashes,
+            "seed": [model.config.seed for model in self.models],
+            "choices": [model.choices for model in self.models],
+            "config": [to_plain(model.config) for model in self.models],
+        }
         return {
             "dataset": self.dataset.name,
             "split": self.split,
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
             **({"language": self.language} if self.language else {}),
-            "checkpoint": self._each(self.checkpoints),
-            "checkpoint_sha256": self._each(self.hashes),
-            "seed": self._each([model.config.seed for model in self.models]),
-            "choices": self._each([model.choices for model in self.models]),
-            "config": self._each([to_plain(model.config) for model in self.models]),
+            **{name: values[0] if len(values) == 1 else list(values) for name, values in by_model.items()},
             "versions": versions(),
         }
-
-    def _each(self, values: Sequence[Any]) -> Any:
-        return values[0] if len(values) == 1 else list(values)
 
     def result_file(self, kind: str) -> Path:
         """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
@@ -245,14 +239,14 @@ def open_evaluation(config: Config) -> EvaluationRun:
         UserError: a checkpoint, a setting or the data set is wrong.
     """
     torch.manual_seed(config.seed)
-    checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
+    checkpoints = as_list(config.checkpoint)
     models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
     module = models[0].module
     _, dataset = open_dataset(models[0].config, config, module.language)
     sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    images = open_views(sources, dataset.split(config.split), module.decoding)
+    images = [source(dataset.split(config.split)) for source in sources]
     return EvaluationRun(checkpoints, hashes, models, images, dataset, config.split, sources[0])
 
 
@@ -301,44 +295,43 @@ def _score_captions(
     """Print and return the scores of captions, and what `metrics` and `baselines` add to them."""
     references = reference_sentences(run.examples)
     scores = score(run, captions, references, config, clip)
-    in_table = _measure([metric for metric in metrics if metric.labels], run, captions, config.seed, scores)
-    baselines, title = {}, run.title()
+    figures, missing, labels = {**scores.figures}, {**scores.missing}, dict[str, Any]()
+
+    def measure(metric: RunMetric) -> None:
+        added = metric.measure(run, captions, config.seed)
+        figures.update(added.figures)
+        missing.update(added.missing)
+        labels.update(metric.labels)
+
+    for metric in metrics:
+        if metric.labels:
+            measure(metric)
+    baselines, notes, title = {}, list[str](), run.title()
     if config.baselines:
         score_baselines = build(read_option("measure", "baselines"))
         baselines = score_baselines(run, captions, list(references.values()), config)
+        notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
         names = ["the model", *(BASELINES[name] for name in baselines)]
         title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
-    labels = {name: label for metric in metrics for name, label in metric.labels.items()}
-    print_scores([in_table.figures, *baselines.values()], in_table.missing, title, labels)
-    print_notes(describe_intervals(scores.intervals, len(captions)))
-    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
-    print_notes(notes)
+    print_scores([figures, *baselines.values()], missing, title, labels)
+    print_notes([*describe_intervals(scores.intervals, len(captions)), *notes])
     attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
-    # those that print tables of their own take longer
-    together = _measure([metric for metric in metrics if not metric.labels], run, captions, config.seed, in_table)
+    for metric in metrics:  # those that print tables of their own take longer
+        if not metric.labels:
+            measure(metric)
     return {
-        **together.figures,
+        **figures,
         **attention,
-        "missing": together.missing,
+        "missing": missing,
         **({"baselines": baselines, "notes": notes} if baselines else {}),
         **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
         "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
-        "decoding": run.predictors[0].module.decoding.describe(),
+        "decoding": run.module.decoding.describe(),
         "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
         "references": references,
         "per_image": scores.per_image,
         "intervals": scores.intervals,
     }
-
-
-def _measure(
-    metrics: Iterable[RunMetric], run: EvaluationRun, captions: Captions, seed: int, scores: RunScores
-) -> RunScores:
-    """Return the scores with the figures of metrics, and why some are missing."""
-    for metric in metrics:
-        figures, missing, *_ = metric.measure(run, captions, seed)
-        scores = scores._replace(figures=scores.figures | figures, missing={**scores.missing, **missing})
-    return scores
 
 
 def score(
@@ -372,7 +365,7 @@ def score(
     names = list(filter(is_caption_metric, config.metrics))
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if clip:
-        device, paths = run.predictors[0].module.device, [example.path for example in run.examples]
+        device, paths = run.module.device, [example.path for example in run.examples]
         try:
             scores = measure_clip_score(ranks[0], paths, clip, device)
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
@@ -392,11 +385,11 @@ def score(
 def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
     """Print and return statistics of attention maps, and the scores of relation words and at ground-truth boxes; none
     for an ensemble."""
-    if len(run.predictors) > 1:
+    if len(run.models) > 1:
         return {}
-    statistics = measure_maps(*run.predictors[0], run.examples)
+    statistics = measure_maps(run.module, run.images[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
-    figures |= measure_relations(*run.predictors[0], run.examples)
+    figures |= measure_relations(run.module, run.images[0], run.examples)
     print_statistics(figures)
     return figures | _score_attention(run, "attention at the ground-truth boxes", with_kinds)
 
@@ -404,7 +397,7 @@ def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
 def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object; none without ground-truth
     boxes."""
-    figures = measure_attention(*run.predictors[0], run.examples)
+    figures = measure_attention(run.module, run.images[0], run.examples)
     if figures:
         print_attention_scores(figures, title, with_kinds)
     return figures
@@ -412,7 +405,7 @@ def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[s
 
 def lacks_boxes(run: EvaluationRun, metric: str) -> str:
     """Return why a metric of attention at ground-truth boxes cannot be computed; an empty text if it can."""
-    if len(run.predictors) > 1:
+    if len(run.models) > 1:
         return f"{metric} is scored for one model; give a single checkpoint, or leave {metric} out of metrics"
     has_boxes = any(caption.phrases for example in run.examples for caption in example.captions)
     return "" if has_boxes else ask_for_boxes(run)

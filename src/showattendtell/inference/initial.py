@@ -18,7 +18,7 @@ from showattendtell.data.vocabulary import SPECIAL, UNK, Vocabulary
 from showattendtell.data.word_vectors import read_word_vectors
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import ENCODER, read_checkpoint, read_vocabulary
-from showattendtell.inference.loading import find_model
+from showattendtell.inference.finding import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Decoder

@@ -1,20 +1,12 @@
-"""Load trained models by the names that users give: files, folders, bundled models and models on the hub; and average
-their weights.
+"""Load trained models, and average their weights. A calibration is stored with the weights, and loaded with them."""
 
-A calibration is stored with the weights, and loaded with them."""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import ModelCard, hf_hub_download
-from huggingface_hub.utils import validate_repo_id
 from torch import Tensor
-from yaml import YAMLError
 
 from showattendtell.config.compose import model_differences, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
@@ -25,11 +17,10 @@ from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import CURVE_LIMIT, NAMES, Calibration, ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean, listed, printable
+from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import (
     CACHE,
     CALIBRATION,
-    CONFIG,
     ENCODER,
     METADATA_KEY,
     has_encoder,
@@ -37,15 +28,10 @@ from showattendtell.inference.checkpoints import (
     read_vocabulary,
     write_model_folder,
 )
-from showattendtell.models.pretrained import reach_hub, state_hash
+from showattendtell.inference.finding import find_model
+from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import WEIGHTS, cache_folder, expand_home, sha256
-
-BUNDLED = "flickr8k_soft"
-"""Name of the default bundled model."""
-
-CARD = "README.md"
-"""Name of the model card in a model folder."""
+from showattendtell.runtime.files import cache_folder, sha256
 
 
 class LoadedModel(NamedTuple):
@@ -230,7 +216,7 @@ def save_model_folder(model: LoadedModel, folder: Path) -> None:
 def load_models(
     paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
 ) -> list[LoadedModel]:
-    """Load several checkpoints for an ensemble, the first one with the language model of the decoding.
+    """Load checkpoints with one vocabulary, the first one with the language model of the decoding.
 
     Raises:
         UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding; or the language
@@ -240,7 +226,7 @@ def load_models(
     for path, model in zip(paths, models, strict=True):
         if model.module.vocabulary.words != models[0].module.vocabulary.words:
             raise UserError(
-                f"{path} and {paths[0]} have different vocabularies, and cannot form an ensemble; "
+                f"{path} and {paths[0]} have different vocabularies, and cannot be combined; "
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
     if decoding.language is not None:
@@ -264,78 +250,6 @@ def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, pa
     return LanguageModel(module.captioner, decoding.language_model_weight)
 
 
-def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
-    """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
-    metadata, _ = read_checkpoint(find_model(checkpoint if isinstance(checkpoint, str) else checkpoint[0]))
-    return list(metadata.get("languages", []))
-
-
-def bundled_models() -> dict[str, Path]:
-    """Return the folder of each bundled model by its name."""
-    root = Path(str(files("showattendtell") / "shipped"))
-    return {file.parent.name: file.parent for file in sorted(root.glob(f"*/{CONFIG}"))}
-
-
-def note_about(names: Iterable[str]) -> str:
-    """Return what users should know about the models of these names: the notes of their model cards."""
-    notes = []
-    for name in names:
-        with suppress(OSError, ValueError, YAMLError):  # without a card, or with one of another kind
-            note = ModelCard.load(find_model(name) / CARD).data.to_dict().get("note")
-            notes += [f"{name} {printable(str(note), 300)}"] if note else []
-    return "; ".join(notes)
-
-
-def find_model(name: str) -> Path:
-    """Return the file or folder of a model, which is downloaded if it is on the hub.
-
-    Args:
-        name: a path, the name of a bundled model, or `owner/name` or `owner/name@revision` on the hub.
-
-    Raises:
-        UserError: it is not found, or cannot be downloaded.
-    """
-    path, bundled = expand_home(name), bundled_models()
-    if path.exists():
-        return path
-    if name in bundled:
-        return bundled[name]
-    repository, _, revision = name.partition("@")
-    if _is_on_hub(repository):
-        reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
-        try:
-            with suppress(OSError):  # a model may have no card
-                hf_hub_download(repository, CARD, revision=revision or None)
-            hf_hub_download(repository, WEIGHTS, revision=revision or None)
-            return Path(hf_hub_download(repository, CONFIG, revision=revision or None)).parent
-        except Exception as error:  # the hub's client raises a dozen types for a missing network, name or file
-            raise UserError(
-                f"the model {name} does not exist here and could not be downloaded from the hub "
-                f"({type(error).__name__}); give the path of a checkpoint, or a folder that save_pretrained wrote"
-            ) from None
-    hint = did_you_mean(name, bundled)
-    raise UserError(
-        f"the checkpoint {name} does not exist{hint if 'did you mean' in hint else ''}; training writes best.ckpt into "
-        f"runs/..., {' and '.join(bundled)} comes with the package, and owner/name is one on the hub"
-    )
-
-
-def next_to(checkpoint: str, name: str) -> Path:
-    """Return the path of a file next to a checkpoint; in the working directory for a bundled model or one on the
-    hub."""
-    path = expand_home(checkpoint)
-    return path.with_name(name) if path.exists() else Path(name)
-
-
-def _is_on_hub(repository: str) -> bool:
-    try:
-        validate_repo_id(repository)
-    except ValueError:
-        return False
-    is_file = repository[0] == "." or repository.endswith((".ckpt", ".safetensors", ".pt"))
-    return repository.count("/") == 1 and not is_file
-
-
 def average(paths: Sequence[str]) -> dict[str, Any]:
     """Average the weights of models of one kind and size (model soups, Wortsman et al. 2022).
 
@@ -350,14 +264,12 @@ def average(paths: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
     """
-    models = [load_model(path, "cpu", BeamSearch()) for path in paths]
+    models = load_models(paths, "cpu", BeamSearch())
     first, states = models[0], [model.module.state_dict() for model in models]
-    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
-    for path, model, own in zip(paths, models, shapes, strict=True):
-        if model.module.vocabulary.words != first.module.vocabulary.words:
-            raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
+    kinds = list(map(_kind, models))
+    for path, model, kind in zip(paths, models, kinds, strict=True):
         differences = model_differences(first.config, model.metadata["config"])
-        if differences or own != shapes[0] or _regions(model) != _regions(first):
+        if differences or kind != kinds[0]:
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
                 f"it was trained with {listed(differences, shown=6) or 'another encoder'}; "
@@ -376,10 +288,11 @@ def average(paths: Sequence[str]) -> dict[str, Any]:
     return {METADATA_KEY: metadata, "state_dict": mean}
 
 
-def _regions(model: LoadedModel) -> dict[str, Any]:
-    """Return the settings that determine the regions, without the hash of the encoder's weights."""
-    description = model.module.encoder.describe()
-    return {name: description[name] for name in description.keys() - {"weights_sha256", "tuned"}}
+def _kind(model: LoadedModel) -> tuple[dict[str, Any], dict[str, torch.Size]]:
+    """Return what models must have in common: the settings that determine the regions, and the sizes of all weights."""
+    encoder = model.module.encoder.describe()
+    settings = {name: encoder[name] for name in encoder.keys() - {"weights_sha256", "tuned"}}
+    return settings, {name: weights.shape for name, weights in model.module.state_dict().items()}
 
 
 def _mean(weights: Sequence[Tensor]) -> Tensor:

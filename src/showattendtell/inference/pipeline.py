@@ -23,12 +23,8 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.loading import (
-    BUNDLED,
-    LoadedModel,
-    load_models,
-    save_model_folder,
-)
+from showattendtell.inference.finding import BUNDLED
+from showattendtell.inference.loading import LoadedModel, load_models, save_model_folder
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
@@ -279,47 +275,51 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
-StoredRegions = Callable[[Sequence[int]], list[Tensor]]
-"""From positions of images to their stored regions (I, L, D), for each model of a pipeline; with `decoding.mirrored`,
-then those of their mirror images."""
+Reader = Callable[[int, Image.Image], list[Tensor]]
+"""From the position of a photograph and the photograph to what each model of a pipeline reads; with
+`decoding.mirrored`, then the same of its mirror image."""
 
 Opened = tuple[str, Image.Image, list[list[Tensor]]]
-"""The name of a photograph, the photograph, and its pixels for each model of each pipeline that reads photographs."""
+"""The name of a photograph, the photograph, and what the models of each pipeline read."""
 
 
 def caption_in_batches(
     captioners: Sequence[CaptioningPipeline],
     photographs: Iterable[Any],
-    read: Callable[[Any], Image.Image],
+    open_one: Callable[[Any], Image.Image],
     batch_size: int,
     errors: list[str] | None,
-    stored: Sequence[StoredRegions | None] | None = None,
+    readers: Sequence[Reader | None] | None = None,
     threads: int = 0,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Yield the position of each photograph, and its captions by every pipeline.
 
     Args:
-        read: opens a photograph.
+        open_one: opens a photograph.
         errors: gets the errors of photographs that cannot be read; without it, the first is raised.
-        stored: for each pipeline the regions of these photographs, if it does not read photographs.
+        readers: of each pipeline; None for the pixels.
         threads: number of threads that open photographs ahead; without any, a photograph is opened when it is needed.
     """
-    sources = stored or [None] * len(captioners)
-    readers = [captioner for captioner, regions in zip(captioners, sources, strict=True) if regions is None]
-    for captioner in readers:
-        captioner.check_reads_pixels()
+    readers = readers or [None] * len(captioners)
+    for captioner, reader in zip(captioners, readers, strict=True):
+        if reader is None:
+            captioner.check_reads_pixels()
 
-    def open_photograph(photograph: Any) -> Opened:
-        image = read(photograph)
-        return name_of(photograph), image, [reader.pixels(image) for reader in readers]
+    def open_photograph(item: tuple[int, Any]) -> Opened:
+        image = open_one(item[1])
+        inputs = [
+            reader(item[0], image) if reader else captioner.pixels(image)
+            for captioner, reader in zip(captioners, readers, strict=True)
+        ]
+        return name_of(item[1]), image, inputs
 
-    for batch in _batches(_ahead(open_photograph, photographs, threads), batch_size, errors):
+    opened = _ahead(open_photograph, enumerate(photographs), threads)
+    for batch in _batches(opened, batch_size, errors):
         pictures = [(name, image) for name, image, _ in batch.values()]
-        pixels = zip(*(pixels for _, _, pixels in batch.values()), strict=True)  # of each reader
-        outputs = []
-        for captioner, regions in zip(captioners, sources, strict=True):
-            images = regions(list(batch)) if regions else stacked(next(pixels))
-            outputs.append(captioner.describe(pictures, images))
+        inputs = zip(*(inputs for _, _, inputs in batch.values()), strict=True)  # by pipeline
+        outputs = [
+            captioner.describe(pictures, stacked(own)) for captioner, own in zip(captioners, inputs, strict=True)
+        ]
         for number, *described in zip(batch, *outputs, strict=True):
             yield number, described
 

@@ -1,7 +1,7 @@
 """Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -10,20 +10,10 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from showattendtell.datamodules.datasets import (
-    CaptionDataset,
-    ImageDataset,
-    ImageSource,
-    default_workers,
-)
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.metrics.attention import (
-    RELATIONS,
-    GroundedWord,
-    attention_statistics,
-    score_relations,
-)
+from showattendtell.metrics.attention import RELATIONS, GroundedWord, attention_statistics, score_relations
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import CaptionerOutput, Example
 
@@ -33,23 +23,27 @@ CAPTION_BATCH_SIZE = 64
 Item = TypeVar("Item")
 
 
-class Predictor(NamedTuple):
-    """A model, and the source of its images."""
-
-    module: ImageCaptioner
-    images: ImageSource
-
-
 def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:
     """Return `number` items at equal distances; all of them if there are fewer, or if `number` is None."""
     number = min(number or len(items), len(items))
     return [items[place * len(items) // number] for place in range(number)]
 
 
-def read_batches(data: CaptionDataset | ImageDataset, requests: Iterable[Any], module: ImageCaptioner) -> DataLoader:
-    """Return the items of a data set in the order of the requests, read for the device of a model."""
+def _read(
+    data: CaptionDataset | ImageDataset,
+    requests: Sequence[Any],
+    module: ImageCaptioner,
+    doing: str,
+    silent: bool = False,
+) -> Iterable[Any]:
+    """Yield the items of a data set in the order of the requests, read for the device of a model.
+
+    Args:
+        doing: title of the progress bar, which the first process shows on a terminal.
+        silent: show none.
+    """
     workers = default_workers(data.images, module.device)
-    return DataLoader(
+    batches = DataLoader(
         data,
         batch_size=None,  # an item is a batch
         sampler=requests,
@@ -58,19 +52,18 @@ def read_batches(data: CaptionDataset | ImageDataset, requests: Iterable[Any], m
         pin_memory=workers > 0,
         generator=torch.Generator(),  # captions do not depend on the seed that it draws
     )
+    console = Console(stderr=True)
+    is_hidden = silent or not console.is_terminal or rank() > 0
+    return track(batches, doing, len(requests), console=console, transient=True, disable=is_hidden)
 
 
 @torch.no_grad()
-def read_grids(predictor: Predictor, examples: Sequence[Example], description: str) -> Iterator[Tensor]:
-    """Yield the grids (I, L, D) of examples in batches, with a progress bar.
-
-    Args:
-        predictor: its images are those of the same examples.
-    """
-    module, console = predictor.module, Console(stderr=True)
-    images = ImageDataset(examples, predictor.images, IMAGE_BATCH_SIZE)
-    batches = read_batches(images, range(len(images)), module)
-    for batch in track(batches, description, console=console, transient=True):
+def read_grids(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], doing: str
+) -> Iterator[Tensor]:
+    """Yield the grids (I, L, D) of examples in batches, with a progress bar."""
+    batches = ImageDataset(examples, images, IMAGE_BATCH_SIZE)
+    for batch in _read(batches, range(len(batches)), module, doing):
         yield module.grids(batch.images.to(module.device))
 
 
@@ -91,9 +84,9 @@ def generate_captions(
     sources = [ImageDataset(examples, source, IMAGE_BATCH_SIZE) for source in images]
     ensemble = ImageCaptionerEnsemble([model.module for model in models], None, models[0].language_models)
     first, written = models[0].module, dict[str, list[list[str]]]()
-    console, indices = Console(stderr=True, quiet=rank() > 0), shard_indices(len(sources[0]))
-    batches = zip(indices, *(read_batches(source, indices, first) for source in sources), strict=True)
-    for index, *scenes in track(batches, "captioning", len(indices), console=console, transient=True):
+    indices = shard_indices(len(sources[0]))
+    batches = [_read(source, indices, first, "captioning", silent=i > 0) for i, source in enumerate(sources)]
+    for index, *scenes in zip(indices, *batches, strict=True):
         torch.manual_seed(seed + index)
         captioned = ensemble.generate([scene.images.to(first.device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
@@ -189,12 +182,9 @@ def outputs_by_batch(
 ) -> Iterator[tuple[list[int], CaptionerOutput, list[Tensor]]]:
     """Yield batches: the indices of captions, the output of the model for them with teacher forcing, and the input
     that each was written for: stored regions or pixels."""
-    console = Console(stderr=True)
-    silent = silent or not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTION_BATCH_SIZE)
     requests = [list(numbers[start : start + CAPTION_BATCH_SIZE]) for start in starts]
-    batches = zip(requests, read_batches(captions, requests, module), strict=True)
-    for together, batch in track(batches, doing, len(requests), console=console, transient=True, disable=silent):
+    for together, batch in zip(requests, _read(captions, requests, module, doing, silent), strict=True):
         images, image_index, tokens, *_ = batch
         outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
         yield together, outputs, [images[image] for image in image_index.tolist()]

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytorch_lightning as lightning
 import torch
@@ -32,23 +32,23 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata
-from showattendtell.inference.initial import (
-    InitialCheckpoint,
-    find_initial_checkpoint,
-    initial_vocabulary,
-    load_word_vectors,
-)
+from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
-from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.interruption import TERMINATED, report_lost_workers
+from showattendtell.training.checkpointing import (
+    TERMINATED,
+    AtomicCheckpointIO,
+    BestCheckpoint,
+    LastCheckpoint,
+    report_lost_workers,
+)
 from showattendtell.training.module import CaptioningModule, TrainingExtra
 from showattendtell.training.progress import MetricsFile, build_monitor
-from showattendtell.types import Dataset, Example
+from showattendtell.types import Example
 from showattendtell.visualization.tables import print_dataset, print_notes
 
 PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
@@ -78,26 +78,9 @@ for package in ("pytorch_lightning", "lightning_fabric"):
 logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
 
 
-class TrainingData(NamedTuple):
-    """What a training reads.
-
-    dataset     as it is trained on
-    references  the training images with their reference captions
-    origin      the checkpoint that the weights start from, if any
-    extras      of extensions, by the name of their node
-    """
-
-    dataset: Dataset
-    references: Sequence[Example]
-    encoder: Encoder
-    vocabulary: Vocabulary
-    module: CaptionDataModule
-    origin: InitialCheckpoint | None
-    extras: Mapping[str, TrainingExtra]
-
-
-def build_data(config: DictConfig) -> TrainingData:
-    """Read the data set, compute or find its features, and build the data module."""
+def build_training(config: DictConfig) -> tuple[CaptioningModule, CaptionDataModule]:
+    """Read the data set, compute or find its features, and build the data module and the model with its losses and
+    initial weights."""
     dataset, encoder = build_dataset(config), build(config.encoder)
     print_notes(dataset.notes)  # before features are computed
     dataset = dataset._replace(notes=())
@@ -116,21 +99,16 @@ def build_data(config: DictConfig) -> TrainingData:
             dataset = extras[str(name)].change_data(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-    return TrainingData(dataset, references, encoder, vocabulary, data, origin, extras)
-
-
-def build_model(config: DictConfig, data: TrainingData) -> CaptioningModule:
-    """Build the model and its losses, with the initial weights that the configuration asks for."""
-    metadata = build_metadata(config, read_choices(), data.vocabulary, data.encoder, data.dataset)
-    module = build_module(config, data.encoder, data.vocabulary, metadata, data.references, data.extras)
+    metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
+    module = build_module(config, encoder, vocabulary, metadata, references, extras)
     decoder = module.captioner.decoder
-    if data.origin:
-        data.origin.load_captioner(module.captioner, data.vocabulary)
+    if origin:
+        origin.load_captioner(module.captioner, vocabulary)
     elif config.init_embeddings:
-        number = load_word_vectors(decoder, data.vocabulary, config.init_embeddings)
-        print(f"word vectors: {number:,} of {len(data.vocabulary):,} words have one in {config.init_embeddings}")
+        number = load_word_vectors(decoder, vocabulary, config.init_embeddings)
+        print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
     decoder.embedding.requires_grad_(not config.freeze_embeddings)
-    return module
+    return module, data
 
 
 def build_module(

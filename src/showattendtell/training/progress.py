@@ -202,18 +202,14 @@ class StepMetrics(Callback):
         seconds: shortest time between two lines.
     """
 
-    loss: Tensor | None = None
-    """Loss of the last step, in this process."""
-    nll_per_word: Tensor | None = None
-    """-log p per word of the last step, if the loss computes it."""
     images_per_second: float | None = None
     """Over about the last second, in all processes; None before the first step."""
 
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
         self._rates: list[float] = []  # learning rates at the last step
-        self._images, self._last_rate = 0, 0.0
-        self._last_printed = 0.0
+        self._nll: Tensor | None = None  # -log p per word of the last step, if the loss computes it
+        self._images, self._last_rate, self._last_printed = 0, 0.0, 0.0
         self._batches, self._first_ended, self._is_estimated = 0, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -229,13 +225,12 @@ class StepMetrics(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        self.loss = outputs["loss"] if isinstance(outputs, Mapping) else None
-        self.nll_per_word = getattr(pl_module, "step_nll", None)
+        self._nll = getattr(pl_module, "step_nll", None)
         self._images += trainer.world_size * len(getattr(getattr(batch, "content", None), "images", ()))
         if now - self._last_rate >= 1 or self.images_per_second is None:
             self.images_per_second = self._images / max(now - self._last_rate, 1e-9)
             self._images, self._last_rate = 0, now
-        self._log(trainer)
+        self._log(trainer, outputs)
         self._estimate(trainer, batch_idx, now)
         if self._is_due(now):
             values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
@@ -258,17 +253,16 @@ class StepMetrics(Callback):
 
     def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
-        nll = math.nan if self.nll_per_word is None else float(self.nll_per_word)
+        nll = math.nan if self._nll is None else float(self._nll)
         speed = self.images_per_second or 0.0
-        images = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
         words = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
-        return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": images}
+        return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": f"{speed:.{0 if speed >= 10 else 1}f}"}
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
-        """Print how long the training takes, once the first batches have shown their speed."""
+        """Print how long the training takes, once the batches after the first, which takes longer, show their speed."""
         self._batches += 1
         if self._batches == 1:
-            self._first_ended = now  # the first batch takes longer than others
+            self._first_ended = now
         seconds = now - self._first_ended
         if self._is_estimated or self._batches < 3 or seconds < MEASURED:
             return
@@ -278,11 +272,11 @@ class StepMetrics(Callback):
         if 60 < rest < math.inf and rank() == 0:
             print_line(f"training takes about {duration(rest)}, and the validations after each epoch")
 
-    def _log(self, trainer: Trainer) -> None:
-        loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
-        step = trainer.global_step - 1  # the number that Lightning logs
+    def _log(self, trainer: Trainer, outputs: Any) -> None:
+        """Pass the figures of every `trainer.log_every_n_steps`-th step to the dashboards."""
+        dashboards = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
         is_due = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_due or is_accumulating(trainer):
+        if not dashboards or not is_due or is_accumulating(trainer):
             return
         device = trainer.strategy.root_device
         if device.type == "cuda":
@@ -293,10 +287,10 @@ class StepMetrics(Callback):
         metrics["train/images_per_second"] = self.images_per_second or 0.0
         if len(self._rates) > 2:
             metrics["train/learning_rate_encoder"] = self._rates[2]
-        if self.loss is not None:
-            metrics["train/loss_step"] = float(mean_over_processes(self.loss))
-        for logger in loggers:
-            logger.log_metrics(metrics, step)
+        if isinstance(outputs, Mapping):
+            metrics["train/loss_step"] = float(mean_over_processes(outputs["loss"]))
+        for logger in dashboards:
+            logger.log_metrics(metrics, trainer.global_step - 1)  # the number that Lightning logs
 
     def _is_due(self, now: float) -> bool:
         """Return whether to print a line now."""
@@ -307,8 +301,8 @@ class StepMetrics(Callback):
 
 
 class ProgressBar(RichProgressBar):
-    """Lightning's progress bar, which counts epochs from 0, has the loss of the last epoch, and is drawn 100 times a
-    second; this one counts from 1 and has the figures of the last step."""
+    """Lightning's progress bar, which counts epochs from 0 and has the loss of the last epoch; this one counts from 1
+    and has the figures of the last step, which it reads once a second: to read a loss waits for the GPU."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=4)
@@ -316,13 +310,10 @@ class ProgressBar(RichProgressBar):
         self._last_read = 0.0
 
     def get_metrics(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-        """Return the figures, read at most once a second: to read a loss waits for the GPU."""
-        if time.monotonic() - self._last_read >= 1:
-            self._last_read = time.monotonic()
-            for callback in trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, StepMetrics):
-                    figures = callback.describe()
-                    self._values = {"loss": figures["loss per word"], "images/s": figures["images/s"]}
+        steps = [callback for callback in trainer.callbacks if isinstance(callback, StepMetrics)]  # type: ignore[attr-defined]
+        if steps and time.monotonic() - self._last_read >= 1:
+            self._last_read, figures = time.monotonic(), steps[0].describe()
+            self._values = {"loss": figures["loss per word"], "images/s": figures["images/s"]}
         return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:

@@ -25,7 +25,6 @@ from showattendtell.extensions.trust.faithfulness import (
     rank_agreement,
     score_faithfulness,
 )
-from showattendtell.inference.predictions import Predictor
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
@@ -153,8 +152,11 @@ def measured(captioner: Captioner, images: int = 40) -> dict[str, dict[str, floa
     grids = torch.randn(images, 9, D, generator=torch.Generator().manual_seed(1))
     examples = [Example(str(number), "", (Caption(("a",)),)) for number in range(images)]
     captions = {one.image: ["a", "dog", "runs"] for one in examples}
-    predictor = Predictor(model_of(captioner), lambda positions, draw=(0, 0): grids[list(positions)])
-    return measure_faithfulness(predictor, examples, captions).maps
+
+    def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
+        return grids[list(positions)]
+
+    return measure_faithfulness(model_of(captioner), read, examples, captions).maps
 
 
 def planted(honest: bool) -> Captioner:

@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from showattendtell.config.validation import with_defaults
@@ -22,7 +23,7 @@ from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST, METRICS
-from showattendtell.training.checkpointing import is_accumulating, kept_random_states
+from showattendtell.training.checkpointing import is_accumulating
 from showattendtell.training.module import CaptioningModule
 from showattendtell.training.progress import CURVE, best_of
 from showattendtell.types import Example
@@ -60,7 +61,7 @@ class DashboardCallback(Callback):
             return
         self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
         settings = pl_module.metadata.get(METADATA_KEY, {}).get("config", {})
-        with kept_random_states():
+        with isolate_rng():
             for dashboard in self._dashboards:
                 dashboard.id = self._ids.get(dashboard.kind, "")
                 dashboard.open(Path(trainer.default_root_dir), with_defaults(settings))
@@ -73,7 +74,7 @@ class DashboardCallback(Callback):
             return
         images, examples = data.val_images.images, data.val_images.examples
         by_name = sorted(range(len(examples)), key=lambda index: examples[index].image)
-        with kept_random_states():
+        with isolate_rng():
             self._score = self._score or make_scorer([_references(example) for example in examples])
             for dashboard in awaiting:
                 chosen = by_name[: dashboard.images]

@@ -19,7 +19,8 @@ from showattendtell.data.tokenizers import Tokenizer, tokenize
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.loading import find_model, load_models
+from showattendtell.inference.finding import find_model
+from showattendtell.inference.loading import load_models
 from showattendtell.losses.caption import LossOutput
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import sha256

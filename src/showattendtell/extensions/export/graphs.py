@@ -20,8 +20,8 @@ from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.captioning import model_groups
-from showattendtell.inference.loading import find_model, load_model
+from showattendtell.inference.finding import find_model, model_groups
+from showattendtell.inference.loading import load_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, DecoderState

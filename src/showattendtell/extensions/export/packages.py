@@ -32,7 +32,7 @@ from showattendtell.extensions.export.formats import (
 )
 from showattendtell.extensions.export.graphs import ExportModel, load_models
 from showattendtell.inference.captioning import model_note
-from showattendtell.inference.loading import next_to
+from showattendtell.inference.finding import next_to
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import cache_folder, expand_home, new_folder, sha256, write_errors
 from showattendtell.runtime.tracing import quietly

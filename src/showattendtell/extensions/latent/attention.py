@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from showattendtell.extensions.latent.mixture import MixtureFeatures, log_of, region_table, table_log_probs
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import CacheRows, Captioner, WordScorer
-from showattendtell.models.decoder import LSTMDecoder, RecurrentDecoder
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.initialization import start_small
 from showattendtell.models.interfaces import AttentionCache, Decoder, GivenCaptions, Steps
 from showattendtell.models.kernels.products import Linear
@@ -53,6 +53,7 @@ class MarginalAttention(SoftAttention):
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
     ):
         super().__init__(region_dim, hidden_dim, score, gate="none")
+        self.region_dim, self.hidden_dim = region_dim, hidden_dim
         if self.score.num_heads > 1:
             raise ValueError(
                 f"the sum over latent regions needs a score with one head, got num_heads={self.score.num_heads}"
@@ -63,11 +64,7 @@ class MarginalAttention(SoftAttention):
 
     def attach(self, captioner: Captioner) -> None:
         decoder: Any = captioner.decoder
-        if isinstance(decoder, LSTMDecoder):
-            is_sum = decoder.context_output is not None and isinstance(decoder.activation, nn.Identity)
-        else:
-            is_sum = type(decoder).region_features is not RecurrentDecoder.region_features
-        if not is_sum:
+        if decoder.region_features(torch.empty(0, 1, self.region_dim)) is None:
             raise ValueError(
                 "the sum over latent regions needs a deep output that is a sum with a term of the region; add context "
                 "to decoder.output, and leave out decoder.output_tanh"
@@ -170,7 +167,7 @@ class VariationalAttention(MarginalAttention):
                 f"estimator=rloo compares a word's samples; num_samples must be 2 or more, got {num_samples}"
             )
         self.estimator, self.num_samples, self.gumbel_tau = estimator, num_samples, gumbel_tau
-        self.region_dim, self.hidden_dim, self.width = region_dim, hidden_dim, width
+        self.width = width
 
     def attach(self, captioner: Captioner) -> None:
         super().attach(captioner)

@@ -14,13 +14,8 @@ from showattendtell.config.instantiate import Config
 from showattendtell.data.images import find_images
 from showattendtell.errors import UserError, printable
 from showattendtell.extensions.ray.extraction import require_ray, start_ray
-from showattendtell.inference.captioning import (
-    caption_all,
-    load_captioners,
-    model_groups,
-    model_note,
-    settings_checksum,
-)
+from showattendtell.inference.captioning import caption_all, load_captioners, model_note, settings_checksum
+from showattendtell.inference.finding import model_groups
 from showattendtell.runtime.files import UNFINISHED, write_errors
 from showattendtell.visualization.caption_rows import CaptionRow
 

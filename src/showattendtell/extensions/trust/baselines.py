@@ -14,9 +14,10 @@ from torch.nn.functional import normalize
 
 from showattendtell.config.instantiate import Config
 from showattendtell.data.tokenizers import ORDERS, count_ngrams
+from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
-from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
+from showattendtell.inference.predictions import evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
@@ -87,15 +88,14 @@ def _captions(examples: Sequence[Example]) -> list[list[Words]]:
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
     """Return for each image of the evaluated split the index of the nearest candidate, by the cosine of the mean over
     the regions of the grids; that of images with padding is a multiple of it."""
-    predictor = run.predictors[0]
-    channels = predictor.module.encoder.feature_dim
+    channels = run.module.encoder.feature_dim
 
-    def directions(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
-        grids = read_grids(predictor, examples, "reading")
+    def directions(images: ImageSource, examples: Sequence[Example]) -> Tensor:
+        grids = read_grids(run.module, images, examples, "reading")
         return normalize(torch.cat([batch[..., :channels].mean(dim=1).cpu() for batch in grids]), dim=1)
 
-    others = directions(Predictor(predictor.module, run.source(candidates)), candidates)
-    return (directions(predictor, run.examples) @ others.T).argmax(dim=1).tolist()
+    others = directions(run.source(candidates), candidates)
+    return (directions(run.images[0], run.examples) @ others.T).argmax(dim=1).tolist()
 
 
 SHORTLIST = 20

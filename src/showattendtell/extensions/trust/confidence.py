@@ -18,8 +18,14 @@ from torch import Tensor
 from showattendtell.config.instantiate import Config, find_source
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
-from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.decoding.image_captioner import CURVE_LIMIT, Calibration, calibrate_captions, unit_mean
+from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
+from showattendtell.decoding.image_captioner import (
+    CURVE_LIMIT,
+    Calibration,
+    ImageCaptioner,
+    calibrate_captions,
+    unit_mean,
+)
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import (
     CALIBRATION,
@@ -31,7 +37,7 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.inference.predictions import Predictor, evenly_spaced, outputs_by_batch, read_grids
+from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
 from showattendtell.metrics.ngrams import measure_cider
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.settings import Text
@@ -96,19 +102,17 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, tu
     dataset = tokenized(dataset, model.module.vocabulary.tokenizer)
     source, dataset = find_source(settings, dataset, model.module.encoder, "train")
     train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
-    train_regions = read_regions(Predictor(model.module, source(train)), train)
+    train_regions = read_regions(model.module, source(train), train)
     features = torch.cat([unit_mean(regions).cpu() for regions in train_regions])
     source, dataset = find_source(settings, dataset, model.module.encoder, "val")
     val = dataset.split("val")
     num_words = sum(len(caption.words) + 1 for example in val for caption in example.captions)
     sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
-    words = list(word_log_probs(Predictor(model.module, source(sample)), sample))
+    words = list(word_log_probs(model.module, source(sample), sample))
     log_probs, targets = zip(*words, strict=True)
     curve = fit_curve(torch.cat(log_probs), torch.cat(targets))
     calibration = Calibration(curve, *principal_directions(features), torch.tensor(torch.inf))
-    unlikeness = torch.cat(
-        [calibration(regions.cpu()) for regions in read_regions(Predictor(model.module, source(val)), val)]
-    )
+    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(model.module, source(val), val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration, score_calibration(words, calibration)
 
@@ -168,17 +172,19 @@ def fit_curve(log_probs: Tensor, targets: Tensor) -> Tensor:
     return torch.tensor(result.x, dtype=torch.float32)
 
 
-def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[Tensor]:
+def read_regions(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[Tensor]:
     """Yield the regions (I, L, D) of examples, in batches."""
-    return map(predictor.module.encoder.prepare_regions, read_grids(predictor, examples, "reading images"))
+    return map(module.encoder.prepare_regions, read_grids(module, images, examples, "reading images"))
 
 
 @torch.no_grad()
-def word_log_probs(predictor: Predictor, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+def word_log_probs(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
-    captions = CaptionDataset(examples, predictor.module.vocabulary, predictor.images)
+    captions = CaptionDataset(examples, module.vocabulary, images)
     numbers = range(len(captions))
-    for together, outputs, _ in outputs_by_batch(predictor.module, captions, numbers, "reading captions"):
+    for together, outputs, _ in outputs_by_batch(module, captions, numbers, "reading captions"):
         targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
@@ -219,14 +225,14 @@ class CalibrationMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores, by their names in result files."""
-        [predictor], calibration = run.predictors, run.models[0].calibration
+        calibration = run.models[0].calibration
         assert calibration is not None
-        before, after = score_calibration(word_log_probs(predictor, run.examples), calibration)
+        before, after = score_calibration(word_log_probs(run.module, run.images[0], run.examples), calibration)
         print_calibration(before, after, "probabilities at the words of the reference captions")
         best = [image_captions[0] for image_captions in captions.values()]
         references = [[caption.words for caption in example.captions] for example in run.examples]
         by_image = measure_cider(pair_up(best, references)).by_image
-        outputs = [output for [output] in _assess(predictor, calibration, run, best)]
+        outputs = [output for [output] in _assess(calibration, run, best)]
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
@@ -250,12 +256,12 @@ class CalibrationMetric:
 
 
 def _assess(
-    predictor: Predictor, calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
+    calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
 ) -> Iterator[list[CaptionOutput[Tensor]]]:
     """Yield the caption of each image with its confidence, and whether the image is out of distribution."""
-    captioner, vocabulary = predictor.module.captioner, predictor.module.vocabulary
+    captioner, vocabulary = run.module.captioner, run.vocabulary
     empty, tokens = torch.empty(0), (vocabulary.encode(words, run.language) for words in captions)
-    for regions in read_regions(predictor, run.examples):
+    for regions in read_regions(run.module, run.images[0], run.examples):
         batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
         yield from calibrate_captions(captioner, calibration.to(regions.device), regions, batch)
 

@@ -25,10 +25,11 @@ from rich.table import Column, Table
 from torch import Tensor
 
 from showattendtell.data.tokenizers import word_class
+from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
-from showattendtell.inference.predictions import Predictor, read_grids
+from showattendtell.inference.predictions import read_grids
 from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
 from showattendtell.metrics.bootstrap import (
     Array,
@@ -125,7 +126,7 @@ class FaithfulnessMetric:
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Print and return the scores; rates of attention are in percent."""
         best = {image: image_captions[0] for image, image_captions in captions.items()}
-        scores = measure_faithfulness(run.predictors[0], run.examples, best, seed)
+        scores = measure_faithfulness(run.module, run.images[0], run.examples, best, seed)
         print_faithfulness(scores, "faithfulness of the maps at the generated words")
         figures: dict[str, Any] = {}
         for field, value in scores.maps.get(ATTENTION, {}).items():
@@ -146,7 +147,11 @@ def check_intervention(module: ImageCaptioner) -> None:
 
 
 def measure_faithfulness(
-    predictor: Predictor, examples: Sequence[Example], captions: Mapping[str, Sequence[str]], seed: int = 0
+    module: ImageCaptioner,
+    images: ImageSource,
+    examples: Sequence[Example],
+    captions: Mapping[str, Sequence[str]],
+    seed: int = 0,
 ) -> FaithfulnessScores:
     """Measure how faithful the attention maps of captions are.
 
@@ -158,13 +163,13 @@ def measure_faithfulness(
         seed: seed of the random maps and of the choice of words.
     """
     measured: list[WordFaithfulness] = []
-    generator, encoder = np.random.default_rng(seed), predictor.module.encoder
-    grids = read_grids(predictor, examples, "leaving out regions")
+    generator, encoder = np.random.default_rng(seed), module.encoder
+    grids = read_grids(module, images, examples, "leaving out regions")
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
         [regions], words = encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
         if words and len(regions) > 1:
             boxes = encoder.boxes_of(grid)
-            measured += faithfulness_of(predictor.module, regions, words, example, generator, boxes)
+            measured += faithfulness_of(module, regions, words, example, generator, boxes)
     return score_faithfulness(measured)
 
 

@@ -197,7 +197,7 @@ def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[st
         raise MetricError(reason)
     classes = {word: noun for (word,), noun in _nouns(run).items()}
     images = []
-    written = maps_of_captions(*run.predictors[0], run.examples, captions)
+    written = maps_of_captions(run.module, run.images[0], run.examples, captions)
     for example, words, (maps, seen) in zip(run.examples, captions, written, strict=True):
         generated = []
         for word, weights in zip(words, maps, strict=True):

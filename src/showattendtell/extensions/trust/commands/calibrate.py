@@ -19,7 +19,8 @@ def main(config: DictConfig) -> None:
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.errors import UserError
     from showattendtell.extensions.trust.confidence import fit_on_data_set, print_calibration, write_calibration
-    from showattendtell.inference.loading import find_model, load_model
+    from showattendtell.inference.finding import find_model
+    from showattendtell.inference.loading import load_model
     from showattendtell.runtime.files import WEIGHTS, expand_home, new_file, new_folder, new_path, write_errors
 
     model = find_model(config.checkpoint)
