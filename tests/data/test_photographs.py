@@ -73,9 +73,10 @@ def test_a_fourth_channel_is_opacity_over_white():
     ("photograph", "sentence"),
     [
         (PIXELS.astype(np.int64), "int64; give uint8"),
-        (PIXELS.astype(np.float32), "range from 0 to 2..; give 0 to 1"),
-        (PIXELS / -255, "give 0 to 1"),
-        (np.full((5, 7, 3), np.nan), "range from nan to nan"),
+        (PIXELS > 9, "bool; give uint8"),
+        (PIXELS.astype(np.float32), "float32 from 0 to 2..; give uint8 from 0 to 255, or floats from 0 to 1"),
+        (PIXELS / -255, "floats from 0 to 1"),
+        (np.full((5, 7, 3), np.nan), "float64 from nan to nan"),
         (PIXELS[None], r"shape \(1, 5, 7, 3\)"),
         (torch.from_numpy(PIXELS), r"shape \(5, 7, 3\)"),
         (PIXELS[:0], r"shape \(0, 7, 3\)"),
@@ -147,7 +148,7 @@ def test_a_photograph_is_the_same_in_every_format(tmp_path: Path, form: str):
 
 def test_heic_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    monkeypatch.setattr("showattendtell.data.image_limits.find_spec", lambda name: None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
     with pytest.raises(UserError, match=r"a.heic is a HEIC photograph, .*; run pip install 'showattendtell\[heic\]'"):
         decode_image(b"\0\0\0\x18ftypheic" + bytes(99), "a.heic")
 

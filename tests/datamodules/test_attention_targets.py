@@ -16,7 +16,6 @@ from showattendtell.datamodules.datasets import (
     CaptionDataset,
     GridSource,
     ImageSource,
-    PackedBoxes,
     PixelSource,
     TargetMaker,
 )
@@ -56,8 +55,8 @@ def vocabulary() -> Vocabulary:
 
 def captions_of(examples: list[Example], source: ImageSource) -> CaptionDataset:
     captions = CaptionDataset(examples, vocabulary(), source)
-    boxes = PackedBoxes(caption for example in examples for caption in example.captions)
-    captions.targets = TargetMaker(boxes, source.frames, (ROWS, COLUMNS))
+    said = (caption for example in examples for caption in example.captions)
+    captions.targets = TargetMaker(said, source.frames, (ROWS, COLUMNS))
     return captions
 
 

@@ -1,4 +1,5 @@
 import multiprocessing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,6 @@ from showattendtell.datamodules.datasets import (
     ImageDataset,
     PixelSource,
     default_workers,
-    pixels_of,
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
@@ -135,7 +135,7 @@ def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
-    assert default_workers(pixels_of(encoder)([]), torch.device(device)) == workers
+    assert default_workers(PixelSource(encoder.preprocessing, []), torch.device(device)) == workers
     assert default_workers(ConstantSource(torch.zeros(4, 2)), torch.device(device)) == 0
 
 
@@ -145,7 +145,12 @@ def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Examp
     read = []
     for workers in (0, 2):
         data = CaptionDataModule(
-            dataset, vocabulary(), pixels_of(encoder, augmentation), batch_size=1, seed=0, num_workers=workers
+            dataset,
+            vocabulary(),
+            partial(PixelSource, encoder.preprocessing, augmentation=augmentation),
+            batch_size=1,
+            seed=0,
+            num_workers=workers,
         )
         captions, images = data.val_dataloader()
         batches = [part.content for part in data.train_dataloader()] + list(captions)

@@ -6,7 +6,7 @@ from small_models import small_model
 
 from showattendtell.data.tokenizers import SubwordTokenizer, WordTokenizer
 from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK, Vocabulary
-from showattendtell.datamodules.datasets import PackedBoxes
+from showattendtell.datamodules.datasets import TargetMaker
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
@@ -59,6 +59,7 @@ def test_a_required_word_is_one_token():
 
 def test_boxes_are_at_the_tokens_of_their_words():
     caption = Caption(("a", "dog"), (Phrase(1, (Box(0, 0, 1, 1),)),), language="en")
-    [(place, boxes)] = PackedBoxes([caption], JOINT.offset).of_caption(0)
+    targets = TargetMaker([caption], lambda positions, draw: [], (1, 1), JOINT.offset)
+    [place] = targets.words[0]
     assert JOINT.encode(caption.words, "en")[place] == JOINT.ids["dog"]
-    assert boxes.tolist() == [[0, 0, 1, 1]]
+    assert targets.boxes[0].tolist() == [0, 0, 1, 1]

@@ -17,7 +17,7 @@ from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
-from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.extract import Extraction, open_features
 from showattendtell.features.store import FeatureStore, is_finished
 from showattendtell.features.writer import BATCH_SIZE
 from showattendtell.models.encoder import Encoder
@@ -235,15 +235,13 @@ def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Enco
 
 
 def test_a_data_set_that_grows_gets_a_further_store(encoder: Encoder, tmp_path: Path):
-    rng, plain = np.random.default_rng(1), Extraction()
+    rng = np.random.default_rng(1)
     few, more, all_of_them = (
         Dataset("own", {"train": tuple(draw_photograph(tmp_path / f"{number}.png", rng) for number in range(size))})
         for size in (2, 3, 4)
     )
-    path = feature_path(tmp_path, more, encoder, plain)
+    path = tmp_path / "grids"
     open_features(more, encoder, path, skip_unreadable=False)
-    assert feature_path(tmp_path, few, encoder, plain) == feature_path(tmp_path, more, encoder, plain) == path
-    other = feature_path(tmp_path, all_of_them, encoder, plain)
-    store, _ = open_features(all_of_them, encoder, other, skip_unreadable=False)
-    assert len(store) == 4
-    assert other == feature_path(tmp_path, all_of_them, encoder, plain) != path
+    stores = [open_features(own, encoder, path, False)[0] for own in (few, more, all_of_them, all_of_them)]
+    assert [(store.path == path, len(store)) for store in stores] == [(True, 3), (True, 3), (False, 4), (False, 4)]
+    assert open_features(few, encoder, tmp_path / "others", skip_unreadable=False, compute=False) == (None, few)

@@ -19,6 +19,7 @@ from showattendtell.features.store import (
     VERIFIED,
     FeatureStore,
     StoredDtype,
+    check_same_settings,
     grid_type,
     pack,
     unpack,
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read_back_to_the_precision_of_fp16(path: Path):
-    store = FeatureStore(path, SETTINGS)
+    store = FeatureStore(path)
     assert torch.equal(store[store.rows(NAMES)], random_grids(NAMES)[:, 0].half())
     chosen = [NAMES[i] for i in (207, 2, 129, 130, 207)]
     assert torch.equal(store[store.rows(chosen)], random_grids(chosen)[:, 0].half())
@@ -104,7 +105,7 @@ def test_skipped_images_have_no_row_and_their_reason(tmp_path: Path):
 )
 def test_a_store_made_with_other_settings_is_refused_by_naming_the_difference(path: Path, change: dict, message: str):
     with pytest.raises(UserError, match=rf"grids was made with {message}; set cache to another folder"):
-        FeatureStore(path, {**SETTINGS, **change})
+        check_same_settings(path, FeatureStore(path).settings, {**SETTINGS, **change})
 
 
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
@@ -122,7 +123,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[bytes], bytes]):
     damage(path / name, change)
     with pytest.raises(UserError, match=rf"grids is damaged \(.*{name}.+\); delete the folder; prepare and train"):
-        FeatureStore(path, SETTINGS)
+        FeatureStore(path)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[by
 def test_grids_that_vanish_after_the_store_was_opened_are_reported(
     path: Path, change: Callable[[Path], None], message: str
 ):
-    store = FeatureStore(path, SETTINGS)
+    store = FeatureStore(path)
     assert store[store.rows(NAMES[:2])].shape == (2, 6, 5)
     change(path / "00002.npy")
     with pytest.raises(

@@ -121,12 +121,12 @@ def test_a_partial_corpus_has_the_images_that_every_file_captions():
     )
 
 
-SPLIT = captions({**SAID, "c.jpg": "A tree ."}, splits={"train": ["c.jpg"], "test": ["b.jpg", "a.jpg"]})
+SPLIT = captions({**SAID, "c.jpg": "A tree ."}, split_of={"c.jpg": "train", "b.jpg": "test", "a.jpg": "test"})
 
 
 def test_a_split_s_images_are_those_of_the_references_that_are_in_it():
     corpus = matched(captions({"a.jpg": "a dog", "b.jpg": "cats"}), SPLIT, split="test")
-    assert corpus.images == ["b.jpg", "a.jpg"]
+    assert corpus.images == ["a.jpg", "b.jpg"]
 
 
 DOG = {"a.jpg": ["A dog ."]}

@@ -12,13 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.datamodules.datasets import ImageSourceFactory, check_workers, open_source, pixels_of
+from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
-from showattendtell.features.extract import feature_path
-from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
@@ -125,9 +122,8 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     """
     extraction, folder = build(config.features), cache_folder(config.cache) / "features"
     data = config.get("data", {})
-    check_workers(data.get("num_workers", 0), data.get("cache_on_device", False))
-    if not encoder.trainable and extraction.views > 1 and data.get("cache_on_device"):
-        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
+    views = 1 if encoder.trainable else extraction.views
+    check_cache(data.get("cache_on_device"), data.get("num_workers"), views)
     augmentation, skips = build(config.augment, seed=config.seed), config.dataset.get("skip_unreadable", False)
     return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
@@ -142,7 +138,4 @@ def find_source(
     """
     extraction, folder = build(config.features), cache_folder(config.cache) / "features"
     skips = config.dataset.get("skip_unreadable", False)
-    stored = not encoder.reads_pixels or is_finished(feature_path(folder, dataset, encoder, extraction))
-    if encoder.trainable or not stored:
-        return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
-    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
+    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips, [split], compute=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path, PurePath
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.progress import track
 
 from showattendtell.data.images import read_pixels
 from showattendtell.data.names import Names, inside, is_photograph, photographs, spelling
-from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, read_list, split_of_name
+from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, add_splits, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
 from showattendtell.runtime.files import expand_home
@@ -28,8 +29,8 @@ LONGEST = 1_000
 """Largest number of words of a caption; training keeps the activations of each."""
 
 
-def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
-    """Assign images to splits by a hash of their names.
+def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, str]:
+    """Return the split of each image, by a hash of its name.
 
     Args:
         shares: about the fraction of the images for each split except `train`, which gets the rest.
@@ -41,20 +42,18 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
         fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
         raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
     bounds, names = list(accumulate(shares.values())), [*shares, "train"]
-    splits: dict[str, list[str]] = {"train": [], **{split: [] for split, share in shares.items() if share}}
-    for image in images:
-        splits[names[bisect_right(bounds, hash_fraction(image))]].append(image)
-    for split, chosen in splits.items():
-        if chosen:
+    split_of = {image: names[bisect_right(bounds, hash_fraction(image))] for image in images}
+    for split in ("train", *filter(shares.get, shares)):
+        if split in split_of.values():
             continue
-        largest = max(splits.values(), key=len)  # of few images none may have such a hash
-        if len(largest) < 2:
+        largest, size = max(Counter(split_of.values()).items(), key=itemgetter(1), default=("", 0))
+        if size < 2:
             raise UserError(
                 f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
             )
-        chosen.append(min(largest, key=hash_fraction))
-        largest.remove(chosen[0])
-    return splits
+        # of few images none may have such a hash
+        split_of[min((image for image in split_of if split_of[image] == largest), key=hash_fraction)] = split
+    return split_of
 
 
 def hash_fraction(image: str) -> float:
@@ -64,12 +63,10 @@ def hash_fraction(image: str) -> float:
 
 
 def join_restval(file: CaptionFile) -> CaptionFile:
-    """Return the file with the images of `restval` appended to those of `train`."""
-    splits = dict(file.splits)
-    left_over = splits.pop("restval", [])
-    if left_over:
-        splits["train"] = [*splits.get("train", []), *left_over]
-    return file._replace(splits=splits)
+    """Return the file with the images of `restval` in `train`, after the others."""
+    added = {image: "train" for image, split in file.split_of.items() if split == "restval"}
+    others = {image: split for image, split in file.split_of.items() if image not in added}
+    return file._replace(split_of=others | added)
 
 
 def with_splits(
@@ -85,36 +82,34 @@ def with_splits(
         shares: fractions of the images for `val` and `test`.
         skip_missing: allow images without captions in lists.
     """
-    lists = None if file.splits else next(filter(find_lists, folders), None)
-    if lists:
-        file = with_lists(file, lists, skip_missing)
-    file, notes = join_restval(file), list(file.notes)
-    splits = dict(file.splits) or _splits_of_folders(file.captions)
-    if splits and not file.splits:
-        notes.append(f"the folders of the images are the splits {', '.join(splits)}")
-    elif not splits:
-        splits = split_by_hash(file.captions, shares)
-        counts = ", ".join(f"{len(images):,} for {split}" for split, images in splits.items())
+    lists = None if file.split_of else next(filter(find_lists, folders), None)
+    file = join_restval(with_lists(file, lists, skip_missing) if lists else file)
+    split_of, notes = dict(file.split_of), list(file.notes)
+    if not split_of and (split_of := _splits_of_folders(file.captions)):
+        notes.append(f"the folders of the images are the splits {', '.join(dict.fromkeys(split_of.values()))}")
+    elif not split_of:
+        split_of = split_by_hash(file.captions, shares)
+        sizes = Counter(split_of.values())
+        counts = ", ".join(f"{sizes[split]:,} for {split}" for split in SPLIT_NAMES if split in sizes)
         notes.append(f"no splits are given, so a hash of the images' names chooses {counts}")
-    train = splits.get("train", [])
-    if not splits.get("val") and len(train) > 1 and shares["val"]:
-        splits |= split_by_hash(train, {"val": shares["val"]})
-        taken = f"{len(splits['val']):,} of {len(train):,} training images"
+    train = [image for image, split in split_of.items() if split == "train"]
+    if "val" not in split_of.values() and len(train) > 1 and shares["val"]:
+        chosen = split_by_hash(train, {"val": shares["val"]})
+        split_of |= chosen
+        taken = f"{Counter(chosen.values())['val']:,} of {len(train):,} training images"
         notes.append(f"there is no validation split, so a hash of the names takes {taken}")
-    return file._replace(splits=splits, notes=tuple(notes))
+    return file._replace(split_of=split_of, notes=tuple(notes))
 
 
-def _splits_of_folders(images: Iterable[str]) -> dict[str, list[str]]:
-    """Return the splits that the folders of images name; empty if they name fewer than two."""
-    splits = dict[str, list[str]]()
-    for image in images:
-        named = filter(None, map(split_of_name, PurePath(image).parts[-2::-1]))
-        splits.setdefault(next(named, ""), []).append(image)
-    if len(splits.keys() - {""}) < 2:
+def _splits_of_folders(images: Iterable[str]) -> dict[str, str]:
+    """Return the split of each image that its folders name; empty if they name fewer than two splits."""
+    split_of = {image: next(filter(None, map(split_of_name, PurePath(image).parts[-2::-1])), "") for image in images}
+    if len({*split_of.values()} - {""}) < 2:
         return {}
-    if "" in splits:
-        raise UserError(f"the folder of image {splits[''][0]} names no split, others do; set dataset.splits to lists")
-    return splits
+    for image, split in split_of.items():
+        if not split:
+            raise UserError(f"the folder of image {image} names no split, others do; set dataset.splits to lists")
+    return split_of
 
 
 def find_lists(folder: Path) -> dict[str, Path]:
@@ -133,8 +128,7 @@ def with_lists(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFi
     lists = find_lists(folder)
     if not lists:
         raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
-    known = Names(file.captions)
-    splits = {}
+    known, split_of = Names(file.captions), dict[str, str]()
     for split, path in lists.items():
         images = [known.find_name(image) for image in read_list(path)]
         unknown = [image for image in images if image not in file.captions]
@@ -142,10 +136,10 @@ def with_lists(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFi
             raise UserError(
                 f"{path} names images without captions: {len(unknown):,} ({listed(unknown)}); add captions, or {SKIP}"
             )
-        splits[split] = images
-    left_out = len(file.captions.keys() - {image for images in splits.values() for image in images})
+        add_splits(split_of, images, split)
+    left_out = len(file.captions.keys() - split_of.keys())
     notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
-    return file._replace(splits=splits, notes=(*file.notes, *notes))
+    return file._replace(split_of=split_of, notes=(*file.notes, *notes))
 
 
 def assemble(
@@ -161,17 +155,9 @@ def assemble(
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
-        UserError: an image is listed twice, or has no caption or a very long one.
+        UserError: an image has no caption or a very long one.
     """
-    split_of: dict[str, str] = {}
-    for split, images in file.splits.items():
-        for image in images:
-            if image in split_of:
-                places = f"{split_of[image]}, {split}"
-                raise UserError(f"image {image} is listed more than once ({places}); keep one of its entries")
-            split_of[image] = split
-    too_many = f"beyond {captions_per_image} of an image"
-    dropped = {"without a word": 0, too_many: 0}
+    dropped = Counter[str]()
 
     def example(image: str) -> Example:
         path = inside(f"{file.folders[image]}/{image}" if image in file.folders else image)
@@ -183,16 +169,19 @@ def assemble(
             if not words:
                 dropped["without a word"] += 1
             elif len(captions) == captions_per_image:
-                dropped[too_many] += 1
+                dropped[f"beyond {captions_per_image} of an image"] += 1
             else:
                 captions.append(Caption(words, (), sentence.strip()))
         return Example(image, f"{folder}/{path}" if folder else "", tuple(captions))
 
-    dataset = Dataset(name, {split: tuple(map(example, images)) for split, images in file.splits.items()})
-    notes = [*file.notes, *(f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count)]
+    splits: dict[str, list[Example]] = {split: [] for split in SPLIT_NAMES if split in file.split_of.values()}
+    for image, split in file.split_of.items():
+        splits[split].append(example(image))
+    dataset = Dataset(name, {split: tuple(examples) for split, examples in splits.items()})
+    notes = [*file.notes, *(f"dropped captions {reason}: {dropped[reason]:,}" for reason in sorted(dropped)[::-1])]
     uncaptioned = [example.image for example in dataset.examples() if not example.captions]
     if uncaptioned:
-        counted = f"images without a caption: {len(uncaptioned):,} of {len(split_of):,} ({listed(uncaptioned)})"
+        counted = f"images without a caption: {len(uncaptioned):,} of {len(file.split_of):,} ({listed(uncaptioned)})"
         if not skip_missing:
             hint = "remove them from the splits" if skip_missing is None else SKIP
             raise UserError(f"{counted}; add captions, or {hint}")
@@ -211,11 +200,10 @@ def find_data_problems(dataset: Dataset) -> list[str]:
     for split, examples in dataset.splits.items():
         for example in examples:
             if os.path.isfile(example.path):
-                by_size[os.path.getsize(example.path)].append((split, example))
+                by_size[os.path.getsize(example.path)].append((example.path, f"{example.image} ({split})"))
     for same_size in by_size.values():
-        for split, example in same_size if len(same_size) > 1 else ():
-            content = hashlib.sha256(Path(example.path).read_bytes()).digest()
-            by_content[content].append(f"{example.image} ({split})")
+        for path, name in same_size if len(same_size) > 1 else ():
+            by_content[hashlib.sha256(Path(path).read_bytes()).digest()].append(name)
     copies = [" = ".join(images) for images in by_content.values() if len(images) > 1]
     problem = "photographs of the same content, which make scores too high if they are in two splits"
     return [f"{problem}: {len(copies):,} ({listed(copies)})"] if copies else []

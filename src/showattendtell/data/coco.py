@@ -16,7 +16,7 @@ from showattendtell.data.assembly import (
     split_by_hash,
 )
 from showattendtell.data.custom import read_references
-from showattendtell.data.parsing import check_layout, parse_json, read_text
+from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
@@ -48,12 +48,11 @@ def read_coco(
     """
     folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
     file = read_references(_find_text(folder, captions))
-    if not file.splits:
+    if not file.split_of:
         raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
     if train_on_restval:
         file = join_restval(file)
-    dataset = check_images(assemble("coco", file, folder, captions_per_image), skip_unreadable, folder)
-    return _with_instances(dataset, folder, instances)
+    return _build("coco", file, folder, captions_per_image, skip_unreadable, instances)
 
 
 @paused_collection()
@@ -78,14 +77,13 @@ def read_coco2017(
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
     train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
-    if train.splits or val.splits:
+    if train.split_of or val.split_of:
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
-    splits = {**split_by_hash(train.captions, {other: held_out}), val2017: list(val.captions)}
+    split_of = {**split_by_hash(train.captions, {other: held_out}), **dict.fromkeys(val.captions, val2017)}
     folders = {**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")}
-    file = train._replace(captions={**train.captions, **val.captions}, splits=splits, folders=folders)
-    dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable, folder)
-    return _with_instances(dataset, folder, instances)
+    file = train._replace(captions={**train.captions, **val.captions}, split_of=split_of, folders=folders)
+    return _build("coco2017", file, folder, captions_per_image, skip_unreadable, instances)
 
 
 def _find_text(root: Path, name: str) -> Path:
@@ -96,10 +94,17 @@ def _find_text(root: Path, name: str) -> Path:
     return path
 
 
-def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
-    """Add the phrases of `mark_instances` for each instance file, if any are given."""
-    for name in [instances] if isinstance(instances, str) else instances or ():
-        dataset = mark_instances(dataset, look_in([root, root / "annotations"], name))
+def _build(
+    name: str,
+    file: CaptionFile,
+    folder: Path,
+    captions_per_image: int,
+    skip_unreadable: bool,
+    instances: str | Sequence[str] | None,
+) -> Dataset:
+    dataset = check_images(assemble(name, file, folder, captions_per_image), skip_unreadable, folder)
+    for given in [instances] if isinstance(instances, str) else instances or ():
+        dataset = mark_instances(dataset, look_in([folder, folder / "annotations"], given))
     return dataset
 
 
@@ -201,13 +206,12 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     def mark(example: Example) -> Example:
         if example.image not in boxes:
             return example
-        image_boxes, captions = boxes[example.image], []
+        image_boxes = {number: tuple(found) for number, found in boxes[example.image].items()}
+        captions = []
         for caption in example.captions:
-            phrases = []
-            for noun, category in find_names(caption.words, names):
-                if category_boxes := image_boxes.get(category.id):
-                    phrases.append(Phrase(noun, tuple(category_boxes), category.supercategory))
-            captions.append(caption._replace(phrases=tuple(phrases)))
+            found_names = find_names(caption.words, names)
+            phrases = (Phrase(noun, image_boxes.get(kind.id, ()), kind.supercategory) for noun, kind in found_names)
+            captions.append(caption._replace(phrases=tuple(phrase for phrase in phrases if phrase.boxes)))
         objects = tuple(sorted(categories[number].name for number in image_boxes))
         return example._replace(captions=tuple(captions), objects=objects)
 

@@ -31,6 +31,7 @@ from showattendtell.data.parsing import (
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
+    add_splits,
     is_split_field,
     read_list,
     words_of,
@@ -130,19 +131,20 @@ def read_found(root: Path) -> CaptionFile | None:
     files = caption_files(root)
     if not files:
         return None
-    captions, splits, folders, notes = Sentences(), defaultdict[str, list[str]](list), dict[str, str](), list[str]()
+    captions, split_of, folders, notes = Sentences(), dict[str, str](), dict[str, str](), list[str]()
     names = [str(path.relative_to(root)) for path in files.values()]
     if not names[0].startswith("captions."):
         notes.append(f"captions: {', '.join(names)}")
     for split, path in files.items():
         file = _relative(read_references(path), path.parent, root)
-        for name, images in (file.splits or ({split: list(file.captions)} if split else {})).items():
-            splits[name] += images
+        own_splits = file.split_of or (dict.fromkeys(file.captions, split) if split else {})
+        for image, own_split in own_splits.items():
+            add_splits(split_of, [image], own_split)
         for image, sentences in file.captions.items():
             captions.setdefault(image, []).extend(sentences)
         folders |= file.folders
         notes += file.notes
-    return file._replace(captions=captions, splits=dict(splits), folders=folders, notes=tuple(notes))
+    return file._replace(captions=captions, split_of=split_of, folders=folders, notes=tuple(notes))
 
 
 def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
@@ -240,7 +242,7 @@ def read_custom(
         file = file.renamed(inside)
         if lists:
             file = with_lists(file, lists, skip_missing)
-        if not file.splits:
+        if not file.split_of:
             file = _with_folders(file, on_disk)
         around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
         file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
@@ -288,14 +290,15 @@ def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
     splits = dataset if isinstance(dataset, Mapping) else {"": dataset}
     for split, rows in splits.items():
         features = rows.features or {}
-        photographs = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
-        for name in photographs:
-            rows = rows.cast_column(name, type(features[name])(decode=False))
+        photograph = next((name for name, feature in features.items() if type(feature).__name__ == "Image"), None)
+        if photograph:
+            rows = rows.cast_column(photograph, type(features[photograph])(decode=False))
         for row in rows:
-            stored = [row.pop(name) for name in photographs]
-            named = {"image": _write_photograph(stored[0], images)} if stored else {}
-            is_named = len(splits) > 1 and not any(map(is_split_field, row))
-            yield {**({"split": split} if is_named else {}), **row, **named}
+            if photograph:
+                row["image"] = _write_photograph(row.pop(photograph), images)
+            if len(splits) > 1 and not any(map(is_split_field, row)):
+                row["split"] = split
+            yield row
 
 
 def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:

@@ -151,7 +151,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
             "give a file as dataset.captions=..."
         )
     shares = {"val": 0.0}
-    if not file.splits and not has_lists:
+    if not file.split_of and not has_lists:
         root = shlex.quote(f"dataset.root={folder}")
         fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = (
@@ -172,61 +172,58 @@ LARGEST = 2**20
 """The largest number of bytes in a file of Flickr30k Entities; a zip may unpack to any size."""
 
 
-class Entities:
-    """Annotations of Flickr30k Entities (Plummer et al. 2015): `Annotations/ID.xml` and `Sentences/ID.txt`.
-
-    Args:
-        path: the folder or zip that holds both folders.
+def open_entities(path: Path) -> Path | zipfile.Path:
+    """Open a folder or zip with the annotations of Flickr30k Entities: `Annotations/ID.xml` and `Sentences/ID.txt`.
 
     Raises:
-        UserError: a folder is missing, or a file is damaged.
+        UserError: it is neither, or lacks a folder.
     """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.root: Path | zipfile.Path = path
+    root: Path | zipfile.Path = path
+    if not path.is_dir():
         try:
-            if not path.is_dir():
-                check_regular(path)
-                self.root = zipfile.Path(path)
+            check_regular(path)
+            root = zipfile.Path(path)
         except (OSError, zipfile.BadZipFile):
             raise UserError(
                 f"{path} is neither a folder nor a zip; set dataset.entities to that of Flickr30k Entities"
             ) from None
-        members = self.root.root.infolist() if isinstance(self.root, zipfile.Path) else []
-        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+        if {member.compress_type for member in root.root.infolist()} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             raise UserError(
                 f"{path} is packed by another method than deflate, which unpacks to any size; pack it again"
             )
-        for folder in ("Annotations", "Sentences"):
-            if not (self.root / folder).is_dir():
-                raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")
+    for folder in ("Annotations", "Sentences"):
+        if not (root / folder).is_dir():
+            raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")
+    return root
 
-    def phrases(self, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
-        """Return the phrases that have boxes, by the words of their sentence; empty for an image without annotations.
 
-        Raises:
-            UserError: a file is damaged.
-        """
-        number = image_number(image)
-        if not (self.root / f"Annotations/{number}.xml").is_file():
-            return {}
-        boxes = read_boxes(self._read(f"Annotations/{number}.xml"), f"{self.path}: Annotations/{number}.xml")
-        sentences = map(read_sentence, self._read(f"Sentences/{number}.txt").split("\n"))
-        return {
-            words: tuple(Phrase(noun, boxes[chain], kind) for noun, chain, kind in nouns if chain in boxes)
-            for words, nouns in sentences
-        }
+def read_phrases(root: Path | zipfile.Path, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
+    """Return the phrases of an image that have boxes, by the words of their sentence; empty without annotations.
 
-    def _read(self, name: str) -> str:
-        try:
-            with (self.root / name).open("rb") as file:
-                content = file.read(LARGEST + 1)
-            if len(content) > LARGEST:
-                raise ValueError(f"it is larger than {LARGEST:,} bytes")
-            return content.decode("utf-8-sig")
-        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{self.path}: {name} cannot be read ({error}); get Flickr30k Entities again") from None
+    Raises:
+        UserError: a file is damaged.
+    """
+    number = image_number(image)
+    annotation = root / f"Annotations/{number}.xml"
+    if not annotation.is_file():
+        return {}
+    boxes = read_boxes(_read_member(annotation), str(annotation))
+    sentences = map(read_sentence, _read_member(root / f"Sentences/{number}.txt").split("\n"))
+    return {
+        words: tuple(Phrase(noun, boxes[chain], kind) for noun, chain, kind in nouns if chain in boxes)
+        for words, nouns in sentences
+    }
+
+
+def _read_member(file: Path | zipfile.Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST:,} bytes")
+        return content.decode("utf-8-sig")
+    except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{file} cannot be read ({error}); get Flickr30k Entities again") from None
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:
@@ -277,7 +274,7 @@ def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
 
 
 def mark_entities(dataset: Dataset, path: Path) -> Dataset:
-    """Add the phrases of Flickr30k Entities to the captions with the same words.
+    """Add the phrases of Flickr30k Entities (Plummer et al. 2015) to the captions with the same words.
 
     If only some captions have annotations, a note reports how many.
 
@@ -287,20 +284,17 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
     Raises:
         UserError: no caption has annotations, or a file is damaged.
     """
-    entities = Entities(path)
-    num_captions = num_matched = 0
+    root, is_known = open_entities(path), list[bool]()
 
     def mark(example: Example) -> Example:
-        nonlocal num_captions, num_matched
-        phrases = entities.phrases(example.image)
-        num_captions += len(example.captions)
-        num_matched += sum(caption.words in phrases for caption in example.captions)
+        phrases = read_phrases(root, example.image)
+        is_known.extend(caption.words in phrases for caption in example.captions)
         captions = tuple(caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
         return example._replace(captions=captions)
 
     marked = map_examples(dataset, mark)
-    if not num_matched:
-        raise UserError(f"{path} has none of the {num_captions:,} captions of {dataset.name}; it is for other images")
-    note = f"{num_matched:,} of {num_captions:,} captions are in {path.name}; the others have no boxes"
-    notes = (note,) if num_matched < num_captions else ()
+    if not any(is_known):
+        raise UserError(f"{path} has none of the {len(is_known):,} captions of {dataset.name}; it is for other images")
+    note = f"{sum(is_known):,} of {len(is_known):,} captions are in {path.name}; the others have no boxes"
+    notes = () if all(is_known) else (note,)
     return marked._replace(notes=(*dataset.notes, *notes))

@@ -8,8 +8,7 @@ import io
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from contextlib import contextmanager
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
@@ -50,7 +49,7 @@ MAX_PIXELS = 178_956_970
 at a fraction of its size."""
 
 REDUCED_PIXELS = 1_000_000_000
-"""Maximum number of pixels of such a JPEG."""
+"""Maximum number of pixels of such a JPEG, whose only scan is decoded as it is read."""
 
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
@@ -96,8 +95,9 @@ class CostlyImageError(ValueError):
 class LargeImageError(CostlyImageError):
     """An image has too many pixels."""
 
-    def __init__(self, max_pixels: float):
-        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy or a baseline JPEG")
+    def __init__(self, max_pixels: float, is_baseline: bool = False):
+        others = "" if is_baseline else " or a baseline JPEG of one scan"
+        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy{others}")
 
 
 class CountingReader(io.BufferedReader):
@@ -149,30 +149,26 @@ def bounded_open(
 
 
 def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
-    """Open an image with the plugins of Pillow that are loaded, and if none accepts the file, with all of them."""
-    for load_plugins in (Image.preinit, Image.init, _load_heif):  # JPEG, PNG, GIF, BMP and PPM; all; HEIC
-        load_plugins()
+    Image.init()
+    reader.seek(0)
+    try:
+        return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
+    except Image.DecompressionBombError:
         reader.seek(0)
+        if reader.read(2) != b"\xff\xd8":
+            raise LargeImageError(MAX_PIXELS) from None
+        reader.seek(0)
+        return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
+    except UnidentifiedImageError:
+        reader.seek(0)
+        if "HEIF" not in formats or "HEIF" in Image.OPEN or not HEIF.match(reader.read(12)):
+            raise
         try:
-            return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
-        except Image.DecompressionBombError:
-            reader.seek(0)
-            if reader.read(2) != b"\xff\xd8":
-                raise LargeImageError(MAX_PIXELS) from None
-            reader.seek(0)
-            return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
-        except UnidentifiedImageError:
-            reader.seek(0)
-    if HEIF.match(reader.read(12)) and "HEIF" in formats and find_spec("pillow_heif") is None:
-        raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}")
-    raise UnidentifiedImageError(f"cannot identify image file {reader!r}")
-
-
-def _load_heif() -> None:
-    with suppress(ImportError):
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}") from None
+        register_heif_opener()
+        return _open(reader, formats)
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:
@@ -183,8 +179,9 @@ def _reduce(image: Image.Image, max_pixels: float) -> None:
     """
     pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
     factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
-    if not isinstance(image, JpegImageFile) or "progressive" in image.info or factor is None:
-        raise LargeImageError(max_pixels)
+    is_baseline = isinstance(image, JpegImageFile) and "progressive" not in image.info
+    if factor is None or not is_baseline:
+        raise LargeImageError(max_pixels, is_baseline)
     image.draft(None, (image.width // factor, image.height // factor))
 
 
@@ -233,8 +230,9 @@ def check_jpeg(content: bytes | bytearray) -> None:
         is_streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     _check_exif(exif)
-    if pixels > (REDUCED_PIXELS if is_streamed else MAX_PIXELS):
-        raise LargeImageError(MAX_PIXELS)
+    max_pixels = REDUCED_PIXELS if is_streamed else MAX_PIXELS
+    if pixels > max_pixels:
+        raise LargeImageError(max_pixels, is_streamed)
     max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(

@@ -344,9 +344,9 @@ def as_image(photograph: Photograph) -> Image.Image:
             return image.copy() if image is photograph else image  # the caller may change its own
         case Tensor():
             pixels = photograph.detach().cpu()
-            layout = pixels.movedim(0, 2) if pixels.ndim == 3 else pixels
-            array = layout.to(torch.float32 if pixels.is_floating_point() else pixels.dtype).numpy()
-            return _from_pixels(array, photograph.shape)
+            if pixels.is_floating_point():
+                pixels = pixels.float()  # numpy has no bfloat16
+            return _from_pixels((pixels.movedim(0, 2) if pixels.ndim == 3 else pixels).numpy(), photograph.shape)
         case np.ndarray():
             return _from_pixels(photograph, photograph.shape)
     content = photograph.read() if hasattr(photograph, "read") else None
@@ -368,17 +368,15 @@ def name_of(photograph: Photograph) -> str:
 
 def _from_pixels(pixels: np.ndarray, given_shape: Sequence[int]) -> Image.Image:
     """Convert an array (H, W) or (H, W, C) to an image; the error about another shape names `given_shape`."""
-    channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
-    if pixels.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in pixels.shape:
+    image = pixels[..., np.newaxis] if pixels.ndim == 2 else pixels
+    if image.ndim != 3 or image.shape[2] not in (1, 3, 4) or image.size == 0:
         raise UserError(
             f"pixels of shape {tuple(given_shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
         )
-    if pixels.dtype != np.uint8:
-        if not np.issubdtype(pixels.dtype, np.floating):
-            raise UserError(f"pixels are of {pixels.dtype}; give uint8 from 0 to 255, or floats from 0 to 1")
-        if not (pixels.min() >= 0 and pixels.max() <= 1):
-            raise UserError(
-                f"float pixels range from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
-            )
-        pixels = np.rint(pixels * 255).astype(np.uint8)
-    return upright_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and channels == 1 else pixels))
+    is_float = np.issubdtype(image.dtype, np.floating)
+    if is_float and image.min() >= 0 and image.max() <= 1:
+        image = np.rint(image * 255).astype(np.uint8)
+    if image.dtype != np.uint8:
+        values = f" from {image.min():g} to {image.max():g}" if is_float else ""
+        raise UserError(f"pixels are {image.dtype}{values}; give uint8 from 0 to 255, or floats from 0 to 1")
+    return upright_rgb(Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image))

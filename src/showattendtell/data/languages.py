@@ -35,27 +35,24 @@ def read_languages(captions: CaptionFiles | None, read: Callable[[Any], Dataset]
     """
     if captions is None or isinstance(captions, str):
         return read(captions)
-    notes = list[str]()
-    merged: dict[str, Example] = {}  # by image
-    split_of: dict[str, str] = {}
-    counts: dict[str, int] = {}
-    for language, file in captions.items():
-        dataset = read(file)
-        counts[language] = len(dataset.examples())
-        notes += [f"{language}: {note}" for note in dataset.notes]
+    parts = {language: read(file) for language, file in captions.items()}
+    notes = [f"{language}: {note}" for language, dataset in parts.items() for note in dataset.notes]
+    merged: dict[str, tuple[str, Example]] = {}  # split and example of each image
+    for language, dataset in parts.items():
         for split, examples in dataset.splits.items():
             for example in examples:
-                image, spoken = example.image, [caption._replace(language=language) for caption in example.captions]
-                known = merged.setdefault(image, example._replace(captions=()))
-                merged[image] = known._replace(captions=(*known.captions, *spoken))
-                if split_of.setdefault(image, split) != split:
-                    raise UserError(f"image {image} is in {split_of[image]}, and in {language} in {split}; give it one")
+                image = example.image
+                first_split, known = merged.get(image, (split, example._replace(captions=())))
+                if split != first_split:
+                    raise UserError(f"image {image} is in {first_split}, and in {language} in {split}; give it one")
+                spoken = (caption._replace(language=language) for caption in example.captions)
+                merged[image] = split, known._replace(captions=(*known.captions, *spoken))
     splits: dict[str, list[Example]] = {}
-    for image, example in merged.items():
-        splits.setdefault(split_of[image], []).append(example)
-    for language, count in counts.items():
-        if count < len(merged):
-            notes.append(f"{language}: images with captions in other languages only: {len(merged) - count:,}")
+    for split, example in merged.values():
+        splits.setdefault(split, []).append(example)
+    for language, dataset in parts.items():
+        if lacking := len(merged) - len(dataset.examples()):
+            notes.append(f"{language}: images with captions in other languages only: {lacking:,}")
     return Dataset(dataset.name, {split: tuple(examples) for split, examples in splits.items()}, tuple(notes))
 
 

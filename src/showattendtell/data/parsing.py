@@ -84,7 +84,7 @@ class CaptionFile(NamedTuple):
     form        name of the format
     captions    by image name; in plain text each line is an image, named `line 1` and so on
     aliases     second names of images (their numbers in COCO), mapped to the names in `captions`
-    splits      image names by split; empty if the file has no splits
+    split_of    split of each image by image name, in the order of training; empty if the file has no splits
     references  reference captions by image name, if `captions` are generated
     folders     folder of each image by image name; empty if the file has none
     notes       sentences on what was chosen or left out
@@ -93,7 +93,7 @@ class CaptionFile(NamedTuple):
     form: str
     captions: Sentences
     aliases: Mapping[str, str] = {}
-    splits: Mapping[str, list[str]] = {}
+    split_of: Mapping[str, str] = {}
     references: Mapping[str, list[str]] = {}
     folders: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
@@ -103,8 +103,19 @@ class CaptionFile(NamedTuple):
         captions: Sentences = {}
         for image, sentences in self.captions.items():
             captions.setdefault(rename(image), []).extend(sentences)
-        splits = {split: list(map(rename, images)) for split, images in self.splits.items()}
-        return self._replace(captions=captions, splits=splits)
+        split_of: dict[str, str] = {}
+        for image, split in self.split_of.items():
+            add_splits(split_of, [rename(image)], split)
+        return self._replace(captions=captions, split_of=split_of)
+
+
+def add_splits(split_of: dict[str, str], images: Iterable[str], split: str) -> None:
+    """Add images of a split to `split_of`. Raise `UserError` for an image that it has."""
+    for image in images:
+        if image in split_of:
+            places = f"{split_of[image]}, {split}"
+            raise UserError(f"image {image} is listed more than once ({places}); keep one of its entries")
+        split_of[image] = split
 
 
 COLUMNS = {
@@ -282,10 +293,9 @@ def collect(form: str, found: Iterable[Entry], path: Path) -> CaptionFile:
         if split is not None and split != split_of.setdefault(entry.image, split):
             places = [f"in the split '{name}'" if name else "in no split" for name in (split, split_of[entry.image])]
             raise UserError(f"{entry.origin}: image {entry.image} is {places[0]}, and {places[1]} before")
-    splits = defaultdict[str, list[str]](list)
+    if not any(split_of.values()):
+        return CaptionFile(form, captions)
     for image in captions:
-        splits[split_of.get(image, "")].append(image)
-    without = splits.pop("", [])
-    if without and splits:
-        raise UserError(f"{path}: image {without[0]} is in no split, others are; give it one")
-    return CaptionFile(form, captions, splits=dict(splits))
+        if not split_of.get(image):
+            raise UserError(f"{path}: image {image} is in no split, others are; give it one")
+    return CaptionFile(form, captions, split_of={image: split_of[image] for image in captions})

@@ -30,6 +30,9 @@ class Vocabulary:
         tokenizer: splits sentences into words, and joins words; by default `PlainTokenizer`.
         languages: the codes of the languages; empty for a vocabulary of one language.
 
+    Attributes:
+        offset: number of tokens before the words of a caption: 1, its language, if there are several.
+
     Raises:
         ValueError: a word is repeated, or the first ones are others.
     """
@@ -40,6 +43,7 @@ class Vocabulary:
             raise ValueError(f"a vocabulary begins with {first}, got {tuple(words[: len(first)])}")
         self.words = tuple(words)
         self.tokenizer, self.languages = tokenizer or PlainTokenizer(), tuple(languages)
+        self.offset = int(bool(self.languages))
         self.ids = {word: token for token, word in enumerate(self.words)}
         if len(self.ids) != len(self.words):
             raise ValueError("a vocabulary holds each word once")
@@ -78,11 +82,6 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.words)
-
-    @property
-    def offset(self) -> int:
-        """The number of tokens before the words of a caption: 1, its language, if there are several."""
-        return int(bool(self.languages))
 
     def encode(self, words: Sequence[str], language: str = "") -> list[int]:
         """Return the ids of a caption's words, `<unk>` for unknown ones, followed by `<eos>`.

@@ -25,9 +25,8 @@ from showattendtell.datamodules.datasets import (
     ImageBatch,
     ImageDataset,
     ImageSourceFactory,
-    PackedBoxes,
     TargetMaker,
-    check_workers,
+    check_cache,
     default_workers,
     open_source,
 )
@@ -112,7 +111,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         cache_on_device: bool | None = None,
     ):
         super().__init__()
-        check_workers(num_workers, cache_on_device)
+        check_cache(cache_on_device, num_workers, views=1)
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
@@ -138,14 +137,15 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         assert self.dataset is not None
         train = self.dataset.split("train")
-        boxes = PackedBoxes((caption for example in train for caption in example.captions), self.vocabulary.offset)
-        if not len(boxes):
+        captions = (caption for example in train for caption in example.captions)
+        targets = TargetMaker(captions, self._source(train, "drawn").frames, grid, self.vocabulary.offset)
+        if not len(targets.boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
                 "none; give them as dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as "
                 "dataset.instances=instances_train2014.json"
             )
-        self.train_captions.targets = TargetMaker(boxes, self._source(train, "drawn").frames, grid)
+        self.train_captions.targets = targets
 
     @cached_property
     def train_batches(self) -> EpochBatchSampler:
@@ -283,8 +283,7 @@ class ReaderDataModule(CaptionDataModule):
         self._read, self._given_vocabulary, self._tokenizer = read, vocabulary, tokenizer
         self._vocabulary_size, self._cache = vocabulary_size, cache_folder(cache)
         self._extraction = extraction or Extraction()
-        if self.cache_on_device and self._extraction.views > 1:
-            raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
+        check_cache(self.cache_on_device, self.num_workers, self._extraction.views)
         name = encoder or DEFAULT_NETWORK
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
         self._settings = (self._extraction, augmentation, seed, skip_unreadable)

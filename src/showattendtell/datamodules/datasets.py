@@ -35,9 +35,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
 from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
-ImageReader = Callable[..., Tensor]
-"""An `ImageSource` without `frames`."""
-
 
 class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
@@ -156,11 +153,6 @@ class PixelSource:
         return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 
 
-def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> ImageSourceFactory:
-    """Return the source of the pixels that an encoder reads."""
-    return partial(PixelSource, encoder.preprocessing, augmentation=augmentation)
-
-
 def open_source(
     dataset: Dataset,
     encoder: Encoder,
@@ -169,6 +161,8 @@ def open_source(
     augmentation: Augmentation | None = None,
     seed: int = 0,
     skip_unreadable: bool = False,
+    splits: Sequence[str] = ("train", "val"),
+    compute: bool = True,
 ) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of the model's images, and the data set without unreadable images.
 
@@ -180,6 +174,8 @@ def open_source(
         folder: parent folder of all feature stores.
         seed: decides which stored views are drawn.
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
+        splits: the splits whose photographs are checked then, if pixels are read.
+        compute: false: read pixels, instead of computing a feature store that is missing.
 
     Raises:
         UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
@@ -190,16 +186,19 @@ def open_source(
         return lambda examples, view="plain": ConstantSource(constant), dataset
     if not any(example.path for example in dataset.examples()):
         raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")
-    if encoder.trainable:
-        readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
-        return pixels_of(encoder, augmentation), readable
-    if augmentation:
+    if augmentation and not encoder.trainable:
         advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
         raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")
     if not encoder.reads_pixels and extraction != type(extraction)():
         raise UserError("features=... is about grids that an encoder computes; leave it out with these regions")
-    path = feature_path(folder, dataset, encoder, extraction)
-    store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
+    store, readable = None, dataset
+    if not encoder.trainable:
+        path = feature_path(folder, dataset, encoder, extraction)
+        must_store = compute or not encoder.reads_pixels
+        store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction, must_store)
+    if store is None:
+        checked = drop_unreadable(dataset, splits) if skip_unreadable else dataset
+        return partial(PixelSource, encoder.preprocessing, augmentation=augmentation), checked
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
         if view == "mirrored" and not encoder.reads_pixels:
@@ -212,10 +211,13 @@ def open_source(
 
 
 class PackedRows:
-    """Rows of numbers in one array, which worker processes share: row i is flat[ends[i] : ends[i + 1]].
+    """N rows of numbers in one array, which worker processes share, in 4 bytes per number and 8 per row.
 
     Args:
-        code: type of the numbers, as of `array`; both "i" and "f" take 4 bytes.
+        code: type of the numbers, as of `array`.
+
+    Attributes:
+        lengths: (N,) number of each row's numbers, of captions T.
     """
 
     def __init__(self, rows: Iterable[Iterable[float]], code: Literal["i", "f"] = "i"):
@@ -224,71 +226,47 @@ class PackedRows:
         for row in rows:
             flat.extend(row)
             ends.append(len(flat))
+        # row i is flat[ends[i] : ends[i + 1]]
         self.flat, self.ends = np.frombuffer(flat, dtype=code), np.array(ends)
+        self.lengths = np.diff(self.ends)
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.lengths)
 
     def __getitem__(self, row: int) -> NDArray:
         return self.flat[self.ends[row] : self.ends[row + 1]]
 
-
-class PackedTokens(PackedRows):
-    """Tokens of N captions, in 4 bytes per token and 8 per caption."""
-
-    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+    def __iter__(self) -> Iterator[NDArray]:
         return map(self.__getitem__, range(len(self)))
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the length T of every caption (N,), `<eos>` included."""
-        return np.diff(self.ends)
-
-    def pad(self, captions: Sequence[int]) -> Tensor:
+    def pad(self, rows: Iterable[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
-        rows = np.asarray(captions)
-        starts = self.ends[rows]
-        lengths = self.ends[rows + 1] - starts
-        steps = np.arange(lengths.max())
-        is_word = steps < lengths[:, np.newaxis]  # (B, T)
-        tokens = np.full(is_word.shape, PAD)
-        tokens[is_word] = self.flat[(starts[:, np.newaxis] + steps)[is_word]]
-        return torch.from_numpy(tokens)
+        tokens = [torch.from_numpy(self[row]) for row in rows]
+        return pad_sequence(tokens, batch_first=True, padding_value=PAD).long()
 
 
-class PackedBoxes:
-    """Ground-truth boxes of the words of N captions, in 16 bytes per box, 12 per word with boxes and 8 per caption.
-
-    Args:
-        offset: the number of tokens before the words of a caption.
-    """
-
-    def __init__(self, captions: Iterable[Caption], offset: int = 0):
-        phrases = [caption.phrases for caption in captions]
-        self._words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
-        self._boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
-
-    def __len__(self) -> int:
-        """Return the number of words with boxes."""
-        return len(self._boxes)
-
-    def of_caption(self, caption: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the index of each word of a caption that has boxes, and the boxes (K, 4)."""
-        for number, word in enumerate(self._words[caption], start=self._words.ends[caption]):
-            yield int(word), self._boxes[number].reshape(-1, 4)
-
-
-class TargetMaker(NamedTuple):
+class TargetMaker:
     """Computes the `AttentionTargets` of a batch.
 
-    boxes   of the words of the split's captions
-    frames  returns the parts of the photographs that the images of a batch show
-    grid    rows and columns
+    Args:
+        captions: the captions of the split.
+        frames: returns the parts of the photographs that the images of a batch show.
+        grid: rows and columns.
+        offset: number of tokens before the words of a caption.
     """
 
-    boxes: PackedBoxes
-    frames: Callable[[Sequence[int], Draw], list[Frame]]
-    grid: tuple[int, int]
+    def __init__(
+        self,
+        captions: Iterable[Caption],
+        frames: Callable[[Sequence[int], Draw], list[Frame]],
+        grid: tuple[int, int],
+        offset: int = 0,
+    ):
+        phrases = [caption.phrases for caption in captions]
+        self.frames, self.grid = frames, grid
+        # the words of each caption that have boxes, and the boxes of each of these words
+        self.words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
+        self.boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __call__(
         self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: Draw, steps: int
@@ -299,8 +277,9 @@ class TargetMaker(NamedTuple):
         indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
         for row, caption in enumerate(captions):
             seen, is_mirrored = frames[image_index[row]]
-            for word, boxes in self.boxes.of_caption(caption):
-                indices.append(row * steps + word)
+            for number, word in enumerate(self.words[caption], start=self.words.ends[caption]):
+                indices.append(row * steps + int(word))
+                boxes = self.boxes[number].reshape(-1, 4)
                 grid_boxes.append(torch.from_numpy(boxes_on_grid(boxes, seen, rows, columns)))
                 mirrored.append(is_mirrored)
         padded = pad_sequence(grid_boxes, batch_first=True).numpy() if indices else np.zeros((0, 0, 4))
@@ -313,27 +292,30 @@ class TargetMaker(NamedTuple):
         return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
-def default_workers(images: ImageReader, device: torch.device) -> int:
+def default_workers(images: Callable[..., Tensor], device: torch.device) -> int:
     """Return how many processes read the images for a model on a device: several that decode photographs for a GPU."""
     return num_readers() if device.type == "cuda" and isinstance(images, PixelSource) else 0
 
 
-def check_workers(num_workers: int | None, cache_on_device: bool | None) -> None:
-    """Raise `UserError` if worker processes would read images from a device, which forked processes cannot use."""
+def check_cache(cache_on_device: bool | None, num_workers: int | None, views: int) -> None:
+    """Raise `UserError` if grids in the memory of a device would be read by worker processes, which forked processes
+    cannot do, or are of several views."""
     if cache_on_device and num_workers:
         raise UserError(
             f"data.cache_on_device=true needs no worker processes, got data.num_workers={num_workers}; set "
             "data.num_workers=0, or leave data.cache_on_device out"
         )
+    if cache_on_device and views > 1:
+        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
 
 
 class CaptionDataset(TorchDataset[Any]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions, or its `ShardedBatch` if a
     `BatchRequest` of training asks for them."""
 
-    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
+    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: Callable[..., Tensor]):
         captions = chain.from_iterable(example.captions for example in examples)
-        self.tokens = PackedTokens(vocabulary.encode(caption.words, caption.language) for caption in captions)
+        self.tokens = PackedRows(vocabulary.encode(caption.words, caption.language) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
-from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, is_finished
+from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, check_same_settings, is_finished
 from showattendtell.features.writer import (
     BATCH_SIZE,
     EncodedBatch,
@@ -156,7 +156,10 @@ class ImageEncoding:
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
-        with self._on_device():
+        keep_freed_memory()
+        if self.extraction.on_gpu:
+            self.encoder.to(local_device()).to(memory_format=torch.channels_last)
+        try:
             for images, pixels, errors in loader:
                 if errors and not self.skip_unreadable:
                     reason = next(iter(errors.values()))
@@ -165,17 +168,6 @@ class ImageEncoding:
                 grids = torch.stack(list(map(self._run, views)), dim=1) if images else torch.zeros(0)
                 stamps = {image: FileStamp.of(self.paths[image]) for image in images}
                 yield EncodedBatch(images, grids, errors, stamps)
-
-    @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """Keep the encoder on the GPU, if there is one."""
-        keep_freed_memory()
-        if not self.extraction.on_gpu:
-            yield
-            return
-        self.encoder.to(local_device()).to(memory_format=torch.channels_last)
-        try:
-            yield
         finally:
             self.encoder.to("cpu")
 
@@ -221,10 +213,9 @@ class Extraction:
 
 
 def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
-    """Return the folder of a data set's feature store.
+    """Return the folder of a data set's feature store in the feature cache.
 
-    The store's manifest detects other weights of the encoder under the same name. A data set with images that its store
-    lacks gets a further one.
+    The store's manifest detects other weights of the encoder under the same name.
     """
     name = encoder.store_name
     if extraction.precision != "float32":
@@ -233,16 +224,23 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         name += f"-{extraction.dtype}"
     if extraction.views > 1:
         name += f"-{extraction.views}views"
-    path, images = folder / dataset.name / name, sorted(example.image for example in dataset.examples())
-    if is_finished(path) and not FeatureStore(path).covers(images):
-        path = path.with_name(f"{name}-{sha256(repr(images).encode()).hexdigest()[:6]}")
-    return path
+    return folder / dataset.name / name
 
 
 def open_features(
-    dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction | None = None
-) -> tuple[FeatureStore, Dataset]:
-    """Open a feature store; compute and write it first if it is missing.
+    dataset: Dataset,
+    encoder: Encoder,
+    path: Path,
+    skip_unreadable: bool,
+    extraction: Extraction | None = None,
+    compute: bool = True,
+) -> tuple[FeatureStore | None, Dataset]:
+    """Open the feature store at a path; compute and write it first if it is missing.
+
+    A data set with images that this store lacks gets a further one next to it.
+
+    Args:
+        compute: false: return None instead of a store that is missing.
 
     Returns:
         The store, and the data set without the images that were skipped as unreadable.
@@ -251,12 +249,20 @@ def open_features(
         UserError: the store has other settings or is damaged, or what it was made from has changed.
     """
     extraction = extraction or Extraction()
-    if not is_finished(path):
-        write_features(dataset, encoder, path, skip_unreadable, extraction)
-    store = FeatureStore(path, store_settings(encoder, extraction))
+    examples = dataset.examples()
+    store = FeatureStore(path) if is_finished(path) else None
+    images = sorted(example.image for example in examples)
+    if store is not None and not store.covers(images):
+        path = path.with_name(f"{path.name}-{sha256(repr(images).encode()).hexdigest()[:6]}")
+        store = FeatureStore(path) if is_finished(path) else None
+    if store is None:
+        if not compute:
+            return None, dataset
+        store = write_features(dataset, encoder, path, skip_unreadable, extraction)
+    check_same_settings(path, store.settings, store_settings(encoder, extraction))
     store.verify_changed()
     changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
-    for example in dataset.examples():
+    for example in examples:
         stamp = store.stamps.get(example.image)
         if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
             changed.append(Path(example.path))
@@ -265,7 +271,7 @@ def open_features(
             f"{len(changed)} files changed since the grids in {path} were computed from them, the first is "
             f"{changed[0]}; delete the folder; prepare and train recreate it"
         )
-    skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
+    skipped = [example.path for example in examples if example.image in store.skipped]
     if skipped and not skip_unreadable:
         raise UserError(
             f"{path} was made without the images that could not be read ({len(skipped)}, the first is "
@@ -282,7 +288,7 @@ def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
 
 def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
-) -> None:
+) -> FeatureStore:
     """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
@@ -294,8 +300,10 @@ def write_features(
         work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
-    for reason in FeatureStore(path).skipped.values():
+    store = FeatureStore(path)
+    for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
+    return store
 
 
 @contextmanager

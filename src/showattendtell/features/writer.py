@@ -12,14 +12,15 @@ import shutil
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -34,7 +35,6 @@ from showattendtell.features.store import (
     grid_type,
     is_finished,
     pack,
-    shard_bytes,
     shard_file,
     shard_header,
 )
@@ -67,10 +67,16 @@ class StorePlan(NamedTuple):
         starts = range(0, len(self.images), self.shard_size)
         return [self.images[start : start + self.shard_size] for start in starts]
 
+    def batches(self, shard: int) -> list[Sequence[str]]:
+        """Return the images of each batch of a shard."""
+        images = self.shards[shard]
+        return [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
+
     @property
     def num_bytes(self) -> int:
         """Size of all shards in bytes."""
-        return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
+        headers = len(self.shards) * len(shard_header(self.settings, 1))
+        return headers + len(self.images) * self.settings["views"] * grid_type(self.settings).itemsize
 
     def describe(self) -> bytes:
         """Return the manifest. An unfinished store is completed if its own, in `plan.json`, is equal."""
@@ -104,77 +110,58 @@ def report_write_errors(path: Path, plan: StorePlan) -> AbstractContextManager[N
     return write_errors(path, f"it needs {decimal(plan.num_bytes)}; set cache to a folder on another disk")
 
 
-class ShardWriter:
-    """Writes a shard batch by batch, and its record at the end.
+def pack_batch(images: Sequence[str], encoded: EncodedBatch, settings: Settings) -> NDArray:
+    """Return the stored grids (I, views) of a batch; those of unreadable images are 0.
 
-    Args:
-        lock: the open file whose lock reserves the shard; closed with the writer.
-
-    Attributes:
-        batches: the images of each batch.
+    Raises:
+        UserError: values are too large for the data type.
     """
+    stored = np.zeros((len(images), settings["views"]), grid_type(settings))
+    if encoded.images:
+        try:
+            packed = pack(encoded.grids.flatten(0, 1), settings["dtype"])
+        except OverflowError:
+            raise UserError(
+                f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
+                "choose another encoder.stride"
+            ) from None
+        stored[[images.index(image) for image in encoded.images]] = packed.reshape(-1, *stored.shape[1:])
+    return stored
 
-    def __init__(self, path: Path, plan: StorePlan, number: int, lock: Any):
-        self._path, self._plan, self._number, self._lock = path, plan, number, lock
-        images = plan.shards[number]
-        self.batches = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
-        self._left = deque(self.batches)
-        self._partial = shard_file(path, number, ".part")
-        self._record = ShardRecord(images=list(images), skipped={}, checksum=0, stamps={})
-        self._file = self._partial.open("wb")
-        self._append(shard_header(plan.settings, len(images)))
 
-    @classmethod
-    def claim(cls, path: Path, plan: StorePlan, number: int) -> "ShardWriter | None":
-        """Lock a shard; return None if it is complete or another process writes it."""
-        with report_write_errors(path, plan):
-            lock = shard_file(path, number, ".lock").open("a")
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not is_finished(path) and not shard_file(path, number, ".json").exists():
-                    return cls(path, plan, number, lock)
-            lock.close()
-        return None
+def claim_shard(path: Path, plan: StorePlan, number: int) -> TextIO | None:
+    """Return a file whose lock reserves a shard until it is closed; None if the shard is complete, or another process
+    writes it."""
+    with report_write_errors(path, plan):
+        lock = shard_file(path, number, ".lock").open("a")
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_finished(path) and not shard_file(path, number, ".json").exists():
+                return lock
+        lock.close()
+    return None
 
-    def write(self, encoded: EncodedBatch) -> None:
-        """Write the next batch; after the last one, complete the shard.
 
-        Raises:
-            UserError: values are too large for the data type, or the disk is full.
-        """
-        images, record = self._left.popleft(), self._record
-        stored = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
-        if encoded.images:
-            try:
-                packed = pack(encoded.grids.flatten(0, 1), self._plan.settings["dtype"]).reshape(-1, *stored.shape[1:])
-            except OverflowError:
-                raise UserError(
-                    f"the grids of {encoded.images[0]} and others do not fit into {self._plan.settings['dtype']}; "
-                    "choose another encoder.stride"
-                ) from None
-            if encoded.skipped:
-                stored[[images.index(image) for image in encoded.images]] = packed
-            else:
-                stored = packed
-        record.skipped |= encoded.skipped
-        record.stamps |= encoded.stamps
-        with report_write_errors(self._path, self._plan):
-            self._append(stored)
-            if not self._left:
-                self._file.close()
-                self._partial.rename(shard_file(self._path, self._number))
-                write_json(record.model_dump(), shard_file(self._path, self._number, ".json"))
-                self.close()
-
-    def _append(self, content: Any) -> None:
-        """Write bytes or an array."""
-        self._file.write(content)
-        self._record.checksum = zlib.crc32(content, self._record.checksum)
-
-    def close(self) -> None:
-        """Release the shard, complete or not."""
-        self._file.close()
-        self._lock.close()
+def write_shard(path: Path, plan: StorePlan, number: int, lock: TextIO) -> Generator[None, EncodedBatch, None]:
+    """Coroutine that is sent the encoded batches of a shard, and writes each. After the last one it writes the record
+    and releases the shard."""
+    record = ShardRecord(images=list(plan.shards[number]), skipped={}, checksum=0, stamps={})
+    partial = shard_file(path, number, ".part")
+    with lock, report_write_errors(path, plan):
+        with partial.open("wb") as file:
+            header = shard_header(plan.settings, len(record.images))
+            file.write(header)
+            record.checksum = zlib.crc32(header)
+            for images in plan.batches(number):
+                encoded = yield
+                stored: Any = pack_batch(images, encoded, plan.settings)
+                file.write(stored)
+                record.checksum = zlib.crc32(stored, record.checksum)
+                record.skipped |= encoded.skipped
+                record.stamps |= encoded.stamps
+        partial.rename(shard_file(path, number))
+        write_json(record.model_dump(), shard_file(path, number, ".json"))
+    yield
 
 
 def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
@@ -182,21 +169,23 @@ def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[
 
     A batch is written while the next one is encoded.
     """
-    writers = deque[ShardWriter]()  # of the batches that were requested and not yet encoded
+    writers = deque[Generator[None, EncodedBatch, None]]()  # of the batches that were requested and not yet encoded
     with ExitStack() as opened, ThreadPoolExecutor(1) as thread:
 
         def batches() -> Iterator[Sequence[str]]:
             for number in range(len(plan.shards)) if numbers is None else numbers:
-                if writer := ShardWriter.claim(path, plan, number):
+                if lock := claim_shard(path, plan, number):
+                    writer = write_shard(path, plan, number, lock)
                     opened.callback(writer.close)
-                    for images in writer.batches:
+                    next(writer)
+                    for images in plan.batches(number):
                         writers.append(writer)
                         yield images
 
         written: Future[Any] = thread.submit(bool)  # of the last batch; at first there is none
         for encoded in encode(batches()):
             written.result()
-            written = thread.submit(writers.popleft().write, encoded)
+            written = thread.submit(writers.popleft().send, encoded)
         written.result()
 
 

@@ -102,14 +102,15 @@ def match_references(references: Files, split: str | None) -> Sentences:
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
     """Yield each image of the split with its captions, file by file."""
-    splits = {name for file in references.values() for name in file.splits}
+    splits = {name for file in references.values() for name in file.split_of.values()}
     if split is not None and split not in splits:
         hint = did_you_mean(split, splits) if splits else "; no reference file has splits"
         raise UserError(f"the references have no split '{split}'{hint}")
     for file in references.values():
         captions = file.references or file.captions
-        for image in captions if split is None else file.splits.get(split, ()):
-            yield image, captions[image]
+        for image in captions:
+            if split is None or file.split_of.get(image) == split:
+                yield image, captions[image]
 
 
 def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:

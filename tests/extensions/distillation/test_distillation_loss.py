@@ -190,7 +190,7 @@ def test_generated_captions_of_several_files_take_the_place_of_references_in_tra
     (tmp_path / "1.json").write_text('{"captions": {"a.jpg": "A cat.", "b.jpg": "x"}, "references": {}}')
     (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")
     captions = {"a.jpg": ["A dog"], "b.jpg": ["A bird"]}
-    file = CaptionFile("test", captions, splits={"train": ["a.jpg"], "val": ["b.jpg"]})
+    file = CaptionFile("test", captions, split_of={"a.jpg": "train", "b.jpg": "val"})
     dataset = map_examples(
         assemble("pets", file, Path(), 5),
         lambda e: e._replace(captions=tuple(caption._replace(language="en") for caption in e.captions)),

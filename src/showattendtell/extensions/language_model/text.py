@@ -41,9 +41,9 @@ def read_text(
         texts = look_in([folder], file_name)
         file = read_references(texts)
         kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
-        splits = {split: [image for image in images if image in kept] for split, images in file.splits.items()}
+        split_of = {image: split for image, split in file.split_of.items() if image in kept}
         notes = (f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}",) if exclude else ()
-        file = file._replace(captions=kept, splits=splits, notes=notes)
+        file = file._replace(captions=kept, split_of=split_of, notes=notes)
         file = with_splits(file, (), {"val": val, "test": test})
         return assemble(texts.stem, file, None, captions_per_image)
 
