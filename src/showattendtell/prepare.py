@@ -3,10 +3,12 @@
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
+from showattendtell.inference.finding import check_root
 
 
 @entry_point("prepare")
 def main(config: DictConfig) -> None:
+    check_root(config.dataset)
     import sys
     from contextlib import redirect_stdout
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import as_argument
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.errors import UserError
+from showattendtell.inference.finding import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
 from showattendtell.runtime.launched import adopt_task, is_launched
 
@@ -38,6 +39,8 @@ def main(config: DictConfig) -> float:
         from showattendtell.training.stages import run_stages
 
         return run_stages(config)
+    if not config.resume:  # a finished run needs no data
+        check_root(config.dataset)
     from showattendtell.training.launcher import launch
 
     return launch(train, config)

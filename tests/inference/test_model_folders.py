@@ -15,9 +15,10 @@ from hub_server import OTHER_HUB, serve_hub
 from huggingface_hub import HfApi, RepoUrl
 
 from showattendtell import load
+from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import WEIGHTS, read_model_folder, write_model_folder
-from showattendtell.inference.finding import CONFIG, bundled_models, find_model, next_to
+from showattendtell.inference.finding import CONFIG, PUBLISHED, bundled_models, check_root, find_model, next_to
 from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = {
@@ -101,6 +102,13 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
     assert next_to(str(tmp_path), "page.html") == tmp_path / "page.html"
     for name, folder in bundled_models().items():
         assert find_model(name) == folder
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_command_that_fetches_it(name: str):
+    settings = compose("train", [f"dataset={name}", "dataset.root=nowhere"]).dataset
+    with pytest.raises(UserError, match=f"the folder nowhere does not exist; .* download dataset={name} "):
+        check_root(settings)
 
 
 def test_a_folder_without_a_model_is_reported(tmp_path: Path):

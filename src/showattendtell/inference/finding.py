@@ -1,4 +1,5 @@
-"""Find trained models by the names that users give: files, runs, model folders, bundled models and models on the hub.
+"""Find what a command names: trained models as files, runs, model folders, bundled models and models on the hub; and
+the folder of a data set.
 
 Nothing here imports torch, so that a command reports a wrong name at once.
 """
@@ -14,6 +15,7 @@ from omegaconf import DictConfig
 
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
+from showattendtell.runtime.launched import is_launched
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
@@ -23,6 +25,22 @@ ON_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 CONFIG, CARD = "config.json", "README.md"
 """Names of the metadata and of the model card in a model folder."""
+
+
+PUBLISHED = ("coco", "coco2017", "flickr8k", "flickr30k")
+"""Data sets that `download` fetches, each with a reader `read_NAME`."""
+
+
+def check_root(dataset: DictConfig) -> None:
+    """Raise `UserError` if the folder of a published data set does not exist. Readers check theirs too, but later; so
+    do several processes, of which one reports it."""
+    module, _, name = dataset["_target_"].partition(".read_")
+    is_published = module.startswith("showattendtell.data.") and name in PUBLISHED
+    if is_published and not is_launched() and not expand_home(dataset.root).exists():
+        raise UserError(
+            f"the folder {dataset.root} does not exist; set dataset.root to the folder that holds {name}, or fetch it "
+            f"with showattendtell download dataset={name} dataset.root=DIR"
+        )
 
 
 def as_list(names: str | Sequence[str]) -> list[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from archive_server import ArchiveServer, serve_archives
+from rich.console import Console
+from rich.progress import Progress
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.download import publication
@@ -26,18 +28,17 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveServer]:
 
 @pytest.fixture
 def get(publisher: ArchiveServer, tmp_path: Path) -> Fetch:
-    """Fetches a.zip from the publisher; `output` and `warned` of the function keep its reports and warnings."""
+    """Fetches a.zip from the publisher; `task` of the function is its task of the progress bar."""
     publisher.files["a.zip"] = CONTENT
 
     def run(retries: int = 3) -> Path:
         path = tmp_path / "a.zip"
-        output, warned = run.output, run.warned  # type: ignore[attr-defined]
-        address = f"{publisher.address}/zips/a.zip"
-        assert fetch(address, path, retries, lambda here, total: output.append((here, total)), warned.append)
+        progress = Progress(console=Console(stderr=True))
+        assert fetch(f"{publisher.address}/zips/a.zip", path, retries, progress)
         assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
+        [run.task] = progress.tasks  # type: ignore[attr-defined]
         return path
 
-    run.output, run.warned = [], []  # type: ignore[attr-defined]
     return run
 
 
@@ -48,18 +49,18 @@ def asked(publisher: ArchiveServer) -> list[str | None]:
 def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: ArchiveServer, get: Fetch):
     assert get().read_bytes() == CONTENT
     assert asked(publisher) == [None]
-    here = [count for count, _ in get.output]
-    assert here == sorted(here)
-    assert get.output[-1] == (len(CONTENT), len(CONTENT))
+    assert (get.task.completed, get.task.total) == (len(CONTENT), len(CONTENT))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_came_before_the_line_broke_is_not_requested_again(publisher: ArchiveServer, get: Fetch, seed: int):
+def test_what_came_before_the_line_broke_is_not_requested_again(
+    publisher: ArchiveServer, get: Fetch, seed: int, capsys: pytest.CaptureFixture[str]
+):
     cuts = sorted(random.Random(seed).sample(range(1000, len(CONTENT), 1000), 3))
     publisher.faults = [f"drop:{end - start}" for start, end in zip([0, *cuts], cuts, strict=False)]
     assert get().read_bytes() == CONTENT
     assert asked(publisher) == [None, *(f"bytes={cut}-" for cut in cuts)]
-    assert len(get.warned) == 3
+    assert capsys.readouterr().err.count("trying again") == 3
 
 
 def test_a_second_run_continues_where_the_first_gave_up(publisher: ArchiveServer, get: Fetch, tmp_path: Path):
@@ -100,11 +101,11 @@ def test_a_beginning_longer_than_the_file_is_forgotten(publisher: ArchiveServer,
     assert get().read_bytes() == CONTENT
 
 
-def test_a_busy_server_is_requested_again(publisher: ArchiveServer, get: Fetch):
+def test_a_busy_server_is_requested_again(publisher: ArchiveServer, get: Fetch, capsys: pytest.CaptureFixture[str]):
     publisher.faults = ["busy", "busy"]
     assert get().read_bytes() == CONTENT
     assert len(publisher.requests) == 3
-    assert "the server answers 503 Service Unavailable; trying again" in get.warned[0]
+    assert "the server answers 503 Service Unavailable; trying again" in capsys.readouterr().err
 
 
 def test_a_server_that_stays_busy_is_reported(publisher: ArchiveServer, get: Fetch):
@@ -117,7 +118,7 @@ def test_a_server_that_stays_busy_is_reported(publisher: ArchiveServer, get: Fet
 def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: ArchiveServer, get: Fetch):
     publisher.sends_length = False
     assert get().read_bytes() == CONTENT
-    assert get.output[-1] == (len(CONTENT), None)
+    assert (get.task.completed, get.task.total) == (len(CONTENT), None)
 
 
 def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):

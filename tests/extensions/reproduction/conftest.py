@@ -8,8 +8,9 @@ from omegaconf import DictConfig
 from small_table import TABLE, configured
 
 from showattendtell.config.compose import compose
-from showattendtell.extensions.reproduction import tables
-from showattendtell.extensions.reproduction.tables import PaperTableConfig, TableRun, make_runs, select_runs
+from showattendtell.extensions.reproduction import tables, work
+from showattendtell.extensions.reproduction.tables import PaperTableConfig, TableRun
+from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,8 @@ def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(command: str, arguments: Sequence[str]) -> DictConfig:
         return deepcopy(composed(command, *arguments))
 
-    monkeypatch.setattr(tables, "compose", copied)
+    for module in (tables, work):
+        monkeypatch.setattr(module, "compose", copied)
 
 
 @cache
@@ -28,11 +30,16 @@ def composed(command: str, *arguments: str) -> DictConfig:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., list[TableRun]]:
+def work_of(tmp_path: Path) -> Callable[..., Reproduction]:
+    """The work of the command in a folder, with these settings."""
+
+    def make(*settings: str, table: PaperTableConfig = TABLE) -> Reproduction:
+        return Reproduction(table, configured(*settings), tmp_path, CommandRunner())
+
+    return make
+
+
+@pytest.fixture
+def made(work_of: Callable[..., Reproduction]) -> Callable[..., list[TableRun]]:
     """The runs of the table in a folder, as the command's settings ask for them."""
-
-    def select(*settings: str, table: PaperTableConfig = TABLE) -> list[TableRun]:
-        config = configured(*settings)
-        return select_runs(make_runs(table, config, tmp_path), table, config)
-
-    return select
+    return lambda *settings, **table: work_of(*settings, **table).runs

@@ -18,7 +18,7 @@ BUDGET = [*TABLE, f"settings=[{','.join(SETTINGS)}]"]
 
 def begun(text: str) -> list[str]:
     """The commands that were run."""
-    return [line.split()[3].split(".")[1] for line in text.splitlines() if line.startswith("$ python -m ")]
+    return [line.split()[2] for line in text.splitlines() if line.startswith("$ showattendtell ")]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_what_is_finished_is_passed_over_and_the_table_is_the_same(run: Run, fin
     before = (folder / "runs/paper-shapes/shapes.json").read_text()
     again = assert_done(run("reproduce", *BUDGET))
     assert begun(again.out) == []
-    assert "nothing to train" in again.out
+    assert "training left: 0 s" in again.out
     assert (folder / "runs/paper-shapes/shapes.json").read_text() == before
 
 

@@ -9,19 +9,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from results import ensemble as both
 from results import write
 from slow_cases import slow_after
-from small_table import TABLE, begin, configured, finish, scored
+from small_table import TABLE, begin, finish, scored, train_again
 
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.tables import (
-    RecipeConfig,
-    find_other_settings,
-    make_ensembles,
-    make_runs,
-    quote_settings,
-)
-from showattendtell.extensions.reproduction.work import print_plan
+from showattendtell.extensions.reproduction.commands.reproduce import quote_settings
+from showattendtell.extensions.reproduction.tables import RecipeConfig
+from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import write_times
 
 
@@ -68,20 +63,27 @@ def test_captions_are_of_all_seeds_of_the_table_whatever_seeds_are_run(made: Any
     assert not any(run.writers for run in runs[:-1])
 
 
-def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
-    [ensemble] = make_ensembles(TABLE, made("seeds=[4,2]"), tmp_path)
-    assert ensemble.models == [tmp_path / "soft/2/best.ckpt", tmp_path / "soft/4/best.ckpt"]
-    assert ensemble.result_file(3) == tmp_path / "soft_ensemble/2-4/results-test-beam3.json"
-    assert not make_ensembles(TABLE, made("seeds=[4]"), tmp_path)
-    assert not make_ensembles(TABLE, made("recipes=hard"), tmp_path)
+def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(work_of: Any, tmp_path: Path):
+    work = work_of("recipes=[soft,hard]", "seeds=[1,2]")
+    finish(work.runs[0])
+    assert not work.ensembles()
+    for run in work.runs[1:]:
+        finish(run)
+    [ensemble] = work.ensembles()
+    assert ensemble.models == [tmp_path / "soft/1/best.ckpt", tmp_path / "soft/2/best.ckpt"]
+    assert ensemble.result_file(3) == tmp_path / "soft_ensemble/1-2/results-test-beam3.json"
 
 
-def test_an_ensemble_of_several_recipes_needs_all_of_them(made: Any, tmp_path: Path):
-    table = TABLE._replace(ensembles={"both": ["soft", "hard"]})
-    [both] = make_ensembles(table, made("seeds=[4,2]"), tmp_path)
-    assert both.models == [tmp_path / f"{name}/best.ckpt" for name in ("soft/2", "soft/4", "hard/2", "hard/4")]
-    assert both.result_file(3) == tmp_path / "both/2-4_2-4/results-test-beam3.json"
-    assert not make_ensembles(table, made("recipes=soft"), tmp_path)
+def test_an_ensemble_of_several_recipes_needs_all_of_them(work_of: Any, tmp_path: Path):
+    work = work_of("recipes=[soft,hard]", table=TABLE._replace(ensembles={"both": ["soft", "hard"]}))
+    for run in work.runs[:2]:
+        finish(run)
+    assert not work.ensembles()
+    for run in work.runs[2:]:
+        finish(run)
+    [both] = work.ensembles()
+    assert both.models == [tmp_path / f"{name}/best.ckpt" for name in ("soft/1", "soft/2", "hard/1", "hard/2")]
+    assert both.result_file(3) == tmp_path / "both/1-2_1-2/results-test-beam3.json"
 
 
 def test_a_run_is_finished_when_it_was_scored_with_every_width(made: Any):
@@ -93,30 +95,19 @@ def test_a_run_is_finished_when_it_was_scored_with_every_width(made: Any):
     assert (run.is_finished, run.was_scored) == (False, True)
 
 
-def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_path: Path):
-    first, second = runs = made("recipes=soft")
+def test_a_result_counts_for_the_weights_that_it_was_made_with(work_of: Any):
+    work = work_of("recipes=soft")
+    first, second = runs = work.runs
     for run in runs:
         finish(run)
-    [ensemble] = make_ensembles(TABLE, runs, tmp_path)
+    [ensemble] = work.ensembles()
     for beam in ensemble.decodings:
         write(both(*(scored(run, beam) for run in runs)), ensemble.result_file(beam))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
-    (second.folder / "best.ckpt").write_text("trained again")
+    train_again(second)
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()
     assert first.is_finished
-
-
-@pytest.mark.parametrize("change", [{"max_length": 7}, {"beam_size": 4}, {"was_removed": 1}])
-def test_a_result_of_other_decoding_settings_is_scored_again_but_not_trained(made: Any, change: dict[str, int]):
-    run = made("recipes=soft")[0]
-    finish(run)
-    for beam in run.decodings:
-        content = scored(run, beam)
-        write({**content, "decoding": {**content["decoding"], **change}}, run.result_file(beam))
-    assert (run.is_finished, run.was_scored) == (False, True)
-    (run.folder / "best.ckpt").write_text("trained again")
-    assert not run.was_scored
 
 
 def test_an_average_waits_for_its_parts_and_counts_what_they_trained_once(made: Any):
@@ -151,14 +142,13 @@ def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(mad
 @pytest.mark.parametrize(
     "settings", slow_after(1, [["settings=[trainer.max_epochs=1]"], ["settings=[optimizer.lr=0.5]"]])
 )
-def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, tmp_path: Path, settings: list[str]):
+def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, work_of: Any, settings: list[str]):
     begin(made()[1])
     with pytest.raises(UserError, match="soft/2 has other settings: .* instead of .* output=DIR"):
         made(*settings)
     assert made(*settings, "seeds=[1]")
     assert made("settings=[cache=elsewhere,data.num_workers=3]")
-    runs = make_runs(TABLE, configured(*settings), tmp_path)
-    other = [run.title for run in runs if find_other_settings(run)]
+    other = [run.title for run in work_of(*settings, "recipes=[]").all_runs if run.find_other_settings()]
     assert other == ["soft, seed 2", "soft_average, seed 2"]
 
 
@@ -202,17 +192,18 @@ def test_a_table_that_names_what_there_is_not_is_reported(changes: Any, words: s
         made(table=TABLE._replace(**changes))
 
 
-def test_what_is_left_is_the_time_of_the_table_without_that_of_finished_epochs(made: Any, capsys: Any):
-    first, second, *_ = runs = made("recipes=[soft,hard,soft_average]")
+def test_what_is_left_is_the_time_of_the_table_without_that_of_finished_epochs(work_of: Any, capsys: Any):
+    work = work_of("recipes=[soft,hard,soft_average]")
+    first, second, *_ = work.runs
     finish(first)
     begin(second)
     write_times([10, 10], second.folder)
-    print_plan(TABLE, runs, configured())
+    work.print_plan()
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "soft, seed 1: finished",
-        "soft, seed 2: to do, 2 epochs in 20 s, training left: 8 min",
-        "hard, seed 1: to do, training left: ?",
+        "soft, seed 2: to do, 2 epochs done, training left: 8 min",
+        "hard, seed 1: to do, 0 epochs done, training left: ?",
     ]
     assert lines[-2:] == [
         "soft_average, seed 2: to do",
@@ -248,6 +239,5 @@ def test_the_documented_table_of_ones_own_has_runs(tmp_path: Path):
     (tmp_path / "table").mkdir()
     (tmp_path / "table/mine.yaml").write_text(example)
     config = compose("reproduce", [f"hydra.searchpath=[file://{tmp_path}]", "table=mine", "seeds=[1]"])
-    table = build(config.table)
-    runs = make_runs(table, config, tmp_path)
-    assert [run.title for run in runs if run.seed == 1] == ["soft, seed 1", "soft_cider, seed 1"]
+    runs = Reproduction(build(config.table), config, tmp_path, CommandRunner()).runs
+    assert [run.title for run in runs] == ["soft, seed 1", "soft_cider, seed 1"]

@@ -1,5 +1,6 @@
 """Who carries out which runs."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 from results import ensemble, result, write
 from runs import wait_until
-from small_table import TABLE, configured, finish, hash_of, scored
+from small_table import TABLE, configured, finish, hash_of, train_again
 
 from showattendtell.errors import UserError
-from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun, make_runs
+from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun
 from showattendtell.extensions.reproduction.work import CommandRunner, Reproduction
 from showattendtell.runtime.files import file_lock
 
@@ -40,7 +41,7 @@ class RecordedCommands(CommandRunner):
 def carry_out(runs: list[TableRun], meanwhile: Callable[[str], None], folder: Path) -> tuple[list[str], list[str]]:
     """Carry out runs; return the errors, and the commands."""
     commands = RecordedCommands(folder, meanwhile)
-    work = Reproduction(TABLE, [], folder, configured(), commands)
+    work = Reproduction(TABLE, configured("recipes=[]"), folder, commands)
     work.carry_out(runs)
     return work.errors, commands.run_commands
 
@@ -50,17 +51,17 @@ def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
     return runs[:2], runs[2:]
 
 
-def test_a_second_stage_is_run_that_could_not_begin_before_another_one_was_done(made: Any, tmp_path: Path):
+def test_a_second_stage_is_left_to_the_worker_of_its_first_stage(made: Any, tmp_path: Path):
     firsts, seconds = stages(made)
     finish(firsts[1])
 
     def meanwhile(message: str) -> None:
-        if message == "train soft_cider/2":  # another worker has scored the first stage of seed 1
+        if message == "train soft_cider/2":  # the other worker has scored the first stage of seed 1
             finish(firsts[0])
         finish(next(run for run in seconds if message.endswith(f"/{run.seed}")))
 
-    done = carry_out(seconds, meanwhile, tmp_path)
-    assert done == ([], ["train soft_cider/2", "train soft_cider/1"])
+    assert carry_out(seconds, meanwhile, tmp_path) == ([], ["train soft_cider/2"])
+    assert carry_out([*firsts, *seconds], meanwhile, tmp_path) == ([], ["train soft_cider/1"])
 
 
 def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begun(made: Any, tmp_path: Path):
@@ -96,33 +97,27 @@ def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_pat
 
     shutil.rmtree(second.folder)
     for run in writers:
-        (run.folder / "best.ckpt").write_text("trained again")
+        train_again(run)
         for beam in run.decodings:
-            write(scored(run, beam), run.result_file(beam))
+            os.utime(run.result_file(beam), times=(time.time() + 200,) * 2)
     assert carry_out([second], meanwhile, tmp_path) == ([], [written, "train captioned/2"])
 
 
-def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: Path):
+def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, work_of: Any):
     for run in made("recipes=soft", "seeds=[1,2]"):
         finish(run)
 
-    def ensembles(*settings: str) -> list[TableRun]:
-        config = configured(*settings)
-        runs = make_runs(TABLE, config, tmp_path)
-        return Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).ensembles()
-
-    assert ensembles("recipes=soft", "seeds=[1,2,3]") == []
-    assert [run.title for run in ensembles("recipes=[]", "seeds=[1,2,3]")] == ["soft_ensemble"]
+    assert work_of("recipes=soft", "seeds=[1,2,3]").ensembles() == []
+    ensembles = work_of("recipes=[]", "seeds=[1,2,3]").ensembles()
+    assert [run.title for run in ensembles] == ["soft_ensemble"]
 
 
-def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Path):
+def test_the_table_has_what_is_finished_whatever_is_run(made: Any, work_of: Any):
     for run in made("recipes=[soft,hard]", "seeds=[1]"):
         finish(run)
 
     def finished(*settings: str) -> list[str]:
-        config = configured(*settings)
-        runs = make_runs(TABLE, config, tmp_path)
-        return [run.title for run in Reproduction(TABLE, runs, tmp_path, config, CommandRunner()).finished_runs()]
+        return [run.title for run in work_of(*settings).finished_runs()]
 
     assert finished("recipes=[]") == ["soft, seed 1", "hard, seed 1"]
     assert finished("recipes=[]", "settings=[trainer.max_epochs=3]") == []

@@ -102,25 +102,20 @@ def caption_panels(
     Args:
         score: CIDEr-D in percent of a caption and its references.
     """
-    photographs = list(map(_photograph, examples))
-    pictures = [(example.image, one or NO_PHOTOGRAPH) for example, one in zip(examples, photographs, strict=True)]
-    outputs = CaptioningPipeline.from_module(module, seed=None).describe(pictures, [images])
+    photographs = dict.fromkeys((example.image for example in examples), NO_PHOTOGRAPH)
+    for example in examples:
+        with suppress(UserError):  # training needs only the grid, not the file
+            photographs[example.image] = open_image(Path(example.path))
+    outputs = CaptioningPipeline.from_module(module, seed=None).describe(list(photographs.items()), [images])
     panels = []
-    for example, photograph, output in zip(examples, photographs, outputs, strict=True):
+    for example, output in zip(examples, outputs, strict=True):
         picture = None
-        if photograph:
+        if photographs[example.image] is not NO_PHOTOGRAPH:
             picture = Image.open(BytesIO(encode(output.plot(dpi=PICTURE_DPI)))).convert("RGB")
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
         cider = score(module.vocabulary.decode(output.tokens), _references(example))
         panels.append(ImagePanel(example.image, output.caption, cider, output.confidence, references, picture))
     return panels
-
-
-def _photograph(example: Example) -> Image.Image | None:
-    """Return the photograph; None if its file is missing: training needs only the grid."""
-    with suppress(UserError):
-        return open_image(Path(example.path))
-    return None
 
 
 def _references(example: Example) -> list[tuple[str, ...]]:

@@ -200,6 +200,6 @@ def _identity(vocabulary: Vocabulary) -> tuple[object, ...]:
 def _differences(teacher: Encoder, student: Encoder) -> list[str]:
     """Return the names of what differs in the regions of two encoders. Of a student that trains its encoder, the
     teacher gets pixels, and encodes them itself."""
-    teacher_settings, student_settings = teacher.describe(), student.describe()
-    names = ("pixels", "preprocessing") if student.trainable else {**teacher_settings, **student_settings}
-    return [name for name in names if teacher_settings.get(name) != student_settings.get(name)]
+    own, others = student.describe(), teacher.describe()
+    names = ("pixels", "preprocessing") if student.trainable else {**others, **own}
+    return [name for name in names if others.get(name) != own.get(name)]

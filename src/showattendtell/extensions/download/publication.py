@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import requests
 from pydantic import Field
@@ -47,9 +47,6 @@ BUSY = (408, 425, 429, 500, 502, 503, 504)
 FOLDER = "downloads"
 """Folder in the root for archives, and for NAME.unpacked with the names of an archive's unpacked files, which is empty
 while it is being unpacked."""
-
-Report = Callable[[int, int | None], None]
-"""Takes the number of bytes that are here, and the size of the file, if known."""
 
 
 @dataclass
@@ -189,24 +186,13 @@ def _fetch(archive: Archive, addresses: Sequence[str], path: Path, retries: int)
             f"{archive.file} and its content need {decimal(needed)}, and the disk of {path} has {decimal(free)} free; "
             "make room, choose another disk with dataset.root=..., or download less with parts=[...]"
         )
-    console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}"), *columns, console=console) as progress:
-        task = progress.add_task(f"fetching {archive.file}", total=archive.num_bytes)
-        for address in addresses:
-            found = fetch(
-                address,
-                path,
-                retries,
-                report=lambda done, total: progress.update(task, completed=done, total=total),
-                warn=lambda message: console.print(message, style="yellow", markup=False, soft_wrap=True),
-            )
-            if found:
-                return
-    raise UserError(f"{' and '.join(addresses)}: not found; set another source with mirror=...")
+    with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as progress:
+        if not any(fetch(address, path, retries, progress) for address in addresses):
+            raise UserError(f"{' and '.join(addresses)}: not found; set another source with mirror=...")
 
 
-def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[str], None]) -> bool:
+def fetch(url: str, path: Path, retries: int, progress: Progress) -> bool:
     """Download a file; return False if the address has no such file.
 
     The bytes are in `NAME.part` until the file is complete; the next attempt asks for the rest. A file that changes
@@ -214,37 +200,38 @@ def fetch(url: str, path: Path, retries: int, report: Report, warn: Callable[[st
 
     Args:
         retries: the largest number of consecutive attempts without new data.
-        report: gets the progress.
-        warn: gets a message before each retry.
+        progress: gets a task, and prints a message before each retry.
 
     Raises:
         UserError: another failure, or too many attempts.
     """
-    part = path.with_name(f"{path.name}.part")
+    part, task = path.with_name(f"{path.name}.part"), progress.add_task(f"fetching {path.name}", total=None)
     failures = 0
-    while True:
-        before = _size(part)
-        try:
-            found = _receive(url, part, report)
-            break
-        except requests.RequestException as error:
-            failures = failures + 1 if _size(part) <= before else 1
-            if failures > retries or not isinstance(error, RETRIED):
-                raise UserError(
-                    f"{url} cannot be downloaded ({error}); {decimal(_size(part))} are here: run the command again to "
-                    "resume, or set another source with mirror=..."
-                ) from None
-            wait = min(2 ** (failures - 2), LONGEST_WAIT)
-            warn(f"{url}: {error}; trying again in {wait:g} s")
-            time.sleep(wait)
+    with part.open("ab") as file:
+        while True:
+            before = file.tell()
+            try:
+                found = _receive(url, file, lambda total: progress.update(task, completed=file.tell(), total=total))
+                break
+            except requests.RequestException as error:
+                failures = failures + 1 if file.tell() <= before else 1
+                if failures > retries or not isinstance(error, RETRIED):
+                    raise UserError(
+                        f"{url} cannot be downloaded ({error}); {decimal(file.tell())} are here: run the command again "
+                        "to resume, or set another source with mirror=..."
+                    ) from None
+                wait = min(2 ** (failures - 2), LONGEST_WAIT)
+                message = f"{url}: {error}; trying again in {wait:g} s"
+                progress.console.print(message, style="yellow", markup=False, soft_wrap=True)
+                time.sleep(wait)
     if found:
         part.replace(path)
     return found
 
 
-def _receive(url: str, part: Path, report: Report) -> bool:
+def _receive(url: str, file: BinaryIO, report: Callable[[int | None], None]) -> bool:
     """Send one request for the missing bytes and append the answer to the partial file."""
-    start = _size(part)
+    start = file.tell()
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if response.status_code in (404, 410):
@@ -252,23 +239,21 @@ def _receive(url: str, part: Path, report: Report) -> bool:
         if response.status_code in BUSY:
             raise requests.ConnectionError(f"the server answers {response.status_code} {response.reason}")
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if response.status_code != 416:
+            response.raise_for_status()
+        if not is_rest:
+            start = file.seek(0)
+            file.truncate()
         if response.status_code in (206, 416) and not is_rest:
-            part.unlink(missing_ok=True)
             raise requests.ConnectionError("the server has another file now")
-        response.raise_for_status()
         length = int(response.headers.get("Content-Length", 0))
-        total = length + (start if is_rest else 0) if length else None
-        with part.open("ab" if is_rest else "wb") as file:
-            for chunk in response.iter_content(CHUNK):
-                file.write(chunk)
-                report(file.tell(), total)
-    if total not in (None, _size(part)):
+        total = start + length if length else None
+        for chunk in response.iter_content(CHUNK):
+            file.write(chunk)
+            report(total)
+    if total not in (None, file.tell()):
         raise requests.ConnectionError("the answer ends before the file does")
     return True
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
 
 
 def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
@@ -282,20 +267,28 @@ def unpack(path: Path, root: Path, patterns: Sequence[str]) -> list[str]:
             file of another size exists.
     """
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as packed:
+        with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else tarfile.open(path) as packed:
+            open_member: Any = packed.open if isinstance(packed, zipfile.ZipFile) else packed.extractfile
+            if isinstance(packed, zipfile.ZipFile):
                 sizes = {info.filename: info.file_size for info in packed.infolist()}
-                return _unpack(path, sizes, packed.open, root, patterns)
-        with tarfile.open(path) as packed_tar:
-            sizes = {info.name: info.size for info in packed_tar if info.isfile()}
-            return _unpack(path, sizes, packed_tar.extractfile, root, patterns)
+            else:
+                sizes = {info.name: info.size for info in packed if info.isfile()}
+            targets = _find_targets(path, sizes, root, patterns)
+            for name in [name for name, target in targets.items() if not target.exists()]:
+                targets[name].parent.mkdir(parents=True, exist_ok=True)
+                partial = targets[name].with_name(f"{targets[name].name}.part")
+                partial.unlink(missing_ok=True)  # a symbolic link of this name would be followed
+                with open_member(name) as content, partial.open("xb") as file:
+                    shutil.copyfileobj(content, file)
+                partial.replace(targets[name])
     except DAMAGES as error:
         raise UserError(f"{path} cannot be unpacked ({first_line(error)}); get it again") from None
+    return [str(PurePosixPath(name)) for name in targets]
 
 
-def _unpack(
-    path: Path, sizes: Mapping[str, int], open_member: Callable[[str], Any], root: Path, patterns: Sequence[str]
-) -> list[str]:
+def _find_targets(path: Path, sizes: Mapping[str, int], root: Path, patterns: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each member of an archive that matches a pattern, by the sizes of the members. A file that
+    exists has the same size."""
     for name in sizes:
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
             raise UserError(f"{path} has the member {name}, which lies outside of {root}; nothing was unpacked")
@@ -305,21 +298,8 @@ def _unpack(
         if not matching:
             raise UserError(f"{path} has no {pattern}; get the published archive")
         targets |= {name: root / PurePosixPath(name) for name in matching}
-    missing = [name for name, target in targets.items() if not _is_unpacked(target, sizes[name])]
-    for name in missing:
-        target = targets[name]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.part")
-        partial.unlink(missing_ok=True)  # a symbolic link of this name would be followed
-        with open_member(name) as content, partial.open("xb") as file:
-            shutil.copyfileobj(content, file)
-        partial.replace(target)
-    return [str(PurePosixPath(name)) for name in targets]
-
-
-def _is_unpacked(target: Path, size: int) -> bool:
-    """Return whether there is a file of this size; raise `UserError` if there is something else, which is kept."""
-    exists = target.exists() or target.is_symlink()
-    if exists and not (target.is_file() and target.stat().st_size == size):
-        raise UserError(f"{target} exists, and differs from the file in the archive; remove it")
-    return exists
+    for name, target in targets.items():
+        is_same = target.is_file() and target.stat().st_size == sizes[name]
+        if not is_same and (target.exists() or target.is_symlink()):
+            raise UserError(f"{target} exists, and differs from the file in the archive; remove it")
+    return targets

@@ -38,11 +38,16 @@ RESAMPLES, SEED = 1000, 1
 
 def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequence[str]) -> ResultsTable | None:
     """Return the figures of finished runs and ensembles next to the paper's rows; None without runs."""
-    series = _series(table, runs)
+    series = {}
+    for name in (*table.recipes, *table.ensembles):
+        finished = [run for run in runs if run.recipe == name]
+        for decoding in table.decodings if finished else ():
+            of_seeds = tuple(_read(run, decoding) for run in finished)
+            series[name, decoding] = mean_row(f"{name}, {title_of(decoding)}", of_seeds, COLUMNS)
+    if not series:
+        return None
     rows = list(series.values())
     results = [result for row in rows for result in row.results]
-    if not results:
-        return None
     dataset = results[0].dataset
     published = paper_rows(dataset)
     blocks = [TableBlock(DATASETS.get(dataset, dataset), (*published, *rows))]
@@ -67,17 +72,6 @@ def make_table(table: PaperTableConfig, runs: Sequence[TableRun], notes: Sequenc
         )
     columns = tuple(column for column in COLUMNS if any(column in row.figures for row in rows))
     return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
-
-
-def _series(table: PaperTableConfig, runs: Sequence[TableRun]) -> dict[tuple[str, int | str], TableRow]:
-    """Return a row for each recipe, over its seeds, and each ensemble, with each decoding."""
-    series = {}
-    for name in (*table.recipes, *table.ensembles):
-        finished = [run for run in runs if run.recipe == name]
-        for decoding in table.decodings if finished else ():
-            results = tuple(_read(run, decoding) for run in finished)
-            series[name, decoding] = mean_row(f"{name}, {title_of(decoding)}", results, COLUMNS)
-    return series
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:

@@ -1,35 +1,29 @@
-"""Tables of recipes, and their runs: the training settings of each, its progress, and its test results."""
+"""Tables of recipes, and their runs: the files of each, its progress, and its test results."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from omegaconf import DictConfig
 from pydantic import Field
 
-from showattendtell.config.command_line import as_value, quoted
 from showattendtell.config.compose import compose, find_differences, plain_settings, to_plain
-from showattendtell.config.entry_point import HYDRA, config_dirs
+from showattendtell.config.entry_point import HYDRA
 from showattendtell.config.trust import read_settings
 from showattendtell.errors import UserError, did_you_mean, listed
-from showattendtell.runtime.files import BEST, read_times, sha256
-from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text, may_differ
+from showattendtell.runtime.files import BEST, read_times
+from showattendtell.settings import PositiveFloat, PositiveInt, Seed, Text
 from showattendtell.visualization.result_files import Result, read_result
 
 BOXED = "pointing_game"
 """The figure that a result has if the data set has ground-truth boxes."""
 
-CAPTIONS = "captions-train.json"
-"""File in a recipe's folder with the captions of an ensemble for the training images."""
-
 INPUTS = ("init_from", "distillation.teacher", "distillation.captions", "resume", "stages")
-SET_BY_TABLE = ("seed", *INPUTS)
-"""Settings of training that each run of a table sets itself."""
+"""Settings of training that follow from the recipe, besides its `settings`."""
 
 
 @dataclass
@@ -147,12 +141,12 @@ class TableRun:
 
     @property
     def is_finished(self) -> bool:
-        return all(self.result(decoding) for decoding in self.decodings)
+        return all(map(self.result, self.decodings))
 
     @property
     def was_scored(self) -> bool:
-        """Whether there is a result of the present weights, with any decoding: then training was complete."""
-        return any(current_result(file, self.models) for file in self.folder.glob("results-test-*.json"))
+        """Whether there is a result with any decoding: then training was complete."""
+        return any(self.folder.glob("results-test-*.json"))
 
     @property
     def seconds(self) -> list[float]:
@@ -167,34 +161,35 @@ class TableRun:
         return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
 
     def result(self, decoding: int | str) -> Result | None:
-        """Return the result of the present weights and decoding settings; None if there is none, or if it lacks scores
-        of attention."""
-        result = current_result(self.result_file(decoding), self.models)
-        if not result or (self.boxed and BOXED not in result.figures):
+        """Return the result of the present weights; None if there is none, or if it lacks scores of attention."""
+        file = self.result_file(decoding)
+        if not is_newer(file, self.models):
             return None
-        settings = _decoding_settings(decoding)
-        # a setting that an older result lacks was added since, with a default that changes no caption
-        is_same = all(settings.get(name) == value for name, value in result.decoding.items())
-        return result if is_same else None
+        result = _read(file, file.stat().st_mtime_ns)
+        return result if not self.boxed or BOXED in result.figures else None
 
-
-def current_result(file: Path, models: Sequence[Path]) -> Result | None:
-    """Return a result if it belongs to these checkpoints. One that was deleted is assumed to be the one that was
-    scored."""
-    if not file.is_file():
-        return None
-    result = _read(file, file.stat().st_mtime_ns)
-    if len(result.models) != len(models):
-        return None
-    for checkpoint, model in zip(models, result.models, strict=True):
-        if checkpoint.is_file() and _hash(checkpoint, checkpoint.stat().st_mtime_ns) != model.sha256:
+    def find_other_settings(self) -> str | None:
+        """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
+        if self.config is None:
+            return next(filter(None, (run.find_other_settings() for run in self.dependencies)), None)
+        file = self.folder / HYDRA / "config.yaml"
+        if not file.is_file():
             return None
-    return result
+        own = {**to_plain(self.config, resolve=False), "seed": self.seed}
+        differences = find_differences(own, plain_settings(read_settings(file)))
+        # the paths of other runs follow from the recipe, and their folder may have been moved
+        differences = [each for each in differences if not each.startswith(INPUTS)]
+        if not differences:
+            return None
+        shown = listed(differences, shown=5)
+        return f"{self.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
 
 
-@cache
-def _hash(checkpoint: Path, modified: int) -> str:
-    return sha256(checkpoint)
+def is_newer(file: Path, models: Sequence[Path]) -> bool:
+    """Return whether a file exists and is not older than the checkpoints that it was made of. Deleted ones are assumed
+    to be those."""
+    times = [model.stat().st_mtime_ns for model in models if model.is_file()]
+    return file.is_file() and file.stat().st_mtime_ns >= max(times, default=0)
 
 
 @cache
@@ -202,18 +197,8 @@ def _read(file: Path, modified: int) -> Result:
     return read_result(file)
 
 
-@cache
-def _decoding_settings(decoding: int | str) -> dict[str, Any]:
-    """Return the present settings of a table's decoding as `evaluate` stores them in a result."""
-    from showattendtell.config.instantiate import build  # imports torch for the decoding
-
-    config = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
-    settings: dict[str, Any] = json.loads(json.dumps(build(config.decoding).describe()))
-    return settings
-
-
-def check_table(table: PaperTableConfig) -> None:
-    """Raise `UserError` unless everything that the table names exists, before hours are spent on it."""
+def check_table(table: PaperTableConfig, requested: Sequence[str]) -> None:
+    """Raise `UserError` unless everything that the table or the command names exists, before hours are spent on it."""
     above: list[str] = []
     for name, recipe in table.recipes.items():
         for needed in (*recipe.needs, *recipe.captions_of):
@@ -223,8 +208,9 @@ def check_table(table: PaperTableConfig) -> None:
         if bool(recipe.settings) == bool(recipe.average_of):
             raise UserError(f"table={table.name}: {name} needs either settings of train, or average_of")
         above.append(name)
-    members = [name for recipes in table.ensembles.values() for name in as_list(recipes)]
-    check_recipes(table, [table.base, *table.pages, *members])
+    for name in (table.base, *table.pages, *chain.from_iterable(map(as_list, table.ensembles.values())), *requested):
+        if name not in table.recipes:
+            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
     if table.decoding not in table.decodings:
         raise UserError(
             f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings="
@@ -234,157 +220,9 @@ def check_table(table: PaperTableConfig) -> None:
         compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
-def check_recipes(table: PaperTableConfig, names: Sequence[str]) -> None:
-    """Raise `UserError` unless the table has these recipes."""
-    for name in names:
-        if name not in table.recipes:
-            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-
-
-def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
-    """Return the runs of a table with its seeds and those of the command, each after those that it depends on.
-
-    Recipes that do not accept the settings are left out, unless the command asks for them.
-
-    Raises:
-        UserError: the table names what does not exist, or `train` does not accept a setting.
-    """
-    check_table(table)
-    required = [table.base, *requested_recipes(table, config)]
-    common = [*config_dirs(), *given_settings(config), *data_settings(config, ["root"])]
-    boxed = bool(config.dataset.entities or config.dataset.instances)
-    runs: dict[tuple[str, int], TableRun] = {}
-    left_out = set[str]()
-    for name, recipe in table.recipes.items():
-        try:
-            composed = compose("train", [*recipe.settings, *common]) if recipe.settings else None
-        except UserError:
-            if name in required:
-                raise
-            left_out.add(name)
-        if left_out & {name, *recipe.needs, *recipe.captions_of}:
-            left_out.add(name)
-            continue
-        writers = [runs[writer, seed] for writer in recipe.captions_of for seed in table.seeds]
-        for seed in dict.fromkeys([*table.seeds, *(config.seeds or ())]):
-            parts = {part: runs[part, seed] for part in recipe.needs}
-            inputs = [f"seed={seed}", *_inputs(recipe, parts, folder / name)]
-            runs[name, seed] = TableRun(
-                name,
-                seed,
-                folder / name / str(seed),
-                table.decodings,
-                boxed,
-                list(dict.fromkeys([*parts.values(), *writers])),
-                (*recipe.settings, *common, *inputs) if composed else (),
-                composed,
-                [run.best for run in writers],
-            )
-    return list(runs.values())
-
-
-def _inputs(recipe: RecipeConfig, parts: Mapping[str, TableRun], folder: Path) -> Iterator[str]:
-    """Yield the arguments of `train` that name the weights and captions of other runs."""
-    if recipe.init_from:
-        yield f"init_from={as_value(str(parts[recipe.init_from].best))}"
-    if recipe.teachers:
-        yield f"distillation.teacher={as_value([str(parts[teacher].best) for teacher in recipe.teachers])}"
-    if recipe.captions_of:
-        yield f"distillation.captions={as_value(str(folder / CAPTIONS))}"
-
-
-def requested_recipes(table: PaperTableConfig, config: DictConfig) -> list[str]:
-    names = list(table.recipes) if config.recipes is None else as_list(config.recipes)
-    check_recipes(table, names)
-    return names
-
-
-def select_runs(runs: Sequence[TableRun], table: PaperTableConfig, config: DictConfig) -> list[TableRun]:
-    """Return the runs that the command asks for, and those that they depend on.
-
-    Raises:
-        UserError: the folder of one holds a run with other settings.
-    """
-    names, seeds = requested_recipes(table, config), config.seeds or table.seeds
-    needed = {run for run in runs if run.recipe in names and run.seed in seeds}
-    for run in reversed(runs):
-        if run in needed:
-            needed.update(run.dependencies)
-    selected = [run for run in runs if run in needed]
-    for run in selected:
-        if error := find_other_settings(run):
-            raise UserError(error)
-    return selected
-
-
-def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> list[TableRun]:
-    """Return the table's ensembles, if each recipe has a run and there are several runs. Ensembles have no attention
-    scores, since they have no common attention maps."""
-    ensembles = []
-    for name, recipes in table.ensembles.items():
-        members = [[run for run in runs if run.recipe == recipe] for recipe in as_list(recipes)]
-        parts = [run for member_runs in members for run in member_runs]
-        if all(members) and len(parts) > 1:
-            seeds = "_".join("-".join(str(run.seed) for run in member_runs) for member_runs in members)
-            ensembles.append(TableRun(name, None, folder / name / seeds, table.decodings, False, parts))
-    return ensembles
-
-
-def find_other_settings(run: TableRun) -> str | None:
-    """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
-    file = run.folder / HYDRA / "config.yaml"
-    if run.config is None:
-        return next(filter(None, map(find_other_settings, run.dependencies)), None)
-    if not file.is_file():
-        return None
-    own = {**to_plain(run.config, resolve=False), "seed": run.seed}
-    differences = find_differences(own, plain_settings(read_settings(file)))
-    # the paths of other runs follow from the recipe, and their folder may have been moved
-    differences = [each for each in differences if not each.startswith(INPUTS)]
-    if not differences:
-        return None
-    shown = listed(differences, shown=5)
-    return f"{run.folder} has other settings: {shown}; give the same, or another folder as output=DIR"
-
-
-def given_settings(config: DictConfig) -> list[str]:
-    """Return the settings of all runs; raise `UserError` for one that each run sets itself."""
-    settings = as_list(config.settings)
-    for setting in settings:
-        name = setting.partition("=")[0].lstrip("+")
-        if name in SET_BY_TABLE or name.startswith("hydra."):
-            advice = ", and choose seeds by seeds=[1]" if name == "seed" else ""
-            raise UserError(f"settings=[{setting}]: {name} is set by the table; leave it out{advice}")
-    return settings
-
-
-def changed_settings(config: DictConfig) -> list[str]:
-    """Return the settings of all runs that make them differ from the recipes."""
-    return [setting for setting in as_list(config.settings) if not may_differ(setting.partition("=")[0])]
-
-
-def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
-    """Return those of the command's `dataset` settings that are given, as arguments."""
-    return [f"dataset.{name}={as_value(config.dataset[name])}" for name in names if config.dataset[name] is not None]
-
-
 def as_list(names: str | Sequence[str]) -> list[str]:
     """Return a setting that is one text or several as a list."""
     return [names] if isinstance(names, str) else list(names)
-
-
-def quote_settings(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
-    result = []
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name == "settings" and "=" in argument and value != "null":
-            inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-            settings = re.split(r",\s*(?=[\"']?[+~]*[\w./]+=)", inner) if inner else []  # not within lists
-            quoted_settings = (setting if setting[0] in "\"'" else quoted(setting) for setting in settings)
-            argument = f"settings=[{','.join(quoted_settings)}]"
-        result.append(argument)
-    return result
 
 
 def title_of(decoding: int | str) -> str:

@@ -5,7 +5,7 @@ import math
 import resource
 import shlex
 import signal
-import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -161,13 +161,13 @@ def _text(choice: Any) -> Any:
     return choice if isinstance(choice, str | int | float | bool | None) else format_value(choice)
 
 
-def _values(distribution: BaseDistribution) -> list[Any] | None:
-    """Return all values of a distribution, if they can be counted."""
+def _values(distribution: BaseDistribution) -> Sequence[Any]:
+    """Return all values of a distribution; of real numbers, a range that is as long as there can be."""
     if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
+        return distribution.choices
     if isinstance(distribution, IntDistribution):
-        return list(range(distribution.low, distribution.high + 1, distribution.step))
-    return None
+        return range(distribution.low, distribution.high + 1, distribution.step)
+    return range(sys.maxsize)
 
 
 class Worker:
@@ -193,20 +193,21 @@ class Worker:
         self,
         study: optuna.Study,
         folder: Path,
-        space: Mapping[str, BaseDistribution],
+        space: dict[str, BaseDistribution],
         fixed: Mapping[str, str],
         monitor: str,
         total: int,
     ):
-        self.study, self._folder, self._space, self._fixed = study, folder, dict(space), dict(fixed)
+        self.study, self._folder, self._space, self._fixed = study, folder, space, fixed
         self._held: dict[int, TextIO] = {}
+        self._total = total
         values = [_values(distribution) for distribution in space.values()]
-        size = math.prod(math.inf if each is None else len(each) for each in values)
-        self._total = int(min(total, size))
         with file_lock(folder / LOCK), reading(f"the storage of {folder}"):
             self._refuse_others(monitor)
-            if size <= total:  # each combination once, instead of proposals of the sampler
-                for combination in itertools.product(*(each or () for each in values)):
+            if math.prod(map(len, values)) <= total:  # each combination once, instead of proposals of the sampler
+                combinations = list(itertools.product(*values))
+                self._total = len(combinations)
+                for combination in combinations:
                     study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
 
     def _refuse_others(self, monitor: str) -> None:
@@ -241,7 +242,6 @@ class Worker:
                 added = self.study.ask(self._space)
                 self._hold(added.number)
                 claimed[added.number] = self._settings(added.params)
-                added.set_user_attr("host", socket.gethostname())
                 added.set_user_attr("settings", dict(line.split("=", 1) for line in claimed[added.number]))
         return claimed
 
@@ -256,8 +256,7 @@ class Worker:
         a database, and would become arguments.
         """
         folder = self._folder / str(trial.number)
-        is_here = trial.user_attrs.get("host") == socket.gethostname() or folder.is_dir()
-        if not is_here or not self._hold(trial.number):
+        if not folder.is_dir() or not self._hold(trial.number):  # without a folder, it runs on another machine
             return []
         try:
             params = {}

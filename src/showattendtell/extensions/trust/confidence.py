@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from showattendtell.config.instantiate import Config, find_source
@@ -42,7 +41,7 @@ from showattendtell.metrics.ngrams import measure_cider
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.settings import Text
 from showattendtell.types import CaptionOutput, Example
-from showattendtell.visualization.tables import Labels, Terminal
+from showattendtell.visualization.tables import Labels, Terminal, numeric_table
 
 DIRECTIONS = 64
 """Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
@@ -216,7 +215,7 @@ class CalibrationMetric:
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` if the model has no calibration, or if there are several models."""
         if len(run.models) > 1:
-            raise UserError("calibration is scored for one model; give a single checkpoint, or leave it out of metrics")
+            raise UserError("calibration is scored for one model; leave it out of metrics")
         if run.models[0].calibration is None:
             raise UserError(
                 f"{run.checkpoints[0]} is not calibrated; run 'showattendtell calibrate "
@@ -232,7 +231,12 @@ class CalibrationMetric:
         best = [image_captions[0] for image_captions in captions.values()]
         references = [[caption.words for caption in example.captions] for example in run.examples]
         by_image = measure_cider(pair_up(best, references)).by_image
-        outputs = [output for [output] in _assess(calibration, run, best)]
+        empty, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
+        tokens = (run.vocabulary.encode(words, run.language) for words in best)
+        for regions in read_regions(run.module, run.images[0], run.examples):
+            batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
+            calibrated = calibrate_captions(run.module.captioner, calibration.to(regions.device), regions, batch)
+            outputs += [output for [output] in calibrated]
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
@@ -255,22 +259,9 @@ class CalibrationMetric:
         )
 
 
-def _assess(
-    calibration: Calibration, run: EvaluationRun, captions: Sequence[Sequence[str]]
-) -> Iterator[list[CaptionOutput[Tensor]]]:
-    """Yield the caption of each image with its confidence, and whether the image is out of distribution."""
-    captioner, vocabulary = run.module.captioner, run.vocabulary
-    empty, tokens = torch.empty(0), (vocabulary.encode(words, run.language) for words in captions)
-    for regions in read_regions(run.module, run.images[0], run.examples):
-        batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
-        yield from calibrate_captions(captioner, calibration.to(regions.device), regions, batch)
-
-
 def print_calibration(before: WordScores, after: WordScores, title: str) -> None:
     """Print the scores of the predicted words before and after calibration."""
-    table = Table("predicted words", title=title, title_justify="left")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
+    table = numeric_table("predicted words", ("before", "after"), title=title)
     labels = ("expected calibration error", "mean confidence", "mean accuracy")
     for label, *values in zip(labels, before, after, strict=False):
         table.add_row(label, *(f"{100 * value:.1f} %" for value in values))

@@ -13,7 +13,8 @@ A map is any weighting of the regions: attention weights, an attribution, or a b
 are those of `showattendtell.types`; R is the number of images that some regions of an image make.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Column, Table
 from torch import Tensor
 
 from showattendtell.data.tokenizers import word_class
@@ -43,7 +43,7 @@ from showattendtell.metrics.bootstrap import (
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.types import Box, CaptionerOutput, Example, RegionBoxes
-from showattendtell.visualization.tables import Labels, Terminal
+from showattendtell.visualization.tables import Labels, Terminal, numeric_table
 
 ATTENTION, RANDOM = "attention", "random"
 """Names of the maps that all others are compared with."""
@@ -115,12 +115,8 @@ class FaithfulnessMetric:
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
-        if len(run.models) > 1:
-            raise UserError(
-                "faithfulness is scored for one model; give a single checkpoint, or leave it out of metrics"
-            )
-        if run.vocabulary.languages:
-            raise UserError("faithfulness is scored for models of one language; leave it out of metrics")
+        if len(run.models) > 1 or run.vocabulary.languages:
+            raise UserError("faithfulness is scored for one model of one language; leave it out of metrics")
         check_intervention(run.models[0].module)
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
@@ -163,45 +159,30 @@ def measure_faithfulness(
         seed: seed of the random maps and of the choice of words.
     """
     measured: list[WordFaithfulness] = []
-    generator, encoder = np.random.default_rng(seed), module.encoder
+    generator = np.random.default_rng(seed)
     grids = read_grids(module, images, examples, "leaving out regions")
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
-        [regions], words = encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
-        if words and len(regions) > 1:
-            boxes = encoder.boxes_of(grid)
-            measured += faithfulness_of(module, regions, words, example, generator, boxes)
+        [regions], words = module.encoder.prepare_regions(grid.unsqueeze(0)), captions[example.image]
+        if not words or len(regions) == 1:
+            continue
+        caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
+        alpha, log_p, effects = caption.region_effects()
+        boxes = module.encoder.boxes_of(grid)
+        center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
+        grounded = box_maps(module, words, example, boxes)
+        candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
+        with_curve = int(generator.choice(candidates))
+        for i in range(len(words)):
+            maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
+            curves: dict[str, dict[str, float]] = {}
+            if i == with_curve:
+                maps |= {EFFECT: effects[i], **caption.gradient_maps(i)}
+                if i in grounded:
+                    maps[BOX] = grounded[i]
+                curves = caption.areas(i, maps, float(np.exp(log_p[i])), generator)
+            scores = {name: rank_agreement(each, effects[i]) | curves.get(name, {}) for name, each in maps.items()}
+            measured.append(WordFaithfulness(scores, float(effects[i].max()), example.image))
     return score_faithfulness(measured)
-
-
-def faithfulness_of(
-    module: ImageCaptioner,
-    regions: Tensor,
-    words: Sequence[str],
-    example: Example,
-    generator: np.random.Generator,
-    boxes: RegionBoxes | None = None,
-) -> Iterator[WordFaithfulness]:
-    """Yield the faithfulness at each word of a caption of an image with these regions (L, D), without padding.
-
-    Args:
-        boxes: of the regions; by default they are the encoder's grid.
-    """
-    caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
-    alpha, log_p, effects = caption.region_effects()
-    center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
-    grounded = box_maps(module, words, example, boxes)
-    candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
-    with_curve = int(generator.choice(candidates))
-    for i in range(len(words)):
-        maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
-        curves: dict[str, dict[str, float]] = {}
-        if i == with_curve:
-            maps |= {EFFECT: effects[i], **caption.gradient_maps(i)}
-            if i in grounded:
-                maps[BOX] = grounded[i]
-            curves = caption.areas(i, maps, float(np.exp(log_p[i])), generator)
-        measured = {name: rank_agreement(each, effects[i]) | curves.get(name, {}) for name, each in maps.items()}
-        yield WordFaithfulness(measured, float(effects[i].max()), example.image)
 
 
 class CaptionedImage:
@@ -306,31 +287,21 @@ def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
         effects, or of several equal weights the fraction that is; `magnitude_correlation` and `magnitude_top_tenth`,
         the same with |effect|: a region may also speak against the word.
     """
-    return {
-        "rank_correlation": _rank_correlation(weights, effects),
-        "magnitude_correlation": _rank_correlation(weights, np.abs(effects)),
-        "top_tenth": _hits_top_tenth(weights, effects),
-        "magnitude_top_tenth": _hits_top_tenth(weights, np.abs(effects)),
-    }
-
-
-def _hits_top_tenth(weights: Array, effects: Array) -> float:
-    """Return the fraction of the largest weights (of one, unless weights are equal) at the largest tenth of effects."""
-    top = np.zeros(len(effects))
-    top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
-    return float(top[weights == weights.max()].mean())
-
-
-def _rank_correlation(values: Array, other_values: Array) -> float:
-    """Return Spearman's rank correlation, 0 if one of them is constant."""
     from scipy.stats import rankdata  # takes a while to import
 
-    with np.errstate(invalid="ignore"):
-        return float(np.nan_to_num(np.corrcoef(rankdata(values), rankdata(other_values))[0, 1]))
+    agreement = {}
+    for kind, sizes in (("", effects), ("magnitude_", np.abs(effects))):
+        with np.errstate(invalid="ignore"):  # of a constant map
+            correlation = np.nan_to_num(np.corrcoef(rankdata(weights), rankdata(sizes))[0, 1])
+        is_top = np.zeros(len(sizes))
+        is_top[np.argsort(-sizes, kind="stable")[: max(1, round(len(sizes) / 10))]] = 1
+        agreement[f"{kind or 'rank_'}correlation"] = float(correlation)
+        agreement[f"{kind}top_tenth"] = float(is_top[weights == weights.max()].mean())
+    return agreement
 
 
 def box_maps(
-    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None = None
+    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None
 ) -> dict[int, Array]:
     """Return for each word that a reference caption uses for an object with ground-truth boxes the fraction of each
     region (L,) that the boxes cover; not if they are outside of the part that the encoder sees."""
@@ -345,33 +316,6 @@ def box_maps(
     no_weights = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
     maps = {i: box_coverage(GroundedWord(no_weights, seen, tuple(by_noun[words[i]]))).flatten() for i in named}
     return {i: covered for i, covered in maps.items() if covered.any()}
-
-
-def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000) -> FaithfulnessScores:
-    """Return the means over words, nan without words.
-
-    Args:
-        resamples: number of bootstrap samples.
-    """
-    images = list(dict.fromkeys(word.image for word in words))
-    maps, limits, against_random = {}, {}, {}
-    for name in dict.fromkeys(name for word in words for name in word.maps):
-        measured = _statistics(words, name, images)
-        maps[name] = corpus_scores(measured.values())
-        limits[name] = intervals(measured, len(images), 0, resamples)
-        # both maps at the same words
-        compared = [word for word in words if _has_curve(word, RANDOM) and _has_curve(word, name)]
-        if name != RANDOM and compared:
-            pair = [_statistics(compared, each, images, CURVES) for each in (RANDOM, name)]
-            [comparison] = compare_with_first(pair, len(images), resamples, 0)
-            against_random[name] = as_dicts(comparison)
-    effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
-    curves = sum(_has_curve(word, RANDOM) for word in words)
-    return FaithfulnessScores(maps, limits, against_random, effect, len(words), curves)
-
-
-def _has_curve(word: WordFaithfulness, name: str) -> bool:
-    return "deletion" in word.maps.get(name, {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,27 +335,40 @@ class MeanOverWords(SufficientStatistics):
         return {self.name: sums[counts > 0] / counts[counts > 0]}
 
 
-def _statistics(
-    words: Sequence[WordFaithfulness], name: str, images: Sequence[str], fields: Iterable[str] = FIELDS
-) -> dict[str, MeanOverWords]:
-    """Return the statistics of those fields of a map that were measured at any of the words."""
-    index, statistics = {image: i for i, image in enumerate(images)}, {}
-    for field in fields:
-        by_image = np.zeros((len(images), 2))
-        for word in words:
-            value = word.maps.get(name, {}).get(field)
-            if value is not None:
-                by_image[index[word.image]] += value, 1
-        if by_image.any():
-            statistics[field] = MeanOverWords(field, by_image)
-    return statistics
+def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000) -> FaithfulnessScores:
+    """Return the means over words, nan without words.
+
+    Args:
+        resamples: number of bootstrap samples.
+    """
+    images = {image: i for i, image in enumerate(dict.fromkeys(word.image for word in words))}
+    # of each field of each map, what `MeanOverWords` needs
+    sums: defaultdict[str, dict[str, Array]] = defaultdict(lambda: defaultdict(lambda: np.zeros((len(images), 2))))
+    for word in words:
+        for name, values in word.maps.items():
+            for field, value in values.items():
+                sums[name][field][images[word.image]] += value, 1
+
+    maps, limits, against_random = {}, {}, {}
+    for name, fields in sums.items():
+        measured = {field: MeanOverWords(field, by_image) for field, by_image in fields.items()}
+        maps[name] = corpus_scores(measured.values())
+        limits[name] = intervals(measured, len(images), 0, resamples)
+        if name != RANDOM and "deletion" in fields:
+            # the curves of an image are all of one word, so both maps are compared at the same words
+            is_measured = fields["deletion"][:, 1:] > 0
+            random = {field: MeanOverWords(field, sums[RANDOM][field] * is_measured) for field in CURVES}
+            pair = [random, {field: measured[field] for field in CURVES}]
+            [comparison] = compare_with_first(pair, len(images), resamples, 0)
+            against_random[name] = as_dicts(comparison)
+    effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
+    curves = sum("deletion" in word.maps.get(RANDOM, {}) for word in words)
+    return FaithfulnessScores(maps, limits, against_random, effect, len(words), curves)
 
 
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
-    table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
-    for label in FIELDS.values():
-        table.add_column(label, justify="right")
+    table = numeric_table("map", FIELDS.values(), title=title)
     for name, label in MAP_LABELS.items():
         if name in scores.maps:
             table.add_row(label, *(f"{scores.maps[name][field]:.3f}" for field in FIELDS))

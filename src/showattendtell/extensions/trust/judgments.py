@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 from omegaconf import DictConfig
-from rich.table import Column, Table
 from scipy.stats import kendalltau
 
 from showattendtell.data.formats import find_caption_files, read_all
@@ -28,7 +27,7 @@ from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import scoring_name
 from showattendtell.runtime.files import expand_home, new_path, sha256
 from showattendtell.visualization.result_files import versions, write_json
-from showattendtell.visualization.tables import METRICS, print_notes, print_titled
+from showattendtell.visualization.tables import METRICS, numeric_table, print_notes, print_titled
 
 EXPERT, CROWDFLOWER = "Flickr8k-Expert", "Flickr8k-CrowdFlower"
 
@@ -77,31 +76,30 @@ def read_judgments(path: Path, captions: Sentences, candidates: str | None = Non
     text = read_text(path)
     if not text.strip():
         raise UserError(f"{path} is empty")
-    captions = {image: [caption.strip() for caption in given] for image, given in captions.items()}
-    judgments = list(_read_judgments(text, path, captions))
+    references = {image: [caption.strip() for caption in given] for image, given in captions.items()}
+    judgments = list(_read_judgments(text, path, references))
     layout = EXPERT if len(judgments[0].ratings) == 3 else CROWDFLOWER
-    unknown = list(dict.fromkeys(judgment.image for judgment in judgments if judgment.image not in captions))
+    unknown = list(dict.fromkeys(judgment.image for judgment in judgments if judgment.image not in references))
     if unknown:
         raise UserError(
             f"{path} judges captions of {len(unknown):,} images ({listed(unknown)}) that the references do not have; "
             "give the caption file of these images as references=..."
         )
     candidates = candidates or PUBLISHED[layout]
-    own = [judgment for judgment in judgments if judgment.caption in captions[judgment.image]]
-    references = {image: list(given) for image, given in captions.items()}
+    others = [judgment for judgment in judgments if judgment.caption not in references[judgment.image]]
+    num_own = len(judgments) - len(others)
     if candidates == "drop":
-        judgments = [judgment for judgment in judgments if judgment.caption not in captions[judgment.image]]
+        judgments = others
     else:
-        for image, caption, _ in own:
+        for image, caption, _ in judgments:
             if caption in references[image]:
                 references[image].remove(caption)
     if not judgments:
         raise UserError(
             f"{path} has no caption to score; candidates=keep keeps captions that are a reference of their own image"
         )
-    return RatedCaptions(
-        layout, judgments, [references[judgment.image] for judgment in judgments], candidates, len(own)
-    )
+    of_images = [references[judgment.image] for judgment in judgments]
+    return RatedCaptions(layout, judgments, of_images, candidates, num_own)
 
 
 ROW = re.compile(r"([^\t]+)\t([^\t]+)#(\d{1,9})" + 3 * r"\t(\d{1,9}(?:\.\d*)?)")
@@ -176,7 +174,7 @@ def score_metrics(config: DictConfig) -> None:
         f"candidates={rated.candidates} ({'published' if is_published else 'not the published protocol'}): "
         f"{rated.own:,} that are a reference of their own image are {treatment}"
     )
-    table = Table("", Column("tau-b", justify="right"), Column("tau-c", justify="right"))
+    table = numeric_table("", ("tau-b", "tau-c"))
     labels = {f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)} | {name: label for name, (label, _) in METRICS.items()}
     for name, correlation in correlations.items():
         table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation.values()))

@@ -12,7 +12,7 @@ objects of other classes as wrong. F1-loc ignores them, and so measures localiza
 compared with each reference caption of its image. A generated word that a reference has without a box is ignored there.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -68,43 +68,43 @@ def score_grounding(images: Iterable[tuple[Sequence[GroundedObject], Sequence[Gr
         `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc` and `recall_loc` in percent, and the number
         of `classes` in the references.
     """
-    classes = set[str]()
-    # by class: whether the boxes of matched objects overlap, and the number of objects without a match
-    correct, found = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)
-    num_wrong, num_missed = Counter[str](), Counter[str]()
+    of_generated, of_references = list[Match](), list[Match]()
     for generated, references in images:
         for reference in references:
-            classes.update(item.name for item in reference.objects)
             ignored = reference.others - {item.name for item in reference.objects}
-            _match([item for item in generated if item.name not in ignored], reference.objects, correct, num_wrong)
-            _match(reference.objects, generated, found, num_missed)
+            of_generated += _match([item for item in generated if item.name not in ignored], reference.objects)
+            of_references += _match(reference.objects, generated)
+    classes = {name for name, _ in of_references}
 
-    def mean(hits_by_class: dict[str, list[bool]], others: Counter[str]) -> float:
-        rates = [sum(hits) / (len(hits) + others[name]) for name, hits in hits_by_class.items()]
+    def mean_rate(matches: Iterable[Match]) -> float:
+        by_class = defaultdict[str, list[bool]](list)
+        for name, is_correct in matches:
+            by_class[name].append(bool(is_correct))
+        rates = [sum(hits) / len(hits) for hits in by_class.values()]
         return 100 * sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
 
     scores: dict[str, float] = {}
-    for variant, wrong, missed in (("all", num_wrong, num_missed), ("loc", Counter(), Counter())):
-        precision, recall = mean(correct, wrong), mean(found, missed)
+    for variant, without in (("all", ()), ("loc", (None,))):
+        both = [[match for match in matches if match[1] not in without] for matches in (of_generated, of_references)]
+        precision, recall = map(mean_rate, both)
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         scores |= {f"f1_{variant}": f1, f"precision_{variant}": precision, f"recall_{variant}": recall}
     return {**scores, "classes": len(classes)}
 
 
-def _match(
-    items: Iterable[GroundedObject],
-    others: Sequence[GroundedObject],
-    overlaps: dict[str, list[bool]],
-    unmatched: Counter[str],
-) -> None:
+Match = tuple[str, bool | None]
+"""The class of an object, and whether its box is correct; None without another object of the class."""
+
+
+def _match(items: Iterable[GroundedObject], others: Sequence[GroundedObject]) -> Iterator[Match]:
     """Compare each object with the first of its class among the others; one of both has one box."""
     first = {other.name: other for other in reversed(others)}
     for item in items:
+        is_correct = None
         if item.name in first:
             boxes = (torch.tensor(each.boxes, dtype=torch.float64) for each in (item, first[item.name]))
-            overlaps[item.name].append(bool((box_iou(*boxes) > IOU).any()))
-        else:
-            unmatched[item.name] += 1
+            is_correct = bool((box_iou(*boxes) > IOU).any())
+        yield item.name, is_correct
 
 
 def attended_box(weights: np.ndarray, seen: Box | RegionBoxes) -> Box:
