@@ -118,7 +118,11 @@ def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("first", "command"),
-    [("HERE", "python -m showattendtell.train"), ("", "python -m showattendtell.train"), ("bin", "showattendtell train")],
+    [
+        ("HERE", "python -m showattendtell.train"),
+        ("", "python -m showattendtell.train"),
+        ("bin", "showattendtell train"),
+    ],
 )
 def test_a_command_to_type_finds_the_modules_that_this_one_finds(
     monkeypatch: pytest.MonkeyPatch, first: str, command: str

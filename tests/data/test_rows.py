@@ -80,7 +80,8 @@ def test_a_photograph_of_several_rows_is_one_image_and_a_column_of_splits_counts
 
 
 def test_the_first_column_of_photographs_counts_and_others_are_left_out(tmp_path: Path):
-    rows = [{"mask": {"bytes": picture(2), "path": None}, "photo": {"bytes": picture(1), "path": None}, "text": "A dog"}]
+    mask, photo = ({"bytes": picture(color), "path": None} for color in (2, 1))
+    rows = [{"mask": mask, "photo": photo, "text": "A dog"}]
     root = write_rows(Rows(rows, {"photo": Image(), "mask": Image(), "text": None}), tmp_path)
     assert [path.read_bytes() for path in (root / "images").iterdir()] == [picture(1)]
     assert json.loads((root / "captions.jsonl").read_text()).keys() == {"image", "text"}
