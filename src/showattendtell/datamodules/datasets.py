@@ -239,10 +239,17 @@ class PackedRows:
     def __iter__(self) -> Iterator[NDArray]:
         return map(self.__getitem__, range(len(self)))
 
-    def pad(self, rows: Iterable[int]) -> Tensor:
-        """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
-        tokens = [torch.from_numpy(self[row]) for row in rows]
-        return pad_sequence(tokens, batch_first=True, padding_value=PAD).long()
+    def pad(self, rows: Sequence[int]) -> Tensor:
+        """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`.
+
+        A step on a GPU takes 2 ms, so the captions are not copied one by one.
+        """
+        starts, lengths = self.ends[np.asarray(rows)], self.lengths[np.asarray(rows)]
+        steps = np.arange(lengths.max())
+        is_word = steps < lengths[:, np.newaxis]  # (B, T)
+        tokens = np.full(is_word.shape, PAD)
+        tokens[is_word] = self.flat[(starts[:, np.newaxis] + steps)[is_word]]
+        return torch.from_numpy(tokens)
 
 
 class TargetMaker:
