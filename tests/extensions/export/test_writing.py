@@ -86,7 +86,7 @@ def test_a_model_with_other_weights_is_found_out(exported: Any):
 def test_a_difference_of_any_kind_is_refused(exported: Any, found: Agreement, monkeypatch: pytest.MonkeyPatch):
     model, folder = exported
     monkeypatch.setattr(formats, "compare", lambda *_: found)
-    with pytest.raises(UserError, match=r"torch\.export says '.*' of image 1, and PyTorch '"):
+    with pytest.raises(UserError, match=r"torch\.export says '.*' \(log p .*\) of image 1, and PyTorch '"):
         check_formats(model, folder, ["torch"], noises(1))
 
 
