@@ -54,7 +54,8 @@ def results_table(tmp_path: Path) -> Any:
             for beam, lost in ((1, 2.0), (3, 0.0)):
                 decoding = {"method": "BeamSearch", "beam_size": beam}
                 changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": REFERENCES}
-                write(result(checkpoint=str(run.best), seed=seed, training_minutes=12.0, **changes), run.result_file(beam))
+                changes |= {"checkpoint": str(run.best), "training_minutes": 12.0}
+                write(result(seed=seed, **changes), run.result_file(beam))
             runs.append(run)
         return outcome.make_table(TABLE, [*runs, *more], ["a note"])
 
