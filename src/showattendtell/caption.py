@@ -56,9 +56,18 @@ def main(config: DictConfig) -> None:
             return caption_photographs(config, images, formats, folder, draw)
         except KeyboardInterrupt:
             if formats != ["xmp"] and any(folder.glob("captions.*")):
-                kept = f"interrupted; {folder} has the captions so far; the same command continues with"
-                print(kept, as_argument("output", folder), "resume=true", file=sys.stderr)
+                print(_describe_rest(config, folder), file=sys.stderr)
             raise
+
+
+def _describe_rest(config: DictConfig, folder: Path) -> str:
+    """Return what an interrupted command has left, and how to continue, if its formats allow that."""
+    from showattendtell.visualization.caption_rows import can_resume
+
+    kept = f"interrupted; {folder} has the captions so far"
+    if config.formats and not config.workers and not can_resume(config.formats):
+        return kept
+    return f"{kept}; the same command continues with {as_argument('output', folder)} resume=true"
 
 
 def _chosen_formats(config: DictConfig) -> list[str]:

@@ -8,7 +8,7 @@ from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import as_argument
+from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.errors import UserError
 from showattendtell.inference.finding import check_root
@@ -88,7 +88,7 @@ def report_best(folder: Path, score: SupportsFloat | None) -> float:
     else:
         missing = "there is no best checkpoint, which a validation chooses; " if checkpoint.name == LAST else ""
         print(f"{missing}the {checkpoint.stem} checkpoint is {checkpoint}; score it on the test images with")
-        print(f"  showattendtell evaluate {as_argument('checkpoint', checkpoint)}")
+        print(f"  {as_command('evaluate')} {as_argument('checkpoint', checkpoint)}")
     return math.nan if score is None else float(score)
 
 

@@ -1,6 +1,7 @@
 """The arguments of a command in Hydra's form: dashes, short names, positional arguments and paths."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from showattendtell.__main__ import COMMANDS
-from showattendtell.config.command_line import ALIASES, as_argument, parse
+from showattendtell.config.command_line import ALIASES, as_argument, as_command, parse
 from showattendtell.config.compose import compose
 from showattendtell.errors import UserError
 
@@ -113,3 +114,18 @@ def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: p
     assert compose("evaluate", ["checkpoint=epoch=1-step=32.ckpt"]).checkpoint == "epoch=1-step=32.ckpt"
     with pytest.raises(UserError):
         compose("evaluate", ["checkpoint=epoch=1-step=3.ckpt"])
+
+
+@pytest.mark.parametrize(
+    ("first", "command"),
+    [
+        ("HERE", "python -m showattendtell.train"),
+        ("", "python -m showattendtell.train"),
+        ("bin", "showattendtell train"),
+    ],
+)
+def test_a_command_to_type_finds_the_modules_that_this_one_finds(
+    monkeypatch: pytest.MonkeyPatch, first: str, command: str
+):
+    monkeypatch.setattr(sys, "path", [first.replace("HERE", str(Path.cwd())), *sys.path])
+    assert as_command("train") == command

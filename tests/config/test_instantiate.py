@@ -1,5 +1,6 @@
 """What a configuration may have built, and what only the code gives."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_source, find_source
-from showattendtell.config.trust import TRUST, untrusted_targets
+from showattendtell.config.trust import TRUST, TRUSTED, _installed_targets, untrusted_targets
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.models.encoder import Encoder
@@ -35,6 +36,18 @@ def test_a_target_that_the_environment_trusts_is_built(parts: str, monkeypatch: 
 def test_the_environment_trusts_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch, trust: str):
     monkeypatch.setenv(TRUST, trust)
     assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == ["parts.Soft"]
+
+
+def test_an_installed_package_is_trusted_also_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Setuptools leaves metadata in the folder that a package was built in, where those of others may lie as well."""
+    for folder, name in [("site", "mine"), ("here", "mine"), ("here", "foreign")]:
+        metadata = tmp_path / folder / f"{name}.egg-info"
+        metadata.mkdir(parents=True)
+        (metadata / "PKG-INFO").write_text(f"Name: {name}\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text(f"[{TRUSTED}]\nparts = {name}.parts\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", ["", *sys.path, str(tmp_path / "site"), str(tmp_path / "here")])
+    assert {"mine.parts", "foreign.parts"} & {*_installed_targets.__wrapped__()} == {"mine.parts"}
 
 
 def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():

@@ -22,6 +22,8 @@ DEFINITIONS = """
     from dataclasses import dataclass
     from typing import ClassVar, NamedTuple
 
+    from pydantic.dataclasses import dataclass as validated
+
     from .elsewhere import Faraway, Faraway as Renamed
 
     class Plain:
@@ -46,6 +48,14 @@ DEFINITIONS = """
         width: int
         height: int = 3
         shared: ClassVar[int] = 4
+
+    @validated
+    class Validated:
+        width: int
+        height: int = 3
+
+    class Delegating(Plain):
+        __init__ = Plain.__init__
 
     def function(one, /, two, *, three=3): ...
 
@@ -120,6 +130,8 @@ def test_types_of_own_settings_are_read_as_they_are(target: str):
         "definitions.InheritingFromElsewhere",
         "definitions.Fields",
         "definitions.Data",
+        "definitions.Validated",
+        "definitions.Delegating",
         "definitions.function",
         "definitions.conditional",
         "definitions.Renamed",
@@ -129,6 +141,12 @@ def test_types_of_own_settings_are_read_as_they_are(target: str):
 )
 def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
     assert_agrees(f"{package}.{name}")
+
+
+def test_a_script_is_no_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(SignatureError, match="there is no package __main__"):
+        read_signature("__main__.main")
 
 
 def test_a_type_that_another_module_of_the_package_names_is_known():

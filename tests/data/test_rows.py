@@ -1,6 +1,7 @@
 """What `datasets.load_dataset` returns, written to a folder and read as one's own data set."""
 
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,14 @@ def test_a_photograph_of_several_rows_is_one_image_and_a_column_of_splits_counts
     dataset = read_custom(str(write_rows(Rows(rows, {"photo": Image(), "text": None, "split": None}), tmp_path)))
     assert [caption.written for caption in dataset.split("train")[0].captions] == ["Caption 0", "Caption 1"]
     assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 1, "val": 1, "test": 1}
+
+
+def test_the_first_column_of_photographs_counts_and_others_are_left_out(tmp_path: Path):
+    mask, photo = ({"bytes": picture(color), "path": None} for color in (2, 1))
+    rows = [{"mask": mask, "photo": photo, "text": "A dog"}]
+    root = write_rows(Rows(rows, {"photo": Image(), "mask": Image(), "text": None}), tmp_path)
+    assert [path.read_bytes() for path in (root / "images").iterdir()] == [picture(1)]
+    assert json.loads((root / "captions.jsonl").read_text()).keys() == {"image", "text"}
 
 
 def test_a_photograph_may_be_a_file_and_a_name_stays_one(tmp_path: Path):

@@ -154,6 +154,15 @@ def test_a_batch_of_images_gives_what_each_image_gives_alone(settings: dict[str,
             torch.testing.assert_close(caption.attention, expected.attention)
 
 
+@pytest.mark.parametrize("num_images", [0, 2])
+@torch.no_grad()
+def test_images_without_a_likely_word_get_no_caption(num_images: int):
+    """As those of a model whose training diverged; the pipeline reports them."""
+    regions = torch.full_like(random_regions(0, images=num_images), torch.nan)
+    captions = BeamSearch(num_captions=2, beam_size=2).generate(Ensemble([random_captioner(0)]), [regions], VOCABULARY)
+    assert captions == [[]] * num_images
+
+
 def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[int]:
     """The caption of one image, from a search in lists that runs to the end.
 

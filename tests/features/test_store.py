@@ -145,6 +145,13 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
         store[store.rows(NAMES[299:])]
 
 
+def test_a_shard_that_is_emptied_after_the_store_was_opened_is_damaged(path: Path):
+    store = FeatureStore(path)
+    os.truncate(path / "00002.npy", 0)
+    with pytest.raises(UserError, match="00002.npy does not match its checksum"):
+        store.verify()
+
+
 def test_shards_that_did_not_change_are_not_read_again(path: Path):
     """A change that keeps size and time is not seen; without the mark it is."""
     FeatureStore(path).verify_changed()

@@ -187,6 +187,12 @@ def test_weights_that_are_no_tensors_in_full_are_refused(tmp_path: Path, state: 
         read_checkpoint(checkpoint(tmp_path / "best.ckpt", state))
 
 
+def test_weights_of_bits_that_are_no_numbers_are_refused(tmp_path: Path):
+    bits = torch.zeros(8, dtype=torch.uint8).view(torch.bits8)
+    with pytest.raises(UserError, match="captioner.word has values that are not finite real numbers"):
+        read_checkpoint(checkpoint(tmp_path / "best.ckpt", {"captioner.word": bits}))
+
+
 def test_a_compressed_checkpoint_is_refused_before_it_grows(tmp_path: Path):
     plain = checkpoint(tmp_path / "plain.ckpt", {"captioner.word": torch.zeros(1_000_000)})
     with zipfile.ZipFile(plain) as parts, zipfile.ZipFile(tmp_path / "best.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:

@@ -93,11 +93,17 @@ def test_several_captions_of_several_models_are_a_row_each(run: Run, checkpoint:
     assert done.out.splitlines() == [f"{name}\t{row['caption']}" for name, row in zip(names, rows, strict=True)]
 
 
-def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder: Path, album: Path):
+@pytest.fixture(scope="module")
+def many(folder: Path, album: Path) -> str:
+    """A folder of 2,000 photographs."""
     (folder / "many").mkdir()
     for number in range(2000):
         (folder / f"many/{number}.png").hardlink_to(album / "0.png")
-    running = start("caption", f"checkpoint={checkpoint}", "many", "output=stopped", SHORT)
+    return "many"
+
+
+def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder: Path, many: str):
+    running = start("caption", f"checkpoint={checkpoint}", many, "output=stopped", SHORT)
     rows = folder / "stopped/captions.jsonl"
     wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 8)
     os.kill(running.process.pid, signal.SIGINT)
@@ -108,6 +114,18 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert 8 < captioned < 2000
     page = (folder / "stopped/index.html").read_text()  # a photograph may have its row, and no entry yet
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
+
+
+def test_ctrl_c_names_no_way_to_continue_with_formats_that_have_none(
+    start: Start, checkpoint: Path, folder: Path, many: str
+):
+    running = start("caption", f"checkpoint={checkpoint}", many, "output=halted", "formats=[csv]", SHORT)
+    rows = folder / "halted/captions.csv"
+    wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 8)
+    os.kill(running.process.pid, signal.SIGINT)
+    done = running.finish()
+    assert done.status == 130
+    assert done.err == "interrupted; halted has the captions so far\n"
 
 
 def test_a_killed_command_resumes_as_if_it_had_not_been(

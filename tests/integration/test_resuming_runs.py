@@ -38,7 +38,7 @@ def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_no
 
     again = assert_done(start(*command).finish())
     assert f"{run.relative_to(folder)} is finished" in again.out
-    assert "showattendtell.evaluate checkpoint=" in again.out
+    assert "evaluate checkpoint=" in again.out
     assert runs_of(folder) == [*known, run]
 
 

@@ -56,7 +56,7 @@ def test_a_signal_stops_after_the_step_which_is_saved(
     assert signal.getsignal(number) is before
     output = capfd.readouterr().err
     assert "stopped after step 7, which is saved; resume with" in output
-    assert f"showattendtell train resume={run}" in output
+    assert f"train resume={run}" in output
     assert read(run / LAST)["global_step"] == 7
     small_run(config, run, run / LAST)
     assert_ends_as(whole, run)

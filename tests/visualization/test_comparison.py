@@ -131,6 +131,13 @@ def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any, tmp_pa
     ]
 
 
+def test_scores_on_another_split_than_the_papers_are_noted(compared: Any):
+    overview = compared(result(), result(images=809, seed=2, split_sha256="cd" * 32), with_paper=True)
+    label = overview.blocks[0].rows[-1].label
+    assert f"Flickr8k: {label}: 809 images, not the 1,000 of the paper's split; do not compare them" in overview.notes
+    assert sum("paper's split" in note for note in overview.notes) == 1
+
+
 def test_the_papers_rows_come_first_for_the_data_sets_at_hand(compared: Any):
     overview = compared(result(dataset="shapes-1a"), result(dataset="birds"), result(), with_paper=True)
     assert [block.title for block in overview.blocks] == ["birds", "Flickr8k", "shapes-1a"]

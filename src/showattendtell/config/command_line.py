@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -192,6 +193,13 @@ def value_of(name: str, settings: Iterable[str]) -> Any:
 def searchpath(settings: Iterable[str]) -> list[str]:
     """Return the folders in `hydra.searchpath=[file://FOLDER]`, if it is given."""
     return [str(folder).removeprefix("file://") for folder in value_of("hydra.searchpath", settings) or []]
+
+
+def as_command(name: str) -> str:
+    """Return a command of this package in the form of the one that runs: with `python -m`, modules in the working
+    directory are found, which the settings may name."""
+    finds_modules = not {"", os.getcwd()}.isdisjoint(sys.path[:1])
+    return f"python -m showattendtell.{name}" if finds_modules else f"showattendtell {name}"
 
 
 def as_argument(name: str, value: object) -> str:

@@ -66,7 +66,9 @@ class Sources(griffe.ModulesCollection):
     def get_member(self, key: Any) -> Any:
         first, *names = key.split(".")
         if first not in self.members:
-            spec = importlib.util.find_spec(first) if first else None
+            spec = None
+            with suppress(ValueError):  # of an empty name, or of `__main__` in a script
+                spec = importlib.util.find_spec(first)
             if spec is None or spec.origin is None:
                 raise SignatureError(f"there is no package {first}")
             if not spec.origin.endswith(".py"):
@@ -127,14 +129,14 @@ def _signature(node: Any) -> Signature:
         described |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     function = node.members.get("__init__") if node.is_class else node
     inherited, arguments = Signature(), list[griffe.Parameter]()
-    if function:
+    if function and function.is_function:
         is_bound = function.parent.is_class and "staticmethod" not in function.labels
         arguments = list(function.parameters)[is_bound:]
     else:
         is_tuple = any(str(base).endswith("NamedTuple") for base in node.bases)
         bases = [] if is_tuple else [base for base in node.resolved_bases if base.is_class]
         inherited = _signature(bases[0]) if bases else inherited
-        if is_tuple or "dataclass" in node.labels:
+        if is_tuple or any("dataclass" in decorator.callable_path for decorator in node.decorators):
             labelled = [member for member in node.members.values() if "instance-attribute" in member.labels]
             fields = [member for member in labelled if member.annotation]  # a ClassVar has no such label
             arguments = [griffe.Parameter(x.name, annotation=x.annotation, default=x.value) for x in fields]

@@ -2,10 +2,11 @@
 
 import os
 import re
+import sys
 from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,10 @@ def _installed_targets() -> list[str]:
 
     The working directory does not count: a folder from others may have metadata that nobody has installed.
     """
-    targets = set()
-    for point in entry_points(group=TRUSTED):
-        folder = str(point.dist.locate_file("")) if point.dist else ""
-        if Path(folder).resolve() != Path.cwd().resolve():
-            targets.add(point.value.replace(":", "."))
-    return sorted(targets)
+    # not `entry_points`, which of two distributions with one name reads only that in the working directory
+    path = [folder for folder in sys.path if Path(folder).resolve() != Path.cwd().resolve()]
+    points = chain.from_iterable(each.entry_points.select(group=TRUSTED) for each in distributions(path=path))
+    return sorted({point.value.replace(":", ".") for point in points})
 
 
 @cache

@@ -290,12 +290,13 @@ def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
     splits = dataset if isinstance(dataset, Mapping) else {"": dataset}
     for split, rows in splits.items():
         features = rows.features or {}
-        photograph = next((name for name, feature in features.items() if type(feature).__name__ == "Image"), None)
-        if photograph:
-            rows = rows.cast_column(photograph, type(features[photograph])(decode=False))
+        photographs = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+        for name in photographs:
+            rows = rows.cast_column(name, type(features[name])(decode=False))
         for row in rows:
-            if photograph:
-                row["image"] = _write_photograph(row.pop(photograph), images)
+            stored = [row.pop(name) for name in photographs]
+            if stored:
+                row["image"] = _write_photograph(stored[0], images)
             if len(splits) > 1 and not any(map(is_split_field, row)):
                 row["split"] = split
             yield row

@@ -211,7 +211,7 @@ def open_source(
 
 
 class PackedRows:
-    """N rows of numbers in one array, which worker processes share, in 4 bytes per number and 8 per row.
+    """N rows of numbers in one array, which worker processes share, in 4 bytes per number and 16 per row.
 
     Args:
         code: type of the numbers, as of `array`.

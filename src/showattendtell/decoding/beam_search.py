@@ -302,7 +302,7 @@ class BeamSearch(Decoding):
             torch.stack([part[step_rows] for part, step_rows in zip(parts, rows.T, strict=False)], dim=1).cpu()
             for parts in zip(*steps, strict=True)
         )
-        parts = (images.tolist(), scores.cpu().split(1), tokens.tolist(), *traces)
+        parts = (images.tolist(), scores.unsqueeze(1).cpu(), tokens.tolist(), *traces)
         for image, score, words, log_p, weights, gates in zip(*parts, strict=True):
             n = words.index(PAD) if PAD in words else len(words)
             # of a word: log p of the words up to it, less that of the words before it

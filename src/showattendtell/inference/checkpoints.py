@@ -224,7 +224,11 @@ def _check_weights(state: Any, file: Path) -> None:
         is_plain = weights.layout == torch.strided and weights.device.type == "cpu" and not weights.is_quantized
         if not isinstance(name, str) or not is_plain or weights.untyped_storage().nbytes() < weights.nbytes:
             raise _damaged(file, f"{name} is not stored in full")
-        if weights.is_complex() or not weights.isfinite().all():
+        try:
+            is_real = not weights.is_complex() and bool(weights.isfinite().all())
+        except NotImplementedError:  # of bits that are no numbers
+            is_real = False
+        if not is_real:
             raise UserError(f"{file} was altered: {name} has values that are not finite real numbers; use another copy")
 
 

@@ -25,7 +25,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from showattendtell.config.command_line import as_argument
+from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import save
@@ -308,7 +308,7 @@ class LastCheckpoint(Callback):
         if rank() == 0:
             print(
                 f"stopped after step {trainer.global_step}, which is saved; resume with\n"
-                f"  showattendtell train {as_argument('resume', self._folder)}",
+                f"  {as_command('train')} {as_argument('resume', self._folder)}",
                 file=sys.stderr,
             )
         self._signals.end_process()

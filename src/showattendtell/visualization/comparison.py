@@ -19,6 +19,9 @@ PAPER_TABLE = Path(__file__).with_name("paper.csv")
 """The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
+
+PAPER_IMAGES = {"flickr8k": 1000, "flickr30k": 1000, "coco": 5000}
+"""Number of images in the paper's test splits."""
 """The data sets of the paper, and their names there."""
 
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
@@ -61,6 +64,8 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
         title = DATASETS.get(name, name)
         notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
         published = paper_rows(name) if with_paper else ()
+        if published:
+            notes += [f"{title}: {note}" for note in find_other_splits(rows, PAPER_IMAGES[name])]
         blocks.append(TableBlock(title, (*published, *rows)))
     if with_paper and DATASETS.keys() & datasets:
         notes.insert(0, ORIGIN)
@@ -171,6 +176,14 @@ def paper_rows(dataset: str) -> list[TableRow]:
             scores = {name: TableValue(float(x), digits=len(x.partition(".")[2])) for name, x in figures.items()}
             rows.append(TableRow(f"paper: {row['model']}{remark}", scores))
     return rows
+
+
+def find_other_splits(rows: Sequence[TableRow], num_images: int) -> Iterator[str]:
+    """Yield a note on each row of another number of images than the paper's split, as a split by hash has."""
+    for row in rows:
+        count = row.results[0].figures.get("images", num_images)
+        if count != num_images:
+            yield f"{row.label}: {count:,.0f} images, not the {num_images:,} of the paper's split; do not compare them"
 
 
 def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
