@@ -65,6 +65,7 @@ ATTACKS = {  # the first are one of each kind
     "a path among options": ["logger=[wandb,../../../tmp/evil]"],
     "a path behind a reference": ["experiment=${cache}"],
     "two lines": ["seed=1\nhydra.x=1"],
+    "any resolver": ["seed=${anything:x}"],
     "behind an escape": [r"cache='\\${oc.env:SECRET}'"],
     "a flag of a stage": ['+stages.a=["--config-dir=/tmp/evil"]'],
     "a stage that resumes another run": ['stages={a:["resume=/home/me/run"]}'],

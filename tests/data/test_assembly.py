@@ -13,6 +13,7 @@ from PIL import Image
 from showattendtell.data.assembly import (
     assemble,
     check_images,
+    drop_unreadable,
     find_data_problems,
     hash_fraction,
     join_restval,
@@ -119,6 +120,11 @@ def dataset(tmp_path: Path) -> Dataset:
 
 def names(dataset: Dataset) -> dict[str, list[str]]:
     return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
+
+
+def test_images_that_break_off_are_left_out_of_the_splits_requested(dataset: Dataset):
+    kept = names(drop_unreadable(dataset, ["train"]))
+    assert (kept["train"], kept["test"]) == (["train-good.jpg"], ["test-good.jpg", "test-bad.jpg"])
 
 
 @pytest.mark.parametrize(("listed", "stored"), [("NFC", "NFD"), ("NFD", "NFC")])

@@ -95,6 +95,9 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "escape sequence in the version": (metadata(version="1\x1b]0;owned\x07"), "control characters"),
     "100,000 hidden units": (setting("decoder", hidden_dim=100_000), "do not fit"),
     "resize below the crop": (preprocessing(resize=1), "preprocessing.*does not fit"),
+    "crop beyond the grid": (preprocessing(resize=640, crop=640), "preprocessing.*does not fit"),
+    "another crop mode": (preprocessing(crop_mode="center"), "preprocessing.*does not fit"),
+    "std of 10^-30": (preprocessing(std=[1e-30] * 3), "preprocessing.*std"),
     "mean of 10^38": (preprocessing(mean=[1e38] * 3), "preprocessing.*mean"),
     "hidden units beyond 64 bits": (setting("decoder", hidden_dim=10**30), "cannot be loaded"),
     "a tokenizer that learned nothing": (

@@ -55,6 +55,7 @@ def test_resamples_are_drawn_with_their_multinomial_probability():
     for copies in {tuple(row) for row in every_resample(3)[1].tolist()}:
         share = (drawn == copies).all(axis=1).mean()
         assert share == pytest.approx(multinomial.pmf(copies, 3, [1 / 3] * 3), abs=0.005)
+    assert (draw_copies(3, 100_000, seed=1) == drawn).all()
 
 
 @pytest.mark.parametrize("images", [3, 4])

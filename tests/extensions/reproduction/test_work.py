@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results import ensemble, result, write
+from results import ensemble, write
 from runs import wait_until
-from small_table import TABLE, configured, finish, hash_of, train_again
+from small_table import TABLE, configured, finish, scored, train_again
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.reproduction.tables import RecipeConfig, TableRun
@@ -44,6 +44,13 @@ def carry_out(runs: list[TableRun], meanwhile: Callable[[str], None], folder: Pa
     work = Reproduction(TABLE, configured("recipes=[]"), folder, commands)
     work.carry_out(runs)
     return work.errors, commands.run_commands
+
+
+def test_a_folder_with_other_files_is_refused(work_of: Any, tmp_path: Path):
+    (tmp_path / "small.md").write_text("notes")
+    with pytest.raises(UserError, match="exists, and no file is replaced"):
+        work_of("recipes=soft").reproduce()
+    assert [file.name for file in tmp_path.iterdir()] == ["small.md"]
 
 
 def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
@@ -87,7 +94,7 @@ def test_captions_are_written_once_and_again_for_other_models(made: Any, tmp_pat
 
     def meanwhile(message: str) -> None:
         if message.startswith("evaluate"):
-            write(ensemble(*(result(checkpoint_sha256=hash_of(run)) for run in writers)), file)
+            write(ensemble(*(scored(run, 5) for run in writers)), file)
         else:
             finish(first if message.endswith("/1") else second)
 

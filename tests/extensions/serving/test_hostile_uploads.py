@@ -1,4 +1,4 @@
-"""Some two hundred uploads that nobody means well with, malformed forms, and many at a time: each is answered with a
+"""Over a hundred uploads that nobody means well with, malformed forms, and many at a time: each is answered with a
 sentence or a caption, and the server lives on as it was."""
 
 import re

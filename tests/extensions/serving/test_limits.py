@@ -89,6 +89,12 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served, declared: 
         assert b"413" in endless.socket.recv(100)
 
 
+@pytest.mark.parametrize("length", [b"many", b"-1", b"1_0", b"1\r\nContent-Length: 2"])
+def test_a_length_that_is_no_number_is_refused(narrow: Served, length: bytes):
+    with Slow(narrow, b"Content-Length: " + length + b"\r\n\r\n") as sent:
+        assert sent.socket.recv(12) == b"HTTP/1.1 400"
+
+
 def test_a_client_that_comes_while_all_places_are_taken_learns_when_to_try_again(narrow: Served):
     with Slow(narrow, b"Content-Length: 9999\r\n\r\n"):
         refused = _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 503)

@@ -274,7 +274,7 @@ def _log(values: Tensor) -> Tensor:
 
 
 def _chunk_size(device: torch.device, num_regions: int, num_words: int) -> int:
-    """Return the number of images or words whose L x V scores are kept at once."""
+    """Return the number of images whose L x V scores are kept at once."""
     return max(1, MAX_SCORES.get(device.type, 2**26) // (num_regions * num_words))
 
 

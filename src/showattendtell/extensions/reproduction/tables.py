@@ -162,11 +162,8 @@ class TableRun:
 
     def result(self, decoding: int | str) -> Result | None:
         """Return the result of the present weights; None if there is none, or if it lacks scores of attention."""
-        file = self.result_file(decoding)
-        if not is_newer(file, self.models):
-            return None
-        result = _read(file, file.stat().st_mtime_ns)
-        return result if not self.boxed or BOXED in result.figures else None
+        result = result_of(self.result_file(decoding), self.models)
+        return result if result and (not self.boxed or BOXED in result.figures) else None
 
     def find_other_settings(self) -> str | None:
         """Return a sentence if the folder of the run, or of a part of an average, holds a run with other settings."""
@@ -190,6 +187,13 @@ def is_newer(file: Path, models: Sequence[Path]) -> bool:
     to be those."""
     times = [model.stat().st_mtime_ns for model in models if model.is_file()]
     return file.is_file() and file.stat().st_mtime_ns >= max(times, default=0)
+
+
+def result_of(file: Path, models: Sequence[Path]) -> Result | None:
+    """Return the result in a file if it is of these checkpoints, whose folder may have been moved, and not older."""
+    result = _read(file, file.stat().st_mtime_ns) if is_newer(file, models) else None
+    scored = [Path(model.checkpoint).parts[-3:] for model in result.models] if result else []
+    return result if scored == [model.parts[-3:] for model in models] else None
 
 
 @cache

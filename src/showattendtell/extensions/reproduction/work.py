@@ -22,9 +22,10 @@ from showattendtell.extensions.reproduction.tables import (
     as_list,
     check_table,
     is_newer,
+    result_of,
     setting_of,
 )
-from showattendtell.runtime.files import LOCK, duration, file_lock, lock_file
+from showattendtell.runtime.files import LOCK, duration, exists_error, file_lock, lock_file
 from showattendtell.runtime.launched import Subcommands
 from showattendtell.settings import may_differ
 
@@ -157,12 +158,14 @@ class Reproduction:
         """Run what is neither finished nor running in another worker, and write the table of the finished runs.
 
         Raises:
-            UserError: at the end, with a sentence for each run that failed.
+            UserError: the folder has other files; or at the end, with a sentence for each run that failed.
         """
-        lock = self.folder / LOCK
+        lock, is_new = self.folder / LOCK, not any(run.folder.exists() for run in self.runs)
+        if is_new and not lock.exists() and self.folder.is_dir() and any(self.folder.iterdir()):
+            raise exists_error(self.folder)
         with self.commands:
             if self.runs:
-                if not any(run.folder.exists() for run in self.runs):
+                if is_new:
                     with file_lock(lock):  # an error in the data or the encoder would affect every run
                         self.commands.run("prepare", *self.runs[0].arguments)
                 self.carry_out(self.runs)
@@ -202,7 +205,7 @@ class Reproduction:
         if run.writers:
             captions = run.folder.parent / CAPTIONS
             with file_lock(captions.with_suffix(LOCK)):
-                if not is_newer(captions, run.writers):
+                if not result_of(captions, run.writers):
                     settings = ["decoding.beam_size=5", "decoding.min_length=1", "decoding.allow_unk=false"]
                     settings += ["split=train", "metrics=[bleu]", *self._data_settings("root")]
                     self._evaluate(run.writers, captions, settings)
