@@ -73,9 +73,10 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
 
 def printed_evaluation(training: Any) -> list[str]:
     """The command line that training prints for scoring its checkpoint, as a shell would split it."""
-    [line] = [line for line in training.out.splitlines() if "showattendtell.evaluate" in line]
-    assert shlex.split(line)[:3] == ["python", "-m", "showattendtell.evaluate"]
-    return shlex.split(line)[3:]
+    [line] = [line for line in training.out.splitlines() if "showattendtell evaluate" in line]
+    program, command, *settings = shlex.split(line)
+    assert (program, command) == ("showattendtell", "evaluate")
+    return settings
 
 
 @pytest.fixture(scope="module")

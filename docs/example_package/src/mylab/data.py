@@ -24,8 +24,11 @@ def read_named(root: Text, val: Fraction = 0.2, test: Fraction = 0.2, skip_unrea
         sentence = files[name].stem.replace("-", " ")
         return Example(name, str(files[name]), (Caption(tokenize(sentence), (), sentence),))
 
-    splits = split_by_hash(files, {"val": val, "test": test})
-    return Dataset("named", {split: tuple(map(example, names)) for split, names in splits.items()})
+    split_of = split_by_hash(files, {"val": val, "test": test})
+    splits: dict[str, list[Example]] = {"train": [], "val": [], "test": []}
+    for name, split in split_of.items():
+        splits[split].append(example(name))
+    return Dataset("named", {split: tuple(examples) for split, examples in splits.items()})
 
 
 class FewCaptions(CaptionDataModule):
