@@ -36,7 +36,7 @@ OPEN = "open_image(file)"
 FIGURE = "drawn(open_image(file), 8)"
 
 
-PASSES = [("squashed", SQUASH, 30), ("drawn", FIGURE, 60)]
+PASSES = [("squashed", SQUASH, 45), ("drawn", FIGURE, 60)]
 LINES = {"line": (1, 60_000), "row": (60_000, 1)}
 CASES = {f"{size}, {name}": (f"{size}.png", code, most) for size in LINES for name, code, most in PASSES}
 CASES |= {"16 bits": ("I;16.png", OPEN, 16 * 9 + 50), "floats": ("F.tif", OPEN, 16 * 15 + 50)}
