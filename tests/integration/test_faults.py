@@ -25,9 +25,9 @@ FAULTS = {
         (["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
         (["images=blank.png", "names=[a,b]"], ["names=[a,b] must have a different name for each model"]),
         (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
-        (["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "either"]),
+        (["split=test", "images=blank.png"], ["caption photo.jpg", "split=test", "either"]),
         (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width"]),
-        ([], ["images=", "split=test"]),
+        ([], ["caption photo.jpg", "split=test"]),
     ],
     "train": [
         (["optimizer.lr=-1"], ["optimizer", "-1"]),
