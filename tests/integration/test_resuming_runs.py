@@ -56,8 +56,8 @@ def test_a_stopped_run_prints_the_command_with_which_it_continues(
     assert stopped.status == (130 if number == signal.SIGINT else 143)
     assert "Traceback" not in stopped.err
     command = shlex.split(stopped.err.splitlines()[-1])
-    assert command == ["python", "-m", "showattendtell.train", f'resume="{name}"']
-    assert_done(run("train", *command[3:]))
+    assert command == ["showattendtell", "train", f'resume="{name}"']
+    assert_done(run("train", *command[2:]))
     assert_same_end(uninterrupted, folder / name)
 
 
