@@ -24,7 +24,7 @@ SHORT = [*TINY, "trainer.limit_train_batches=2"]
 WITHOUT_WIDTH = [setting for setting in SHORT if not setting.startswith("attention.")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hard(run: Run, prepared: Any, folder: Path) -> Path:
     """A checkpoint of hard attention."""
     settings = ["attention=hard", "attention.estimator=rloo", "attention.num_samples=2"]

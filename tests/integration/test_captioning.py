@@ -21,7 +21,7 @@ from showattendtell import load
 SHORT = "decoding.max_length=4"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def album(folder: Path, checkpoint: Path) -> Path:
     """Eleven photographs in two folders, with other files."""
     album = folder / "album"
@@ -93,7 +93,7 @@ def test_several_captions_of_several_models_are_a_row_each(run: Run, checkpoint:
     assert done.out.splitlines() == [f"{name}\t{row['caption']}" for name, row in zip(names, rows, strict=True)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def many(folder: Path, album: Path) -> str:
     """A folder of 2,000 photographs."""
     (folder / "many").mkdir()

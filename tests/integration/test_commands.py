@@ -80,7 +80,7 @@ def printed_evaluation(training: Any) -> list[str]:
     return settings
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scored(run: Run, trained: Any, folder: Path) -> dict[str, Any]:
     """What the printed command writes, less METEOR, whose tables take 8 seconds."""
     line = [*printed_evaluation(trained), "metrics=[bleu,rouge_l,cider]", "output=scores/result.json"]

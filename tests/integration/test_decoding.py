@@ -33,7 +33,7 @@ def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: P
     assert "pointing_game" in alone.keys() - together.keys()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pixels(run: Run, checkpoint: Path, folder: Path) -> dict[str, Any]:
     """The result with mirror images, whose grids are not stored."""
     return evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")

@@ -29,7 +29,7 @@ GERMAN = ["Eine Frau liegt im Wasser.", "Zwei Hunde spielen auf der Wiese.", "Ei
 SPLITS = {"train": 16, "dev": 4, "test": 4}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def photographs(folder: Path) -> Path:
     """Flickr8k in small: Chinese captions for all photographs, German ones for all but one of training and of test."""
     place, rng = folder / "photographs", random.Random(1)
@@ -47,14 +47,14 @@ def photographs(folder: Path) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chinese(run: Run, photographs: Path, folder: Path) -> Path:
     captions = ["dataset.captions={zh: zh.txt}", "tokenizer=words"]
     assert_done(run("train", *SMALL, *captions, "hydra.run.dir=runs/zh"))
     return folder / "runs/zh/best.ckpt"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def joint(run: Run, photographs: Path, folder: Path) -> Path:
     captions = ["dataset.captions={zh: zh.txt, de: de.txt}", "dataset.skip_missing=true"]
     done = run("train", *SMALL, *captions, "tokenizer=subword", "vocabulary.size=120", "hydra.run.dir=runs/joint")

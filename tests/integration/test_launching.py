@@ -83,7 +83,7 @@ def wait_for_step(process: subprocess.Popen[str], run: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two(folder: Path, prepared: Any) -> Path:
     """A run of two processes."""
     done = run(folder, *TRAIN, *SETTINGS, *TWO, "hydra.run.dir=runs/two")

@@ -21,7 +21,7 @@ from showattendtell.inference.checkpoints import METADATA_KEY
 INSTALLERS = {"pip": ["-m", "pip", "install"], "uv": ["-m", "uv", "pip", "install", "--python", sys.executable]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which the package is installed."""
     source, target = tmp_path_factory.mktemp("source") / "mylab", tmp_path_factory.mktemp("site")
@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run_with_it(run: Run, installed: Path) -> Run:
     """Run a command where the package is installed."""
     return partial(run, first=f"sys.path.append({str(installed)!r})")
@@ -57,7 +57,7 @@ PARTS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained_own(run_with_it: Run, folder: Path) -> Path:
     """A checkpoint of the package's parts."""
     short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]

@@ -28,12 +28,12 @@ from showattendtell.inference.loading import load_model
 from showattendtell.visualization.figures import map_onto_photograph
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def captioner(checkpoint: Path) -> CaptioningPipeline:
     return load(checkpoint, device="cpu", max_length=6)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scenes(folder: Path, checkpoint: Path) -> list[Path]:
     return [Path(example.path) for example in held_out(folder)[:5]]
 

@@ -22,7 +22,7 @@ def weights(file: Path) -> dict[str, Any]:
     return torch.load(file, weights_only=True)["state_dict"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def staged(run: Run, prepared: Any, folder: Path) -> Path:
     assert_done(run("train", *STAGES, "hydra.run.dir=runs/staged"))
     return folder / "runs/staged"

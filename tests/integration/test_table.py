@@ -10,7 +10,7 @@ from runs import Run, assert_done, assert_error
 from slow_cases import slow_after
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def results(run: Run, checkpoint: Path, folder: Path) -> Path:
     """A folder with the result of a run, and a similar one of another seed."""
     first = folder / "tabled/first/results-test.json"

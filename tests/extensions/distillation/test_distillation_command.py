@@ -13,7 +13,7 @@ from runs import STEPWISE, TINY, Run, assert_done, assert_error
 from showattendtell.runtime.files import sha256
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def teacher(run: Run, checkpoint: Path, folder: Path) -> str:
     """An ensemble: a trained model, and one of larger weights, which has other words to say."""
     content = torch.load(checkpoint, weights_only=True)
@@ -25,7 +25,7 @@ def teacher(run: Run, checkpoint: Path, folder: Path) -> str:
     return "[runs/first/best.ckpt,runs/other.ckpt]"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(run: Run, teacher: str, folder: Path) -> Path:
     settings = ["split=train", "metrics=[bleu]", "decoding.allow_unk=false", "decoding.min_length=3"]
     assert_done(run("evaluate", f"checkpoint={teacher}", *settings, "output=runs/train.json"))

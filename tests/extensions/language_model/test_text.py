@@ -33,7 +33,7 @@ REGIONS = {f"captioner.{part}.weight" for part in PARTS}
 """The weights that read regions."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def text(folder: Path) -> Path:
     """The captions of 200 scenes that nobody has drawn."""
     place = folder / "text/captions.token"
@@ -46,7 +46,7 @@ def text(folder: Path) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def language_model(run: Run, text: Path, folder: Path) -> Path:
     done = assert_done(run("train", *TEXT, "optimizer.lr=0.01", "decoder.dropout=0", "hydra.run.dir=runs/text"))
     assert "attention maps" not in done.out + done.err
@@ -62,7 +62,7 @@ def logged(run: Path, metric: str) -> list[float]:
         return [float(row[metric]) for row in csv.DictReader(file) if row[metric]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def begun(run: Run, prepared: Any, language_model: Path, folder: Path) -> Path:
     """A captioning model with the weights of the language model, in effect without a step."""
     assert_done(run("train", *ONE_STEP, f"init_from={language_model}", "hydra.run.dir=runs/from-text"))

@@ -24,13 +24,13 @@ from showattendtell.training.module import CaptioningModule
 REGIONS = ["encoder=regions", "encoder.features=detections.tsv", f"encoder.dim={DIM}", "encoder.max_regions=12"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def detections(folder: Path) -> Path:
     write_detections(folder / "detections.tsv", draw(folder / "cache", **SIZES))
     return folder / "detections.tsv"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def checkpoint(run: Run, detections: Path, folder: Path) -> Path:
     prepared = assert_done(run("prepare", *TINY, *REGIONS))
     assert f"60 images x 12 x {DIM + 4} in float16" in prepared.err

@@ -21,7 +21,7 @@ def begun(text: str) -> list[str]:
     return [line.split()[2] for line in text.splitlines() if line.startswith("$ showattendtell ")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def interrupted(start: Start, folder: Path) -> str:
     """What a command printed that was asked to stop in mid-training."""
     running = start("reproduce", *BUDGET)
@@ -34,7 +34,7 @@ def interrupted(start: Start, folder: Path) -> str:
     return done.out
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(run: Run, interrupted: str, folder: Path) -> str:
     return assert_done(run("reproduce", *BUDGET)).out
 

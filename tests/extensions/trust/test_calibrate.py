@@ -11,7 +11,7 @@ from runs import Run, assert_done, assert_error, held_out
 from showattendtell.inference.checkpoints import CALIBRATION
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def calibrated(run: Run, checkpoint: Path, folder: Path) -> Path:
     copy = folder / "runs/calibrated/best.ckpt"
     copy.parent.mkdir(parents=True)
