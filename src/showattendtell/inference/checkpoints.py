@@ -215,6 +215,10 @@ def check_metadata(metadata: Mapping[str, Any], file: str | Path) -> None:
     check_layout(metadata, _Metadata, f"the metadata of {file} were altered")
 
 
+NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool}
+"""The types of weights; other types are complex numbers, or values that torch computes nothing with."""
+
+
 def _check_weights(state: Any, file: Path) -> None:
     """Raise `UserError` unless a state dict has tensors that are stored completely, with finite values."""
     if not isinstance(state, dict) or not all(isinstance(weights, Tensor) for weights in state.values()):
@@ -224,11 +228,7 @@ def _check_weights(state: Any, file: Path) -> None:
         is_plain = weights.layout == torch.strided and weights.device.type == "cpu" and not weights.is_quantized
         if not isinstance(name, str) or not is_plain or weights.untyped_storage().nbytes() < weights.nbytes:
             raise _damaged(file, f"{name} is not stored in full")
-        try:
-            is_real = not weights.is_complex() and bool(weights.isfinite().all())
-        except NotImplementedError:  # of bits that are no numbers
-            is_real = False
-        if not is_real:
+        if weights.dtype not in NUMBERS or not weights.isfinite().all():
             raise UserError(f"{file} was altered: {name} has values that are not finite real numbers; use another copy")
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import timm
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from showattendtell.data.images import PIXELS, CropMode, Preprocessing
-from showattendtell.errors import UserError, did_you_mean, first_line
+from showattendtell.errors import UserError, first_line
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
@@ -114,13 +113,6 @@ class Encoder(nn.Module):
         gradient_checkpointing: bool = False,
     ):
         super().__init__()
-        names = timm.list_models(pretrained="." in network)
-        if network not in names:
-            hint = did_you_mean(network, names)
-            listing = "; python -c 'import timm; print(timm.list_models())' lists them"
-            raise UserError(
-                f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
-            )
         for name, value in (("gradient_checkpointing", gradient_checkpointing), ("frozen_stride", frozen_stride)):
             if value and not trainable:
                 raise UserError(
@@ -154,19 +146,22 @@ class Encoder(nn.Module):
         if self._index is not None:  # cut off the layers after the grid
             self.network.prune_intermediate_layers([self._index], prune_head=True)
         if gradient_checkpointing:
-            try:
-                self.network.set_grad_checkpointing()
-            except (AssertionError, AttributeError):
-                raise UserError(
-                    f"encoder.gradient_checkpointing=true: timm supports no gradient checkpointing for {network}; leave"
-                    " it out, or take another encoder.network"
-                ) from None
+            self._checkpoint_activations()
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
         self.feature_dim = self.dim
         if frozen_stride is not None:
             self._freeze(frozen_stride)
+
+    def _checkpoint_activations(self) -> None:
+        try:
+            self.network.set_grad_checkpointing()
+        except (AssertionError, AttributeError):
+            raise UserError(
+                f"encoder.gradient_checkpointing=true: timm supports no gradient checkpointing for "
+                f"{self.network_name}; leave it out, or take another encoder.network"
+            ) from None
 
     def _level(self, stride: int, setting: str) -> int:
         """Return the index of the network's deepest grid of that stride; raise `UserError` if there is none."""

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import expand_home
 
 OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE
@@ -40,8 +40,15 @@ def load_network(name: str, weights: str, size: int) -> Any:
     timm's networks have no common type.
 
     Raises:
-        UserError: the weights cannot be downloaded, are not installed or do not fit the network.
+        UserError: timm has no such network, or the weights cannot be downloaded, are not installed or do not fit it.
     """
+    names = timm.list_models(pretrained="." in name)
+    if name not in names:
+        hint = did_you_mean(name, names)
+        listing = "; python -c 'import timm; print(timm.list_models())' lists them"
+        raise UserError(
+            f"encoder.network={name} is not a network of timm{hint if hint.startswith('; did') else listing}"
+        )
     if weights == "hub":
         pretrained_cfg = timm.get_pretrained_cfg(name)
         if pretrained_cfg is None or not pretrained_cfg.has_weights:

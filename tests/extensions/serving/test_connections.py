@@ -123,6 +123,7 @@ def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: b
 def test_a_header_that_comes_byte_by_byte_is_not_waited_for(narrow: Served):
     with connected(narrow, 1, b"GET / HTTP/1.1\r\n") as [slow]:
         wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
+        assert not is_sent(slow, b"\r\n")
 
 
 def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Served):
@@ -163,6 +164,7 @@ def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
 def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
     with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
         wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
+        assert not is_sent(endless, b"0\r\n\r\n")
 
 
 def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
