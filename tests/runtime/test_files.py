@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from existing_files import EXISTING, snapshot
 
-from showattendtell.data.assembly import open_folder
 from showattendtell.data.formats import find_caption_files
+from showattendtell.data.names import open_folder
 from showattendtell.errors import UserError
 from showattendtell.inference.finding import find_model
 from showattendtell.runtime.files import atomic_write, cache_folder, new_file, new_folder, new_path
@@ -122,7 +122,7 @@ def test_a_folder_is_no_name_for_a_file(path: str):
         new_path(Path(path))
 
 
-@pytest.mark.parametrize("open_one", [new_path, find_model, find_caption_files, partial(open_folder, holds="images")])
+@pytest.mark.parametrize("open_one", [new_path, find_model, find_caption_files, partial(open_folder, content="images")])
 def test_a_home_folder_that_does_not_exist_is_reported(open_one: Callable[[str], object]):
     with pytest.raises(UserError, match="~nobody-of-this-name/a.txt: there is no such home folder"):
         open_one("~nobody-of-this-name/a.txt")

@@ -17,7 +17,7 @@ from test_exact_resume import assert_ends_as, read
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
-from showattendtell.training.checkpointing import NOT_FINITE, UNCHECKED, SignalHandler, report_lost_workers
+from showattendtell.training.interruption import NOT_FINITE, UNCHECKED, SignalHandler, report_lost_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -100,7 +100,7 @@ def test_a_second_interruption_does_not_wait_for_the_step(
         raise Gone(status)
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr("showattendtell.training.checkpointing.ONE_KEY", -1)
+    monkeypatch.setattr("showattendtell.training.interruption.ONE_KEY", -1)
     twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
     with pytest.raises(Gone, match="130"):
         small_run(small_config(), tmp_path, callbacks=twice)

@@ -230,25 +230,6 @@ def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 
-def open_folder(root: str, holds: str, download: str = "") -> Path:
-    """Return the folder of a data set.
-
-    Args:
-        root: its path.
-        holds: the content, for the error message.
-        download: its name in the command `download`, if it is published.
-
-    Raises:
-        UserError: if it is not a folder.
-    """
-    folder = expand_home(root)
-    if not folder.is_dir():
-        error = "is a file, not a folder" if folder.exists() else "does not exist"
-        hint = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
-        raise UserError(f"the folder {root} {error}; set dataset.root to the folder that holds {holds}{hint}")
-    return folder
-
-
 def look_in(folders: Sequence[Path], name: str) -> Path:
     """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
     that in the first folder."""

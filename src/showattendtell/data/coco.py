@@ -12,10 +12,10 @@ from showattendtell.data.assembly import (
     join_restval,
     look_in,
     map_examples,
-    open_folder,
     split_by_hash,
 )
 from showattendtell.data.custom import read_references
+from showattendtell.data.names import open_folder
 from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -46,7 +46,7 @@ def read_coco(
         instances: COCO's instance files, as [instances_train2014.json,instances_val2014.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
+    folder = open_folder(root, "coco")
     file = read_references(_find_text(folder, captions))
     if not file.split_of:
         raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
@@ -75,7 +75,7 @@ def read_coco2017(
         instances: COCO's instance files, as [instances_train2017.json,instances_val2017.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
+    folder = open_folder(root, "coco2017")
     train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     if train.split_of or val.split_of:
         raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")

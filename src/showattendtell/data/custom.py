@@ -19,13 +19,12 @@ from showattendtell.data.assembly import (
     check_images,
     find_image_folder,
     look_in,
-    open_folder,
     with_lists,
     with_splits,
 )
 from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.names import Names, files_below, inside, is_photograph, photographs
+from showattendtell.data.names import Names, files_below, inside, is_photograph, open_folder, photographs
 from showattendtell.data.parsing import (
     COLUMNS,
     SPLIT_OF_SPELLING,

@@ -17,12 +17,11 @@ from showattendtell.data.assembly import (
     find_lists,
     look_in,
     map_examples,
-    open_folder,
     with_splits,
 )
 from showattendtell.data.custom import read_found, read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.names import image_number
+from showattendtell.data.names import image_number, open_folder
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -125,7 +124,7 @@ def _read(
     skip_unreadable: bool,
     skip_missing: bool,
 ) -> Dataset:
-    folder = open_folder(root, layout.name.capitalize(), layout.name)
+    folder = open_folder(root, layout.name)
     image_folder = find_image_folder(folder, images, layout.images)
 
     def read(captions: str | None) -> Dataset:

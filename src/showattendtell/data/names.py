@@ -1,4 +1,5 @@
-"""Names of images as people write them: with another folder, case or suffix than on the disk, or as a number."""
+"""Folders of data sets; and names of images as people write them: with another folder, case or suffix than on the
+disk, or as a number."""
 
 import os
 import re
@@ -9,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from showattendtell.data.image_limits import SUFFIXES
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import expand_home
 
 _NUMBER = re.compile(r"(?:.*[a-z_-])?0*(\d+)")
 """The stem of a numbered file: `COCO_val2014_000000000042`, `img_42` or `42`."""
@@ -17,6 +20,36 @@ _UPLOADED = re.compile(r"[0-9a-f]{8}-")
 """What Label Studio puts before the name of an upload."""
 
 _LEADS_OUT = re.compile(r"(\w:)?[/\\]|\.[/\\]|(.*[/\\])?\.\.([/\\]|$)", re.DOTALL)
+
+
+PUBLISHED = {
+    "coco": "MS COCO's train2014 and val2014",
+    "coco2017": "MS COCO's train2017 and val2017",
+    "flickr8k": "Flickr8k",
+    "flickr30k": "Flickr30k",
+}
+"""Content of the data sets that the command `download` fetches."""
+
+
+def open_folder(root: str, content: str) -> Path:
+    """Return the folder of a data set.
+
+    Args:
+        root: its path.
+        content: what it holds, for the error message: a name of `PUBLISHED`, or a phrase.
+
+    Raises:
+        UserError: if it is not a folder.
+    """
+    folder = expand_home(root)
+    if not folder.is_dir():
+        error = "is a file, not a folder" if folder.exists() else "does not exist"
+        hint = f", or fetch it with showattendtell download dataset={content} dataset.root=DIR"
+        raise UserError(
+            f"the folder {root} {error}; set dataset.root to the folder that holds {PUBLISHED.get(content, content)}"
+            f"{hint if content in PUBLISHED else ''}"
+        )
+    return folder
 
 
 def files_below(folder: str | Path, report: Callable[[OSError], None] | None = None) -> Iterator[str]:

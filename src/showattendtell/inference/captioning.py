@@ -150,7 +150,7 @@ def caption_photographs(
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
     models, entries = list(groups), list[PageEntry]()
-    stems = picture_names(found.names, models)
+    stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
     try:
         for i, outputs in caption_all(captioners, found.sources, errors):
             source = found.sources[i]
@@ -161,7 +161,7 @@ def caption_photographs(
                 rows += [CaptionRow.of(source, caption, group, checksum) for caption in output.captions]
             append_rows(folder, formats, rows)
             for stem, output in zip(stems[i], outputs, strict=True):
-                for suffix in filter(PICTURES.__contains__, formats):
+                for suffix in suffixes:
                     draw(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))

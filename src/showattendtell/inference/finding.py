@@ -13,6 +13,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from showattendtell.data.names import PUBLISHED, open_folder
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
 from showattendtell.runtime.launched import is_launched
@@ -27,20 +28,12 @@ CONFIG, CARD = "config.json", "README.md"
 """Names of the metadata and of the model card in a model folder."""
 
 
-PUBLISHED = ("coco", "coco2017", "flickr8k", "flickr30k")
-"""Data sets that `download` fetches, each with a reader `read_NAME`."""
-
-
 def check_root(dataset: DictConfig) -> None:
     """Raise `UserError` if the folder of a published data set does not exist. Readers check theirs too, but later; so
     do several processes, of which one reports it."""
     module, _, name = dataset["_target_"].partition(".read_")
-    is_published = module.startswith("showattendtell.data.") and name in PUBLISHED
-    if is_published and not is_launched() and not expand_home(dataset.root).exists():
-        raise UserError(
-            f"the folder {dataset.root} does not exist; set dataset.root to the folder that holds {name}, or fetch it "
-            f"with showattendtell download dataset={name} dataset.root=DIR"
-        )
+    if module.startswith("showattendtell.data.") and name in PUBLISHED and not is_launched():
+        open_folder(dataset.root, name)
 
 
 def as_list(names: str | Sequence[str]) -> list[str]:

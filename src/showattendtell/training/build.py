@@ -39,13 +39,8 @@ from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
-from showattendtell.training.checkpointing import (
-    TERMINATED,
-    AtomicCheckpointIO,
-    BestCheckpoint,
-    LastCheckpoint,
-    report_lost_workers,
-)
+from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule, TrainingExtra
 from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Example

@@ -39,7 +39,7 @@ from showattendtell.runtime.distributed import (
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
 from showattendtell.training.build import report_refusals
-from showattendtell.training.checkpointing import RESUME
+from showattendtell.training.interruption import RESUME
 
 Train = Callable[[Any], float]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from showattendtell.data.assembly import assemble, look_in, open_folder, with_splits
+from showattendtell.data.assembly import assemble, look_in, with_splits
 from showattendtell.data.custom import read_references
 from showattendtell.data.languages import CaptionFiles, read_languages
-from showattendtell.data.names import image_number
+from showattendtell.data.names import image_number, open_folder
 from showattendtell.data.parsing import read_list
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
