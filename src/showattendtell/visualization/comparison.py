@@ -19,10 +19,10 @@ PAPER_TABLE = Path(__file__).with_name("paper.csv")
 """The paper's Table 1 as printed (x 100, BLEU without brevity penalty), with the content of its footnotes."""
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
+"""The data sets of the paper, and their names there."""
 
 PAPER_IMAGES = {"flickr8k": 1000, "flickr30k": 1000, "coco": 5000}
 """Number of images in the paper's test splits."""
-"""The data sets of the paper, and their names there."""
 
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""

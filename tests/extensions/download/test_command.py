@@ -191,6 +191,7 @@ def test_a_fault_is_reported_in_a_sentence(
     assert sentence in output
     assert "Traceback" not in output
     assert "settings are wrong" not in output
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def start(folder: Path, *settings: str) -> subprocess.Popen[bytes]:

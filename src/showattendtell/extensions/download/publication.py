@@ -226,6 +226,8 @@ def fetch(url: str, path: Path, retries: int, progress: Progress) -> bool:
                 time.sleep(wait)
     if found:
         part.replace(path)
+    elif not part.stat().st_size:
+        part.unlink()
     return found
 
 
