@@ -170,6 +170,9 @@ MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
 LARGEST = 2**20
 """The largest number of bytes in a file of Flickr30k Entities; a zip may unpack to any size."""
 
+DAMAGES = (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What zipfile raises for damaged, encrypted and unknown content."""
+
 
 def open_entities(path: Path) -> Path | zipfile.Path:
     """Open a folder or zip with the annotations of Flickr30k Entities: `Annotations/ID.xml` and `Sentences/ID.txt`.
@@ -182,7 +185,7 @@ def open_entities(path: Path) -> Path | zipfile.Path:
         try:
             check_regular(path)
             root = zipfile.Path(path)
-        except (OSError, zipfile.BadZipFile):
+        except DAMAGES:
             raise UserError(
                 f"{path} is neither a folder nor a zip; set dataset.entities to that of Flickr30k Entities"
             ) from None
@@ -221,7 +224,7 @@ def _read_member(file: Path | zipfile.Path) -> str:
         if len(content) > LARGEST:
             raise ValueError(f"it is larger than {LARGEST:,} bytes")
         return content.decode("utf-8-sig")
-    except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGES as error:
         raise UserError(f"{file} cannot be read ({error}); get Flickr30k Entities again") from None
 
 

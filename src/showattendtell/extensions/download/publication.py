@@ -29,8 +29,8 @@ Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})
 RETRIED = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 """Errors after which a transfer is resumed."""
 
-# zipfile raises RuntimeError for encryption and for unknown compression
-DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError)
+# zipfile raises RuntimeError for encryption and for unknown compression, and ValueError for names that are not UTF-8
+DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, ValueError)
 
 TIMEOUT = 60.0
 """Seconds without data after which a connection counts as broken."""

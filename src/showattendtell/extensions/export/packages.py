@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from numpy import ndarray
 from omegaconf import DictConfig
 
 from showattendtell.data.images import find_images, open_image
@@ -208,14 +209,13 @@ def export(config: DictConfig) -> None:
     with new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output, write_errors(output):
         with plain_torch():
             write_formats(output, model, names)
-        preprocessing = model.module.encoder.preprocessing
-        pixels = [preprocessing(open_image(path)).unsqueeze(0).numpy() for path in photographs]
-        found = check_formats(model, output, names, pixels)
+        found = check_formats(model, output, names, _pixels(model, photographs))
         if runtime:
             with TemporaryDirectory() as temporary, plain_torch():
                 folders = [output, *(Path(temporary, str(number)) for number in range(1, len(models)))]
                 for folder, other in zip(folders[1:], models[1:], strict=True):
                     write_formats(folder, other, ["onnx"])
+                    check_formats(other, folder, ["onnx"], _pixels(other, photographs))
                 pages = [(each, folder / "onnx") for each, folder in zip(models, folders, strict=True)]
                 page_bytes = write_web(output / "web", pages, runtime, model_note(config), config.webgpu)
         if package:
@@ -230,3 +230,9 @@ def export(config: DictConfig) -> None:
             f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
         )
     print(f"written to {output}")
+
+
+def _pixels(model: ExportModel, photographs: Sequence[str]) -> list[ndarray]:
+    """Return the pixels (1, 3, S, S) of photographs, uint8, as the graph `encode` takes them."""
+    preprocessing = model.module.encoder.preprocessing
+    return [preprocessing(open_image(path)).unsqueeze(0).numpy() for path in photographs]
