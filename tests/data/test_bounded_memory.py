@@ -59,6 +59,7 @@ def growths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return dict(zip(CASES, map(float, done.stdout.split()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_picture_takes_a_few_bytes_for_a_pixel(growths: dict[str, float], name: str):
     assert growths[name] < CASES[name][2]

@@ -148,6 +148,7 @@ def test_a_place_that_holds_no_entities_is_reported(folder: Path, tmp_path: Path
         open_entities(zipped(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (FOLDER / "entities.zip").is_file(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_entities_mark_nearly_all_of_flickr8k():
     data = read_flickr8k(str(FOLDER), entities="entities.zip")

@@ -83,6 +83,7 @@ def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, setting
         assert error(image, expected) < 1e-4
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_grids_that_differ_from_torchs_are_reported(monkeypatch: pytest.MonkeyPatch):
     """The session is that of the same network with other weights."""

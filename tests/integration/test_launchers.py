@@ -142,6 +142,7 @@ def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_pa
     assert "20.5" in done.stdout
 
 
+@pytest.mark.slow
 def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_again(tmp_path: Path):
     commands = slurm.install(tmp_path / "slurm")
     settings = ["partition=gpu", "timeout_min=90", "gpus_per_node=2", "cpus_per_task=3", "array_parallelism=5"]

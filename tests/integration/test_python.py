@@ -201,6 +201,7 @@ def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
         CaptioningModule.load_from_checkpoint(tmp_path / "best.ckpt")
 
 
+@pytest.mark.slow
 def test_names_are_the_options_of_the_configuration(encoder: Encoder):
     options = {file.stem for file in (ROOT / "conf/attention").glob("*.yaml")}
     for name in options:

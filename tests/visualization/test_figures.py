@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 from sample_pages import BOXES, PEAKS, boxed, gated, output
+from slow_cases import slow_after
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.types import Box
@@ -96,7 +97,7 @@ def test_the_present_word_is_marked(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "words", [["a", "dog", "walking"] * 4, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 2]
+    "words", slow_after(1, [["a", "dog", "walking"] * 4, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 2])
 )
 def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: Path):
     caption = output(words, np.ones((len(words) + 1, 3, 3)), np.ones(len(words) + 1))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 from sample_pages import WORDS, gated, output, photograph
+from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
@@ -55,7 +56,9 @@ def test_the_suffix_of_a_picture_is_its_format(tmp_path: Path, suffix: str, form
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 300), (500, 500), (1000, 333)])
-@pytest.mark.parametrize(("width", "dpi", "least"), [(None, None, 300), (7.0, 300, 380), (3.3, None, 80)])
+@pytest.mark.parametrize(
+    ("width", "dpi", "least"), slow_after(1, [(None, None, 300), (7.0, 300, 380), (3.3, None, 80)])
+)
 def test_a_figure_has_the_width_and_resolution_that_are_asked_for(
     tmp_path: Path, size: tuple[int, int], width: float | None, dpi: int | None, least: int
 ):

@@ -252,6 +252,7 @@ def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(tmp_path: 
     assert message.endswith(f"wandb sync {' '.join(parts)}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bare_home")
 @pytest.mark.parametrize("key", slow_after(1, ["0" * 40, "malformed"]))
 def test_a_run_whose_server_does_not_answer_or_without_a_valid_key_is_kept_offline(

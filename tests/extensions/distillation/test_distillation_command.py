@@ -41,6 +41,7 @@ def figures(run: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 
 
+@pytest.mark.slow
 def test_a_student_comes_close_to_the_distributions_and_trains_on_the_captions_of_an_ensemble(
     run: Run, teacher: str, written: Path, checkpoint: Path, folder: Path
 ):

@@ -127,6 +127,7 @@ def test_what_has_no_address_is_required_when_the_rest_is_there(
     assert len(read_flickr8k(str(tmp_path / "data")).examples()) == 3
 
 
+@pytest.mark.slow
 def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server: ArchiveServer, tmp_path: Path):
     server.faults = ["busy", "drop:1000000", "busy", "drop:500000"]
     done = download(*SETTINGS, f"mirror={server.address}", "parts=[images]")

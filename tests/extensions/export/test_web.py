@@ -264,6 +264,7 @@ def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
     server.stop()
 
 
+@pytest.mark.slow
 def test_the_page_works_after_the_server_is_gone(open_page: OpenPage, server: Server, drawings: list[Path]):
     tab = open_page()
     assert tab.evaluate("navigator.serviceWorker.ready.then(worker => worker.active !== null)")
@@ -300,6 +301,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_photograph_gets_one_sentence(open_page: OpenPage, tmp_path: Path):
     for name, (content, _) in HOSTILE.items():
         (tmp_path / name).write_bytes(content)
@@ -324,6 +326,7 @@ def test_axe_finds_no_fault(open_page: OpenPage, drawings: list[Path], width: in
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_a_caption_is_copied_and_a_picture_saved(open_page: OpenPage, drawings: list[Path], tmp_path: Path):
     tab = open_page(permissions=["clipboard-read", "clipboard-write"])
     caption(tab, drawings[0])

@@ -69,6 +69,7 @@ def begun(run: Run, prepared: Any, language_model: Path, folder: Path) -> Path:
     return folder / "runs/from-text/best.ckpt"
 
 
+@pytest.mark.slow
 def test_it_learns_without_photographs_and_starts_a_captioning_model(
     run: Run, language_model: Path, begun: Path, folder: Path
 ):
@@ -89,6 +90,7 @@ def test_it_learns_without_photographs_and_starts_a_captioning_model(
     assert ours < theirs - 1
 
 
+@pytest.mark.slow
 def test_it_is_fused_with_a_captioning_model_of_its_vocabulary(
     run: Run, language_model: Path, begun: Path, checkpoint: Path, folder: Path
 ):

@@ -114,7 +114,7 @@ def test_a_request_is_answered_while_a_client_holds_250_idle_connections(served:
         assert in_time(lambda: caption(served.address, SMALL)).status == 200
 
 
-@pytest.mark.parametrize("sent", BEGUN.values(), ids=[*BEGUN])
+@pytest.mark.parametrize("sent", slow_after(1, BEGUN.values()), ids=[*BEGUN])
 def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: bytes):
     with connected(narrow, 1, sent) as [idle]:
         assert is_closed(idle)

@@ -113,6 +113,7 @@ def _until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
     return answered
 
 
+@pytest.mark.slow
 def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve):
     ended = serve()
     assert send_request(ended.address, "").status == 200  # who answers hears Ctrl-C
