@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.errors import UserError
@@ -59,19 +58,17 @@ def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision:
     assert least < error(grids, start_engine(encoder, "torch", "float32")(pixels)) < most
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize(
     ("network", "stride", "settings"),
-    slow_after(
-        1,
-        [
-            ("test_efficientnet", "last", {"pool": 2, "mean": (0.4, 0.5, 0.6)}),
-            ("tf_efficientnet_lite0", "last", {"weights": LITE0}),
-            ("tf_efficientnet_lite0", 8, {"weights": LITE0, "pool": 2, "mean": (0.4, 0.5, 0.6)}),
-            ("test_vit", "last", {"size": 160}),
-            ("vgg11", 16, {}),
-        ],
-    ),
+    [
+        ("test_efficientnet", "last", {"pool": 2, "mean": (0.4, 0.5, 0.6)}),
+        ("tf_efficientnet_lite0", "last", {"weights": LITE0}),
+        ("tf_efficientnet_lite0", 8, {"weights": LITE0, "pool": 2, "mean": (0.4, 0.5, 0.6)}),
+        ("test_vit", "last", {"size": 160}),
+        ("vgg11", 16, {}),
+    ],
     ids=["small, pooled", "lite0", "lite0, pooled", "vit", "vgg"],
 )
 def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, settings: dict[str, Any]):

@@ -75,16 +75,14 @@ ENDS = {
 """What is printed of each seed's run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "settings", "threads", "others"),
-    slow_after(
-        1,
-        [
-            ("joblib", [], SHARE, [light_command.BROKEN]),
-            ("submitit_local", [], "None", []),
-            ("ray", RAY, "1", [light_command.BROKEN]),
-        ],
-    ),
+    [
+        ("joblib", [], SHARE, [light_command.BROKEN]),
+        ("submitit_local", [], "None", []),
+        ("ray", RAY, "1", [light_command.BROKEN]),
+    ],
 )
 def test_runs_continue_at_once_and_next_to_failing_ones(
     tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]

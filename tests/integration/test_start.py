@@ -38,6 +38,7 @@ def run(code: str, *arguments: str, folder: Path) -> tuple[list[str], str, int]:
     return lines, imported, int(number)
 
 
+@pytest.mark.slow
 def test_captioning_imports_nothing_of_training_and_leaves_the_drawing_to_another_process(
     checkpoint: Path, folder: Path, tmp_path: Path
 ):

@@ -30,9 +30,8 @@ def trained(folder: Path, attention: str, weight: float) -> dict[str, Any]:
     return measure_attention(module.eval(), data.val_images.images, examples, silent=True)
 
 
-@pytest.mark.parametrize(
-    "attention", ["soft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard", "multihead", "adaptive"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["soft", "hard", "multihead", "adaptive"])
 def test_supervision_brings_attention_to_the_boxes(tmp_path: Path, attention: str):
     supervised, unsupervised = (trained(tmp_path, attention, weight) for weight in (5.0, 0.0))
     assert supervised["attention_correctness"] > unsupervised["attention_correctness"] + 10

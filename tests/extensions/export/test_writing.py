@@ -204,10 +204,7 @@ ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is
 
 MARGINAL = ("marginal", "lstm")
 
-WAYS = [
-    pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], MARGINAL, KINDS[-2]) else pytest.mark.slow)
-    for kind in KINDS
-]
+WAYS = [pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], MARGINAL) else pytest.mark.slow) for kind in KINDS]
 WAYS += [
     pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
     for kind in dict.fromkeys([*KINDS[::3], MARGINAL, *KINDS[-2:]])

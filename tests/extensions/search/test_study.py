@@ -288,7 +288,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
             "UPDATE trial_user_attributes SET value_json = '{'",
             "cannot be read (JSONDecodeError: Expecting property name",
         ),
-        ("pipe", "takes more than 1 seconds"),
+        pytest.param("pipe", "takes more than 1 seconds", marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_study_is_reported_within_seconds(

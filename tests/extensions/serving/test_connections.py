@@ -120,12 +120,14 @@ def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: b
         assert is_closed(idle)
 
 
+@pytest.mark.slow
 def test_a_header_that_comes_byte_by_byte_is_not_waited_for(narrow: Served):
     with connected(narrow, 1, b"GET / HTTP/1.1\r\n") as [slow]:
         wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
         assert not is_sent(slow, b"\r\n")
 
 
+@pytest.mark.slow
 def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Served):
     with connected(narrow, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as [idle]:
         assert idle.recv(12) == b"HTTP/1.1 200"
@@ -161,12 +163,14 @@ def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
     assert answered.status_code in (404, 405, 413)
 
 
+@pytest.mark.slow
 def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
     with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
         wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
         assert not is_sent(endless, b"0\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
     begun = part("photograph", b"", "a.jpg")[:-2]
     with connected(narrow, 1, HEAD + b"Content-Length: 9999\r\n\r\n" + begun) as [slow]:
