@@ -11,21 +11,30 @@ import torch
 from PIL import Image
 from scipy.special import expit
 from small_checkpoints import save
-from small_models import small_model
+from small_models import VOCABULARY, small_model
 
 from showattendtell import load
+from showattendtell.data.vocabulary import EOS, SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, unit_mean
+from showattendtell.decoding.image_captioner import (
+    Calibration,
+    ImageCaptionerEnsemble,
+    calibrate_captions,
+    unit_mean,
+)
 from showattendtell.errors import UserError
 from showattendtell.extensions.trust.confidence import (
+    CalibrationMetric,
     fit_curve,
     principal_directions,
     score_calibration,
     write_calibration,
 )
 from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.loading import average, load_model, save_model_folder
+from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.inference.loading import LoadedModel, average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.types import Caption, Dataset, Example
 
 
 def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,6 +125,31 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
             close = {"atol": 1e-3, "rtol": 1e-2}  # a folder has matrices in half precision
             torch.testing.assert_close(found.module.state_dict()[name], values, **close)
     assert CALIBRATION not in average([path, path])
+
+
+@pytest.mark.parametrize("languages", [(), ("de", "en")])
+@pytest.mark.parametrize("settings", [{}, {"min_length": 2, "max_length": 2}], ids=["ended", "cut"])
+def test_evaluate_stores_the_confidence_that_captions_have(languages: tuple[str, ...], settings: dict[str, Any]):
+    model = small_model(seed=2)
+    own_words = VOCABULARY.words[len(SPECIAL) + len(languages) :]
+    model.vocabulary = Vocabulary([*SPECIAL, *(f"<{each}>" for each in languages), *own_words], languages=languages)
+    model.decoding = BeamSearch(beam_size=2, **settings)
+    calibration, width = made_up(model.encoder.region_dim), model.encoder.feature_dim
+    grids = torch.rand(3, 4, width, generator=torch.Generator().manual_seed(2))
+    captions = ImageCaptionerEnsemble([model], calibration).generate([grids])
+    assert [EOS in caption.tokens for [caption] in captions] == 3 * [not settings]
+    language = languages[0] if languages else ""
+    examples = tuple(Example(str(i), "", (Caption(("a", "dog"), language=language),)) for i in range(3))
+
+    def source(positions: Sequence[int], draw: Any = None) -> torch.Tensor:
+        return grids[list(positions)]
+
+    loaded = LoadedModel(model, {}, {}, calibration)  # type: ignore[arg-type]
+    dataset = Dataset("own", {"test": examples})
+    run = EvaluationRun(["a.ckpt"], [""], [loaded], [source], dataset, "test", source)  # type: ignore[arg-type,list-item]
+    words = {str(i): [model.vocabulary.decode(caption.tokens)] for i, [caption] in enumerate(captions)}
+    stored = CalibrationMetric().measure(run, words, seed=1).figures["confidence"]
+    assert list(stored.values()) == pytest.approx([caption.confidence for [caption] in captions], rel=1e-4)
 
 
 def alter(path: str, **changes: Any) -> str:

@@ -232,11 +232,13 @@ class CalibrationMetric:
         references = [[caption.words for caption in example.captions] for example in run.examples]
         by_image = measure_cider(pair_up(best, references)).by_image
         empty, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
-        tokens = (run.vocabulary.encode(words, run.language) for words in best)
+        # as generated: a caption of the maximum length has no <eos>
+        offset, length = run.vocabulary.offset, run.module.decoding.max_length
+        tokens = (run.vocabulary.encode(words, run.language)[: offset + length] for words in best)
         for regions in read_regions(run.module, run.images[0], run.examples):
             batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
             calibrated = calibrate_captions(run.module.captioner, calibration.to(regions.device), regions, batch)
-            outputs += [output for [output] in calibrated]
+            outputs += [output.without_first() if offset else output for [output] in calibrated]
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]
