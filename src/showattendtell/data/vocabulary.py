@@ -84,7 +84,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, words: Sequence[str], language: str = "") -> list[int]:
-        """Return the ids of a caption's words, `<unk>` for unknown ones, followed by `<eos>`.
+        """Return the ids of a caption's words, `<unk>` for unknown and special ones, followed by `<eos>`.
 
         With several languages the first id is that of the language.
 
@@ -92,7 +92,9 @@ class Vocabulary:
             UserError: as `language_token`.
         """
         prefix = [self.language_token(language)] if self.languages else []
-        return prefix + [self.ids.get(word, UNK) for word in words] + [EOS]
+        first = len(SPECIAL) + len(self.languages)
+        tokens = (self.ids.get(word, UNK) for word in words)
+        return prefix + [token if token >= first else UNK for token in tokens] + [EOS]
 
     def with_language(self, caption: Caption) -> tuple[str, ...]:
         """Return the words of a caption, with several languages after the word of its language."""
