@@ -92,6 +92,7 @@ VARIANTS = {
     "validation within the epoch": ["trainer.val_check_interval=2"],
     "validation every other epoch": ["trainer.check_val_every_n_epoch=2", "trainer.max_epochs=4"],
     "ends within the epoch": ["trainer.max_steps=8"],
+    "ends with a validation within the epoch": ["trainer.max_steps=8", "trainer.val_check_interval=3"],
     "sampled captions": ["decoding=sample"],
     "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
     "supervised": ["loss.supervision_weight=0.5"],

@@ -84,6 +84,13 @@ class LastCheckpoint(Callback):
         self.is_restoring = True
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Lightning skips a run that has had its last step, also if it stopped in the validation after that. Until it has
+        # resumed, there is one step more.
+        loop = trainer.fit_loop.epoch_loop
+        self._max_steps = loop.max_steps
+        loop.max_steps += bool(self._random_states) and loop.max_steps > 0
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
         for config in trainer.lr_scheduler_configs:
@@ -98,10 +105,11 @@ class LastCheckpoint(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
-        self.on_train_batch_start()  # before batches are drawn, if the checkpoint ends an epoch
+        self.on_train_batch_start(trainer)  # before batches are drawn, if the checkpoint ends an epoch
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
+        trainer.fit_loop.epoch_loop.max_steps = self._max_steps
         states, self._random_states = self._random_states, {}
         if str(rank()) in states:
             set_random_states(states[str(rank())])
@@ -109,7 +117,7 @@ class LastCheckpoint(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_saved = bool(self._random_states)  # by the checkpoint from which the run has just resumed
-        self.on_train_batch_start()
+        self.on_train_batch_start(trainer)
         if not self._is_saved and not is_accumulating(trainer):
             self._write(trainer)
             self._is_saved = True
