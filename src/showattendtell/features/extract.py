@@ -111,20 +111,21 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
-class ImageFiles(TorchDataset[tuple[list[str], Tensor, dict[str, str]]]):
-    """Batches by the names of their images: the names and pixels of the readable ones, and the errors of the others."""
+class ImageFiles(TorchDataset[tuple[dict[str, FileStamp], Tensor, dict[str, str]]]):
+    """Batches by the names of their images: stamps and pixels of the readable ones, and the errors of the others."""
 
     def __init__(self, preprocessing: Preprocessing, paths: Mapping[str, str]):
         self.preprocessing, self.paths = preprocessing, paths
 
-    def __getitem__(self, images: Sequence[str]) -> tuple[list[str], Tensor, dict[str, str]]:
-        pixels, errors = dict[str, Tensor](), dict[str, str]()
+    def __getitem__(self, images: Sequence[str]) -> tuple[dict[str, FileStamp], Tensor, dict[str, str]]:
+        stamps, pixels, errors = dict[str, FileStamp](), list[Tensor](), dict[str, str]()
         for image in images:
             try:
-                pixels[image] = self.preprocessing(read_pixels(self.paths[image]))
+                pixels.append(self.preprocessing(read_pixels(self.paths[image])))
+                stamps[image] = FileStamp.of(self.paths[image])
             except UserError as error:
                 errors[image] = str(error)
-        return list(pixels), torch.stack([*pixels.values()]) if pixels else torch.zeros(0), errors
+        return stamps, torch.stack(pixels) if pixels else torch.zeros(0), errors
 
 
 @dataclass(frozen=True)
@@ -157,17 +158,17 @@ class ImageEncoding:
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
         keep_freed_memory()
+        read = iter(loader)  # starts the readers, which work while the GPU is opened
         if self.extraction.on_gpu:
             self.encoder.to(local_device()).to(memory_format=torch.channels_last)
         try:
-            for images, pixels, errors in loader:
+            for stamps, pixels, errors in read:
                 if errors and not self.skip_unreadable:
                     reason = next(iter(errors.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
                 views = [pixels, pixels.flip(-1)] if self.extraction.views == 2 else [pixels]
-                grids = torch.stack(list(map(self._run, views)), dim=1) if images else torch.zeros(0)
-                stamps = {image: FileStamp.of(self.paths[image]) for image in images}
-                yield EncodedBatch(images, grids, errors, stamps)
+                grids = torch.stack(list(map(self._run, views)), dim=1) if stamps else torch.zeros(0)
+                yield EncodedBatch(list(stamps), grids, errors, stamps)
         finally:
             self.encoder.to("cpu")
 

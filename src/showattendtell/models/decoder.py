@@ -263,13 +263,11 @@ class LSTMDecoder(RecurrentDecoder):
         score, gate = attention.score, [] if attention.gate is None else [attention.gate]
         biases = [layer.bias for layer in (score.query, *gate)]
         no_bias = biases[0].new_zeros(4 * self.hidden_dim)  # word_gates contain the bias of the gates
-        state, bias, context = to_multiply(
-            torch.cat([layer.weight for layer in (self.hidden_gates, score.query, *gate)]),
-            torch.cat([no_bias, *biases]),
-            self.context_gates.weight,
-        )
+        state = to_multiply(*(layer.weight for layer in (self.hidden_gates, score.query, *gate)))
+        bias, context = to_multiply(torch.cat([no_bias, *biases]), self.context_gates.weight)
         # hard attention's inverse_temperature multiplies e = u . tanh(...), so it is part of u
-        return RecurrenceWeights(state, bias, context, attention.inverse_temperature * score.score.weight.squeeze(0))
+        u = attention.inverse_temperature * score.score.weight.squeeze(0)
+        return RecurrenceWeights(torch.cat(state), bias, context, u)
 
     @torch.no_grad()
     def incremental(self, captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:

@@ -85,8 +85,8 @@ class LastCheckpoint(Callback):
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning skips a run that has had its last step, also if it stopped in the validation after that. Until it has
-        # resumed, there is one step more.
+        # Lightning skips a run that has had its last step, also if it stopped in the validation after that. Until it
+        # has resumed, there is one step more.
         loop = trainer.fit_loop.epoch_loop
         self._max_steps = loop.max_steps
         loop.max_steps += bool(self._random_states) and loop.max_steps > 0

@@ -10,6 +10,9 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+# a product and its sum are one instruction, as by default before Triton 3.10; unset, Triton 3.9 warns
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
 MIN_CAPABILITY = (7, 0)
 """Compute capability from which on Triton supports a GPU."""
 
