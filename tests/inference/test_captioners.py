@@ -65,8 +65,6 @@ def test_the_note_of_a_model_is_that_of_its_card(tmp_path: Path, monkeypatch: py
 class Silent:
     """A captioner that says nothing but the red of the first pixel."""
 
-    is_deterministic = True
-
     def __init__(self, device: str = "cpu"):
         self.device, self.batches = torch.device(device), list[int]()
 

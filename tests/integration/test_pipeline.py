@@ -159,6 +159,13 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
     assert len(first) == 3
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_sampled_captions_do_not_depend_on_the_other_photographs(checkpoint: Path, scenes: list[Path], batch_size: int):
+    captioner = load(checkpoint, device="cpu", decoding=Sampling(max_length=5, temperature=3.0))
+    alone = [captioner(scene).caption for scene in scenes]
+    assert [output.caption for output in captioner.stream(scenes, batch_size=batch_size)] == alone
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

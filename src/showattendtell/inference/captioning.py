@@ -76,8 +76,7 @@ def caption_all(
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
 
-    Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
-    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
+    Photographs that cannot be read are skipped; their errors are added to `errors`.
 
     Args:
         readers: see `caption_in_batches`.
@@ -86,8 +85,6 @@ def caption_all(
     is_hidden = not console.is_terminal or len(sources) < 2
     on_gpu = any(captioner.device.type == "cuda" for captioner in captioners)
     batch_size = GPU_BATCH_SIZE if on_gpu else BATCH_SIZE
-    if not all(captioner.is_deterministic for captioner in captioners):
-        batch_size = 1
     threads = num_readers() if on_gpu else 0
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(

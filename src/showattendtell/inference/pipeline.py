@@ -51,7 +51,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     Args:
         name: heading in comparisons of several pipelines.
-        seed: random seed of each batch; None does not change torch's generator.
+        seed: random seed of each photograph; None does not change torch's generator.
     """
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
@@ -133,13 +133,18 @@ class CaptioningPipeline(ModelHubMixin):
     def describe(
         self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor]
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of photographs.
+        """Yield the captions of photographs. They are generated together, or one by one if they depend on random draws,
+        so that a caption does not depend on the other photographs.
 
         Args:
             pictures: names and photographs.
             images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model; with
                 `decoding.mirrored`, then those of their mirror images.
         """
+        if len(pictures) > 1 and not self.is_deterministic:
+            for i, picture in enumerate(pictures):
+                yield from self.describe([picture], [own[i : i + 1] for own in images])
+            return
         first, models = self._first, self.models * (1 + self._first.decoding.mirrored)
         inputs = [own.to(model.module.device) for model, own in zip(models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
