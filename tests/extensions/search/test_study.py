@@ -103,6 +103,14 @@ def test_few_values_are_each_tried_once_by_all_workers_together(tmp_path: Path):
     assert worker(tmp_path, SEEDS).take(1) == {}
 
 
+def test_values_beyond_the_former_bounds_are_tried_too(tmp_path: Path):
+    for bounds in ((1, 3), (3, 5)):
+        own = worker(tmp_path, {"seed": IntDistribution(*bounds)})
+        for number in own.take(9):
+            own.end(number, 1.0)
+    assert [trial.params["seed"] for trial in own.study.trials] == [1, 2, 3, 4, 5]
+
+
 def test_a_trial_of_a_killed_worker_is_run_again_in_its_folder_with_its_values(tmp_path: Path):
     def begin() -> None:
         worker(tmp_path).take(1)

@@ -205,10 +205,9 @@ class Worker:
         with file_lock(folder / LOCK), reading(f"the storage of {folder}"):
             self._refuse_others(monitor)
             if math.prod(map(len, values)) <= total:  # each combination once, instead of proposals of the sampler
-                combinations = list(itertools.product(*values))
-                self._total = len(combinations)
-                for combination in combinations:
+                for combination in itertools.product(*values):
                     study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+                self._total = min(total, len(study.get_trials(deepcopy=False)))  # with those of other bounds
 
     def _refuse_others(self, monitor: str) -> None:
         """Raise a `UserError` if the study has trials with other settings or choices. Bounds of ranges may change."""
