@@ -149,6 +149,7 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_pa
 
 
 EXTENDED = {
+    "averaged weights": ["callbacks=ema"],
     "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
     "adam": [],
     "hard": ["attention=hard", "attention.num_samples=2"],

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -118,3 +119,15 @@ class ExponentialMovingAverage(WeightAveraging):
             get_ema_multi_avg_fn(min(decay, (1 + int(step)) / (10 + int(step))))(averaged, weights, step)
 
         super().__init__(multi_avg_fn=update)
+
+    def on_validation_epoch_end(self, *_: Any) -> None:
+        """Keep the averaged weights for other callbacks of this moment."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_epoch_end(trainer, pl_module)
+
+    def on_train_end(self, *_: Any) -> None:
+        """Keep the weights of training: `last.ckpt`, which is written now, also has them for a run that is extended."""
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_end(trainer, pl_module)

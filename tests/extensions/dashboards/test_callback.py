@@ -1,16 +1,20 @@
 """What a run logs to its dashboards."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
 from small_training import small_config, small_run
 
+from showattendtell.extensions.dashboards import callback
 from showattendtell.extensions.dashboards.callback import DashboardCallback
 from showattendtell.extensions.dashboards.loggers import Dashboard
+from showattendtell.runtime.files import BEST
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -74,6 +78,17 @@ def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, set
     small_run(config, tmp_path)
     assert Board.shown == [step for step, figures in Board.written.lines if "val/bleu4" in figures]
     assert len(Board.shown) == (10 if settings else 2)
+
+
+def test_captions_are_those_of_the_averaged_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Though the callback of the average comes first."""
+    shown = []
+    monkeypatch.setattr(callback, "caption_panels", lambda module, *_: shown.append(deepcopy(module.state_dict())))
+    config = noted("callbacks=ema", "trainer.max_epochs=1")
+    config.logger.board.images = 1
+    small_run(config, tmp_path)
+    [weights] = shown
+    torch.testing.assert_close(weights, torch.load(tmp_path / BEST, weights_only=True)["state_dict"], rtol=0, atol=0)
 
 
 def test_dashboards_get_all_settings_with_their_defaults(tmp_path: Path):
