@@ -7,7 +7,14 @@ from PIL import Image
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k
 from showattendtell.data.languages import in_language, languages_of, tokenized, train_tokenizer
-from showattendtell.data.tokenizers import PlainTokenizer, SubwordTokenizer, WordTokenizer
+from showattendtell.data.tokenizers import (
+    CharacterTokenizer,
+    PlainTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+    WordTokenizer,
+)
 from showattendtell.data.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase, fingerprint
@@ -99,6 +106,18 @@ def test_a_phrase_is_at_the_first_token_of_its_noun(noun: int, token: str):
     [example] = tokenized(Dataset("", {"train": (Example("", "", (caption,)),)}), tokenizer).split("train")
     [changed] = example.captions
     assert changed.words[changed.phrases[0].noun] == token
+
+
+@pytest.mark.parametrize("tokenizer", [WordTokenizer(), CharacterTokenizer(), WhitespaceTokenizer()], ids=type)
+def test_phrases_behind_a_word_of_several_tokens_keep_their_nouns(tokenizer: Tokenizer):
+    written = 'A merry-go-round -- "adults" in T-shirts'
+    nouns = [Phrase(noun, (Box(0, 0, 1, 1),)) for noun in (1, 2, 4)]
+    caption = Caption(("a", "merrygoround", "adults", "in", "tshirts"), tuple(nouns), written)
+    [example] = tokenized(Dataset("", {"train": (Example("", "", (caption,)),)}), tokenizer).split("train")
+    [changed] = example.captions
+    for phrase, word in zip(changed.phrases, ("merry", "adults", "t"), strict=True):
+        rest = tokenizer.detokenize(changed.words[phrase.noun :])
+        assert rest.lower().lstrip('"').startswith(word)
 
 
 def vocabulary_of(dataset: Dataset) -> Vocabulary:

@@ -6,6 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 from small_models import small_model
 
+from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.inference.evaluator import EvaluationRun, score
 from showattendtell.inference.loading import LoadedModel
 from showattendtell.inference.predictions import reference_sentences
@@ -16,11 +18,16 @@ TEST = tuple(Example(image, "", (Caption(("a", "dog", "runs", "over", "grass")),
 TRAIN = (Example("c.jpg", "", (Caption(("a", "green", "dog")),)),)
 
 
-def figures_of(splits: dict[str, tuple[Example, ...]]) -> dict[str, float]:
+def figures_of(
+    splits: dict[str, tuple[Example, ...]],
+    captions: dict[str, list[list[str]]] = CAPTIONS,
+    tokenizer: Tokenizer | None = None,
+) -> dict[str, float]:
     none: Any = None
-    dataset = Dataset("made up", splits)
-    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(small_model(), none, {})], [none], dataset, "test", none)
-    return score(run, CAPTIONS, reference_sentences(TEST), OmegaConf.create({"metrics": ["bleu"], "seed": 1})).figures
+    dataset, model = Dataset("made up", splits), small_model()
+    model.vocabulary = Vocabulary(model.vocabulary.words, tokenizer)
+    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none)
+    return score(run, captions, reference_sentences(TEST), OmegaConf.create({"metrics": ["bleu"], "seed": 1})).figures
 
 
 @pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])
@@ -29,3 +36,9 @@ def test_a_data_set_without_training_captions_is_scored_without_novelty(others: 
     expected = figures_of({"test": TEST, "train": TRAIN})
     assert expected.pop("novelty") == 50
     assert figures == expected
+
+
+def test_words_are_counted_whatever_the_tokens_of_the_model():
+    tokenizer = CharacterTokenizer()
+    captions = {image: [list(tokenizer.tokenize(" ".join(words)))] for image, [words] in CAPTIONS.items()}
+    assert figures_of({"test": TEST}, captions, tokenizer) == figures_of({"test": TEST})

@@ -1,6 +1,5 @@
 """Captions in other languages than English, in several of them, and of other tokenizers than the plain one."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -85,8 +84,9 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
 
     def change(caption: Caption) -> Caption:
         plain = caption.plain or caption.words
-        words = tokenizer.tokenize(caption.written or " ".join(plain))
-        phrases = _move_phrases(caption.phrases, words, tokenizer) if caption.phrases else ()
+        written = caption.written or " ".join(plain)
+        words = tokenizer.tokenize(written)
+        phrases = _move_phrases(caption.phrases, written, words, tokenizer) if caption.phrases else ()
         return caption._replace(words=words, plain=plain, phrases=phrases)
 
     return map_examples(dataset, lambda e: e._replace(captions=tuple(map(change, e.captions))))
@@ -109,12 +109,17 @@ def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[
     return captions, languages
 
 
-def _move_phrases(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
-    """Return phrases whose nouns are indices of plain words, with indices of these tokens."""
-    num_plain = [len(tokenize(tokenizer.detokenize(words[: i + 1]))) for i in range(len(words))]
+def _move_phrases(
+    phrases: Sequence[Phrase], written: str, words: tuple[str, ...], tokenizer: Tokenizer
+) -> tuple[Phrase, ...]:
+    """Return phrases whose nouns are indices of plain words, with indices of the tokens of the sentence."""
+    parts = written.split()
+    nouns = [i for i, part in enumerate(parts) if tokenize(part)]  # the part of each plain word
     moved = []
     for phrase in phrases:
-        first = bisect_right(num_plain, phrase.noun)  # the token with which the noun begins
-        if first < len(words):
-            moved.append(phrase._replace(noun=first))
+        start = len(tokenizer.tokenize(" ".join(parts[: nouns[phrase.noun]])))
+        for first in range(start, len(words)):
+            if tokenize(tokenizer.detokenize(words[start : first + 1])):  # not punctuation or a space alone
+                moved.append(phrase._replace(noun=first))
+                break
     return tuple(moved)

@@ -375,7 +375,9 @@ def score(
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
+    # novelty in the tokens of the model, and the other figures in words, as those of `score`
     figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions or None)
+    figures |= diversity(hypotheses)
     if others:
         figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
     limits = intervals(result.measured, len(images), config.seed)

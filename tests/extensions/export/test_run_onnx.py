@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from extension_cases import cases
 from numpy import ndarray
 from PIL import Image
-from small_models import VOCABULARY, small_captioner
+from small_models import VOCABULARY, small_captioner, small_model
 from torch import nn
 
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
@@ -16,7 +17,7 @@ from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
-from showattendtell.extensions.export.graphs import InitGraph, StepGraph
+from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
 from showattendtell.extensions.trust.confidence import principal_directions
@@ -94,6 +95,22 @@ def test_the_script_begins_with_the_language(language: str | None):
         graphs = in_plain_torch(captioner)
         for number, [other] in enumerate(model.generate(REGIONS)):
             caption = beam_search(graphs, card, start(graphs, card, np.array([number]), language), 3)
+            assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
+
+
+@pytest.mark.parametrize(("attention", "decoder"), [("soft", "lstm"), *cases("SMALL_PAIRS")])
+@torch.no_grad()
+def test_the_graphs_have_room_for_the_language_and_the_longest_caption(attention: str, decoder: str):
+    model, card = small_model(), {**SEARCH, "languages": {"de": 4, "en": 5}, "max_length": 3}
+    model.vocabulary = Vocabulary([*SPECIAL, "<de>", "<en>", "a", "dog", "runs", "over"], languages=("de", "en"))
+    model.captioner = small_captioner(attention, decoder, model.encoder.region_dim)
+    model.decoding = BeamSearch(beam_size=3, max_length=3, min_length=3)
+    pixels = torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    card["suppressed_tokens"] = [0, 1, 2]  # so that no caption ends earlier
+    with plain_torch():
+        graphs = {name: array_function(graph.module) for name, graph in graphs_of(model, 3).items()}
+        for image, [other] in zip(pixels.unsqueeze(1).numpy(), model.generate(pixels), strict=True):
+            caption = beam_search(graphs, card, start(graphs, card, image), 3)
             assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
 
 

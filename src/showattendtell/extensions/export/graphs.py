@@ -163,7 +163,8 @@ def graphs_of(model: ImageCaptioner, max_length: int, calibration: Calibration |
     attention.check_export()
     side = model.encoder.preprocessing.crop
     pixels = torch.zeros(2, 3, side, side, dtype=torch.uint8)
-    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
+    # the token of the language is one more
+    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length + model.vocabulary.offset)
     regions = encode(pixels)
     cache, _ = model.captioner.init_state(regions)
     if not isinstance(cache.keys, AdditiveKeys | Tensor):
