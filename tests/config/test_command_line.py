@@ -33,6 +33,10 @@ HERE = Path(__file__).parent
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
         (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "++seed=1"]),
         (["cache=~/a"], [f"++cache={Path.home()}/a"]),
+        (["cache=a b/für é"], ['++cache="a b/für é"']),
+        (["decoding.required=[Hund,ein Mädchen]"], ['++decoding.required=[Hund,"ein Mädchen"]']),
+        (["cache='a ü'"], ["++cache='a ü'"]),
+        (["+experiment=flickr8k"], ["experiment=flickr8k"]),
     ],
 )
 def test_arguments_in_the_form_of_hydra(typed: list[str], expected: list[str]):
@@ -85,7 +89,7 @@ def test_positional_arguments_stand_among_settings_in_any_order(tmp_path: Path, 
     assert (config.checkpoint, list(config.images), config.seed) == ("best.ckpt", ["a b.jpg", "lr=1", "c,d.jpg"], 3)
 
 
-@pytest.mark.parametrize("path", ["runs/a b", 'x"y', "end\\", "${seed}", "a=b,c"])
+@pytest.mark.parametrize("path", ["runs/a b", 'x"y', "end\\", "${seed}", "a=b,c", "runs/ü"])
 def test_a_printed_argument_is_read_as_the_value_that_it_stands_for(path: str):
     [argument] = shlex.split(as_argument("checkpoint", path))
     assert compose("evaluate", [argument]).checkpoint == path
@@ -108,12 +112,13 @@ def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, v
     assert str(images) == str(expected).replace("HOME", str(Path.home()))
 
 
-def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("path", ["epoch=1-step=32.ckpt", "a,b (2).ckpt", "über & co.ckpt"])
+def test_an_existing_path_needs_no_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "epoch=1-step=32.ckpt").touch()
-    assert compose("evaluate", ["checkpoint=epoch=1-step=32.ckpt"]).checkpoint == "epoch=1-step=32.ckpt"
     with pytest.raises(UserError):
-        compose("evaluate", ["checkpoint=epoch=1-step=3.ckpt"])
+        compose("evaluate", [f"checkpoint={path}"])
+    Path(path).touch()
+    assert compose("evaluate", [f"checkpoint={path}"]).checkpoint == path
 
 
 @pytest.mark.parametrize(

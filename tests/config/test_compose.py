@@ -105,6 +105,7 @@ def test_faults_of_every_kind_are_reported_at_once():
     [
         ("evaluate", ["checkpont=a.ckpt"], "checkpont; did you mean 'checkpoint'"),
         ("evaluate", ["checkpont=a.ckpt"], "checkpoint is not set; give it as checkpoint="),
+        ("evaluate", ["checkpoint=a.ckpt", "+attention=hard"], "attention=hard cannot be chosen here"),
         ("evaluate", ["checkpoint=best.ckpt", "beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
         ("caption", ["images=a.jpg", "width=700"], "width=700 should be a width in inches, up to 20"),
         ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 items"),

@@ -69,8 +69,9 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     assert keeper.best_model_score == pytest.approx(best_score)
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best_epoch - 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == best_epoch + 1
     assert message in lines[2]
+    assert len(lines) == best_epoch + 2
+    assert lines[-1].startswith("early stopping: Monitored metric val/")
 
 
 class Metrics(Callback):

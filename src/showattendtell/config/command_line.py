@@ -52,8 +52,11 @@ CONFIG_DIR = {"-cd", "--config-dir"}
 HOME = re.compile(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))")
 """A home folder where shells do not expand it: after `=`, and in lists."""
 
-PLAIN = r"[\w./-]+"
+PLAIN = r"[a-zA-Z0-9_./-]+"
 """A value that needs no quotes, neither for the shell nor for Hydra."""
+
+FOREIGN = re.compile(r"(?:[\w./-][\w ./-]*)?[^\x00-\x7f](?:[\w ./-]|[^\x00-\x7f])*")
+"""A text with letters beyond ASCII, which Hydra reads only in quotes."""
 
 
 def config_folders() -> list[str]:
@@ -140,7 +143,8 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
         is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
-        overrides[key] = f"{f'++{key}' if is_value and equals else name}{equals}{value}"
+        name = f"++{key}" if is_value and equals else key if key in groups else name  # `+experiment=` as without `+`
+        overrides[key] = f"{name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
 
 
@@ -170,9 +174,11 @@ def _split(arguments: Sequence[str], positional: str) -> Arguments:
         elif positional and (not equals or os.path.exists(argument) or is_url(argument)):
             places.append(argument)
         else:
-            # a path with a `=`, as Lightning's `epoch=1-step=32.ckpt`, which Hydra would not parse
-            is_path = "=" in value and os.path.exists(value) and not os.path.exists(argument)
-            settings.append(f"{name}={quoted(value)}" if is_path else argument)
+            if os.path.exists(value) and not os.path.exists(argument):
+                value = as_value(value)  # as Lightning's `epoch=1-step=32.ckpt`, which Hydra cannot parse
+            elif '"' not in value and "'" not in value:
+                value = FOREIGN.sub(lambda text: quoted(text[0]), value)
+            settings.append(f"{name}{equals}{value}")
     if places:
         if by_name := [setting for setting in settings if setting.lstrip("+").startswith(f"{positional}=")]:
             given = f"{places[0]} and as {by_name[0]}"

@@ -83,7 +83,10 @@ def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[Di
     except (HydraException, ValueError) as error:
         faulty = {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines)))}
         if not faulty:  # such as choices that are wrong together
-            return DictConfig({}), [" ".join(str(error.__cause__ or error).split())]
+            text = " ".join(str(error.__cause__ or error).split())
+            if lacking := re.match("Could not override .* use [+](.*)", text):
+                text = f"{lacking[1]} cannot be chosen here; leave it out"
+            return DictConfig({}), [text]
     # without these lines, the others can be checked too
     groups = {line.partition("=")[0] for line in faulty}
     rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]

@@ -111,7 +111,7 @@ def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
         raise
-    print(f"{label}  {result:.4g}" if isinstance(result, float) else label, flush=True)
+    print(f"{label}  {result:.3f}" if isinstance(result, float) else label, flush=True)
     return result
 
 

@@ -162,6 +162,9 @@ class EpochReport(Callback):
         return self._seconds[-1]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stopping: Any = trainer.early_stopping_callback
+        if stopping and stopping.stopping_reason_message:
+            print_line(f"early stopping: {stopping.stopping_reason_message.partition(' Signaling')[0]}")
         file = Path(trainer.default_root_dir) / METRICS
         if rank() == 0 and file.is_file():
             draw_curves(read_metrics(file), file.with_name(CURVE))
