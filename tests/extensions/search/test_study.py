@@ -82,6 +82,11 @@ def test_the_space_of_a_setting(setting: str, expected: BaseDistribution | None)
     assert distribution_of(OverridesParser.create().parse_override(setting)) == expected
 
 
+def test_a_log_scale_of_a_range_is_refused():
+    with pytest.raises(UserError, match="only an interval has a log scale"):
+        distribution_of(OverridesParser.create().parse_override("decoder.hidden_dim=tag(log,range(1,1000))"))
+
+
 def test_a_study_has_its_number_of_trials_and_no_more(tmp_path: Path):
     first = worker(tmp_path, total=3)
     claimed = first.take(2)
@@ -101,6 +106,14 @@ def test_few_values_are_each_tried_once_by_all_workers_together(tmp_path: Path):
     trials = worker(tmp_path, SEEDS).study.trials
     assert sorted(trial.params["seed"] for trial in trials) == [1, 2, 3]
     assert worker(tmp_path, SEEDS).take(1) == {}
+
+
+def test_values_beyond_the_former_bounds_are_tried_too(tmp_path: Path):
+    for bounds in ((1, 3), (3, 5)):
+        own = worker(tmp_path, {"seed": IntDistribution(*bounds)})
+        for number in own.take(9):
+            own.end(number, 1.0)
+    assert [trial.params["seed"] for trial in own.study.trials] == [1, 2, 3, 4, 5]
 
 
 def test_a_trial_of_a_killed_worker_is_run_again_in_its_folder_with_its_values(tmp_path: Path):

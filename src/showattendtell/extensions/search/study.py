@@ -147,6 +147,8 @@ def distribution_of(override: Override) -> BaseDistribution | None:
     if isinstance(value, IntervalSweep):
         return FloatDistribution(float(value.start or 0), float(value.end or 0), log=is_log)
     if isinstance(value, RangeSweep):
+        if is_log:
+            raise UserError(f"{override.input_line}: only an interval has a log scale")
         values = list(value.range())
         step = abs(values[1] - values[0]) if len(values) > 1 else 1
         kind: Any = IntDistribution if isinstance(values[0], int) else FloatDistribution
@@ -205,10 +207,9 @@ class Worker:
         with file_lock(folder / LOCK), reading(f"the storage of {folder}"):
             self._refuse_others(monitor)
             if math.prod(map(len, values)) <= total:  # each combination once, instead of proposals of the sampler
-                combinations = list(itertools.product(*values))
-                self._total = len(combinations)
-                for combination in combinations:
+                for combination in itertools.product(*values):
                     study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+                self._total = min(total, len(study.get_trials(deepcopy=False)))  # with those of other bounds
 
     def _refuse_others(self, monitor: str) -> None:
         """Raise a `UserError` if the study has trials with other settings or choices. Bounds of ranges may change."""
