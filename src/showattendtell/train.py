@@ -70,7 +70,7 @@ def train(config: DictConfig) -> float:
             trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
             module, data = build_training(config)
             check_data(start, module.metadata)
-            if rank() == 0 and start.checkpoint is None:
+            if rank() == 0 and (start.checkpoint is None or start.extended):
                 write_settings(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
         if config.trainer.get("fast_dev_run"):

@@ -184,6 +184,8 @@ def test_an_epoch_resumed_at_any_batch_has_those_that_are_left_and_the_next_is_w
         assert epoch_of(resumed, 1) == epochs[1][done:]
         assert epoch_of(resumed, 2) == epochs[2]
         assert epoch_of(resumed, 1) == epochs[1]
+        resumed.resume(1, done)
+        assert [epoch_of(resumed, epoch) for epoch in (2, 1)] == [epochs[2], epochs[1]]  # then another training
 
 
 def shares_of(batches: EpochBatchSampler, world: int) -> list[list[Any]]:

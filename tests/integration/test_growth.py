@@ -44,6 +44,7 @@ def test_a_resumed_run_of_many_epochs_does_not_grow(run: Run, start: Start, fold
     growth = max(memory) - memory[0]
     print(f"\n{EPOCHS} epochs: {memory[0]:.0f} MB after {SETTLED}, {growth:.0f} MB more at most")
     assert epochs_of(place) == EPOCHS
+    assert f"max_epochs: {EPOCHS}" in (place / ".hydra/config.yaml").read_text()
     assert growth < GROWTH
 
 

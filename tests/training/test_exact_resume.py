@@ -109,6 +109,17 @@ def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[s
     assert_resumes_from_every_checkpoint(tmp_path, settings, every=4)
 
 
+def test_a_run_that_is_killed_in_the_validation_after_its_time_is_finished_when_it_resumes(tmp_path: Path):
+    settings = ["trainer.max_time=00:00:00:01", "trainer.max_epochs=1000", "callbacks.early_stopping=null"]
+    config, whole, copies = small_config(*settings), tmp_path / "whole", tmp_path / "copies"
+    config.checkpoint_interval_minutes = 60
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    killed = max(copies.iterdir(), key=lambda folder: (folder / LAST).stat().st_mtime_ns)
+    assert not read(killed / LAST)["callbacks"]["LastCheckpoint"]["finished"]
+    small_run(config, killed, killed / LAST)
+    assert read(killed / LAST)["callbacks"]["LastCheckpoint"]["finished"]
+
+
 @pytest.mark.slow
 def test_training_continues_where_workers_read(tmp_path: Path):
     settings = ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"]

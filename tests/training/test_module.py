@@ -1,14 +1,17 @@
 """What a training step of the LightningModule minimizes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytorch_lightning as lightning
 import torch
-from small_training import REGIONS, small_config, small_run
+from small_training import REGIONS, VALIDATED, examples_of, small_config, small_run, source
 
+from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.losses.caption import total
 from showattendtell.training.module import CaptioningModule
-from showattendtell.types import Batch, BatchShard
+from showattendtell.types import Batch, BatchShard, Dataset
 
 TOKENS = torch.tensor([[4, 5, 2], [6, 2, 0], [7, 4, 2]])
 BATCH = Batch(REGIONS[:2], torch.tensor([0, 1, 1]), TOKENS, torch.tensor([0, 1]))
@@ -42,3 +45,24 @@ def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be
     assert not output.nll.requires_grad
     assert unlogged.nll is None
     assert output.metrics.keys() > unlogged.metrics.keys() > {"sampled_cider"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_validation_leaves_nothing_to_the_next(tmp_path: Path):
+    class Interruption(lightning.Callback):
+        def on_validation_batch_end(self, *arguments: Any) -> None:
+            if arguments[-1] == 1:  # the loader of images
+                raise ConnectionError
+
+    module, examples = small_run(small_config(), tmp_path / "run"), examples_of(range(VALIDATED))
+    dataset = Dataset("small", {"train": examples, "val": examples})
+    data = CaptionDataModule(dataset, module.vocabulary, source, 4, seed=1, generation_batch_size=2)
+
+    def validate(*callbacks: lightning.Callback) -> Any:
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        return lightning.Trainer(accelerator="cpu", callbacks=[*callbacks], **quiet).validate(module, data)
+
+    expected = validate()
+    with pytest.raises(ConnectionError):
+        validate(Interruption())
+    assert validate() == expected

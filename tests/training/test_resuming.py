@@ -135,7 +135,7 @@ def test_a_run_may_have_more_epochs_than_it_had(
 ):
     run = copied(trained, "finished", root / "finished")
     start = find_start(resumed(str(run), "trainer.max_epochs=5"), new, root)
-    assert (start.checkpoint, start.finished) == (run / LAST, False)
+    assert (start.checkpoint, start.finished, start.extended) == (run / LAST, False, True)
     printed = capsys.readouterr().out
     assert f"{run} is extended from 2 to 5 epochs" in printed
     assert "after step 10" in printed

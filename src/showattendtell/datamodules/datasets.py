@@ -354,8 +354,13 @@ class CaptionDataset(TorchDataset[Any]):
         grids = torch.empty(num_images, *first.shape[1:], dtype=dtype, device=device)
         for positions in torch.arange(num_images).split(256):
             grids[positions] = self.images(positions.tolist()).to(grids)
-        self.images = lambda positions, draw=FIRST_DRAW: grids[torch.as_tensor(positions, device=device)]
-        self.is_cached = True
+
+        def read(positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+            # from pinned memory: other copies wait for the training steps that the GPU has yet to compute
+            index = torch.tensor(positions, pin_memory=device.type == "cuda")
+            return grids[index.to(device, non_blocking=True)]
+
+        self.images, self.is_cached = read, True
         if device.type == "cuda" and rank() == 0:
             stored = f"grids of {num_images:,} images in GPU memory: {grids.nbytes / 1e9:.1f} GB"
             print(f"{stored}; data.cache_on_device=false reads them batch by batch")

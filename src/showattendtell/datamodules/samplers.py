@@ -194,7 +194,8 @@ class EpochBatchSampler(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # a generator reads the epoch at its first batch: Lightning calls `set_epoch` after `iter`
-        yield from self.start_at(self._done.pop(self.epoch, 0))
+        done, self._done = self._done, {}  # also of another epoch, as after a checkpoint that ends one
+        yield from self.start_at(done.get(self.epoch, 0))
 
     def start_at(self, first: int) -> Iterator[Any]:
         """Yield the batches of the epoch without the first ones."""

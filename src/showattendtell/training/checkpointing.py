@@ -1,5 +1,6 @@
 """Checkpoints of a run: the best one, and the last one, from which training resumes."""
 
+import math
 import os
 import random
 import sys
@@ -85,11 +86,12 @@ class LastCheckpoint(Callback):
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning skips a run that has had its last step, also if it stopped in the validation after that. Until it
-        # has resumed, there is one step more.
-        loop = trainer.fit_loop.epoch_loop
-        self._max_steps = loop.max_steps
-        loop.max_steps += bool(self._random_states) and loop.max_steps > 0
+        # Lightning skips a run whose steps or time are over, also if it stopped in the validation after the last step.
+        # Until it has resumed, there is one step more, and no time ends it.
+        loop: Any = trainer.fit_loop.epoch_loop
+        self._limits = loop.min_steps, loop.max_steps
+        if self._random_states:
+            loop.min_steps, loop.max_steps = math.inf, loop.max_steps + (loop.max_steps > 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
@@ -109,7 +111,8 @@ class LastCheckpoint(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
-        trainer.fit_loop.epoch_loop.max_steps = self._max_steps
+        loop: Any = trainer.fit_loop.epoch_loop
+        loop.min_steps, loop.max_steps = self._limits
         states, self._random_states = self._random_states, {}
         if str(rank()) in states:
             set_random_states(states[str(rank())])

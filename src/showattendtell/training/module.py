@@ -153,6 +153,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         Raises:
             UserError: there are none, or the data module's or the teachers' differ from this model's.
         """
+        metrics = (self._train_means, self._val_means, self._bleu, self._cider, self._endings, self._diversity)
+        for metric in metrics:  # of a run that was interrupted
+            metric.reset()
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
         if self.captioner is None:

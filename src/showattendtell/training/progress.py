@@ -291,7 +291,8 @@ class StepMetrics(Callback):
         if len(self._rates) > 2:
             metrics["train/learning_rate_encoder"] = self._rates[2]
         if isinstance(outputs, Mapping):
-            metrics["train/loss_step"] = float(mean_over_processes(outputs["loss"]))
+            loss = trainer.accumulate_grad_batches * outputs["loss"]  # Lightning divides it
+            metrics["train/loss_step"] = float(mean_over_processes(loss))
         for logger in dashboards:
             logger.log_metrics(metrics, trainer.global_step - 1)  # the number that Lightning logs
 

@@ -35,6 +35,7 @@ class ResumePoint(NamedTuple):
         finished: whether the run is complete.
         best: the best value of the metric `monitor`, if there is one.
         epoch, step: how many are complete.
+        extended: whether the run now has more epochs than its stored configuration.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class ResumePoint(NamedTuple):
     best: float | None = None
     epoch: int = 0
     step: int = 0
+    extended: bool = False
 
 
 def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> ResumePoint:
@@ -204,7 +206,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
                 f"{folder} ended after {start.epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with init_from={best}"
             )
-        start = start._replace(finished=False)
+        start = start._replace(finished=False, extended=True)
         print(f"{folder} is extended from {stored_epochs} to {max_epochs} epochs")
     if not start.finished:
         print(f"{folder} resumes after step {start.step}, in epoch {start.epoch + 1}")

@@ -21,6 +21,7 @@ from slow_cases import slow_after
 from small_models import small_model
 
 import showattendtell
+from showattendtell.data.images import CropMode, Preprocessing
 from showattendtell.decoding.image_captioner import Calibration
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
@@ -197,6 +198,14 @@ def test_the_page_writes_the_captions_of_the_script(
         assert confidence == pytest.approx(expected.confidence, abs=0.01)
         seen.add(maps.tobytes())
     assert len(seen) > 5
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_maps_are_placed_on_what_the_encoder_sees(open_page: OpenPage, crop_mode: CropMode):
+    tab, settings = open_page(), Preprocessing(73, 64, (0.5,) * 3, (0.5,) * 3, crop_mode=crop_mode)
+    for width, height in ((640, 211), (211, 640), (300, 300)):
+        seen = tab.evaluate("given => seenPart(...given)", [width, height, settings._asdict()])
+        assert seen == pytest.approx(settings.crop_box(width, height).scaled(1 / width, 1 / height))
 
 
 @pytest.mark.slow

@@ -82,6 +82,11 @@ def test_the_space_of_a_setting(setting: str, expected: BaseDistribution | None)
     assert distribution_of(OverridesParser.create().parse_override(setting)) == expected
 
 
+def test_a_log_scale_of_a_range_is_refused():
+    with pytest.raises(UserError, match="only an interval has a log scale"):
+        distribution_of(OverridesParser.create().parse_override("decoder.hidden_dim=tag(log,range(1,1000))"))
+
+
 def test_a_study_has_its_number_of_trials_and_no_more(tmp_path: Path):
     first = worker(tmp_path, total=3)
     claimed = first.take(2)

@@ -112,7 +112,9 @@ def preprocess(photograph: Image.Image, card: Card) -> ndarray:
     else:
         picture = _center(picture, *(min(side, longest) for side in picture.size))
         size = [settings["resize"] * side // shortest for side in picture.size]
-    cropped = _center(picture.resize(size, resampling), settings["crop"], settings["crop"])
+    # the width first, as torchvision; Pillow may begin with the height
+    resized = picture.resize((size[0], picture.height), resampling).resize(size, resampling)
+    cropped = _center(resized, settings["crop"], settings["crop"])
     return np.asarray(cropped).transpose(2, 0, 1)[np.newaxis]
 
 

@@ -147,6 +147,8 @@ def distribution_of(override: Override) -> BaseDistribution | None:
     if isinstance(value, IntervalSweep):
         return FloatDistribution(float(value.start or 0), float(value.end or 0), log=is_log)
     if isinstance(value, RangeSweep):
+        if is_log:
+            raise UserError(f"{override.input_line}: only an interval has a log scale")
         values = list(value.range())
         step = abs(values[1] - values[0]) if len(values) > 1 else 1
         kind: Any = IntDistribution if isinstance(values[0], int) else FloatDistribution

@@ -92,8 +92,7 @@ function joinWords(words, text) {
 
 function makePanel(output, photograph, name, several) {
   const model = MODELS.find(one => one.name === output.name), [wide, high] = [photograph.width, photograph.height];
-  const {crop, crop_mode: mode, resize} = model.preprocessing;
-  const seen = mode === "squash" ? [0, 0, 1, 1] : seenPart(wide, high, crop / resize);
+  const seen = seenPart(wide, high, model.preprocessing);
   const panel = element("section", {className: "panel", role: "group", ariaLabel: output.name});
   Object.assign(panel.dataset, {grid: model.grid.join(" "), seen: seen.map(part => part.toFixed(4)).join(" ")});
   if (several) panel.append(element("h3", {textContent: output.name}));
@@ -118,8 +117,9 @@ function makePanel(output, photograph, name, several) {
 }
 
 /** The central part of a photograph that a model sees, as fractions: left, top, right, bottom. */
-function seenPart(width, height, share) {
-  const side = share * Math.min(width, height), [x, y] = [side / width, side / height];
+function seenPart(width, height, {crop, crop_mode: mode, resize}) {
+  const shortest = Math.min(width, height);
+  const [x, y] = [width, height].map(side => crop / resize * (mode === "squash" ? 1 : shortest / side));
   return [(1 - x) / 2, (1 - y) / 2, (1 + x) / 2, (1 + y) / 2];
 }
 
