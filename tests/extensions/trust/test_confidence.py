@@ -28,6 +28,7 @@ from showattendtell.extensions.trust.confidence import (
     fit_curve,
     principal_directions,
     score_calibration,
+    word_log_probs,
     write_calibration,
 )
 from showattendtell.inference.checkpoints import CALIBRATION
@@ -147,6 +148,9 @@ def test_evaluate_stores_the_confidence_that_captions_have(languages: tuple[str,
     loaded = LoadedModel(model, {}, {}, calibration)  # type: ignore[arg-type]
     dataset = Dataset("own", {"test": examples})
     run = EvaluationRun(["a.ckpt"], [""], [loaded], [source], dataset, "test", source)  # type: ignore[arg-type,list-item]
+    _, targets = zip(*word_log_probs(model, source, examples), strict=True)
+    said = model.vocabulary.encode(("a", "dog"), language)[model.vocabulary.offset :]
+    assert sorted(torch.cat(targets).tolist()) == sorted(3 * said)
     words = {str(i): [model.vocabulary.decode(caption.tokens)] for i, [caption] in enumerate(captions)}
     stored = CalibrationMetric().measure(run, words, seed=1).figures["confidence"]
     assert list(stored.values()) == pytest.approx([caption.confidence for [caption] in captions], rel=1e-4)

@@ -180,11 +180,14 @@ def read_regions(module: ImageCaptioner, images: ImageSource, examples: Sequence
 def word_log_probs(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,). The
+    language before them is not one."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     numbers = range(len(captions))
     for together, outputs, _ in outputs_by_batch(module, captions, numbers, "reading captions"):
-        targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
+        tokens = captions.tokens.pad(together)
+        tokens[:, : module.vocabulary.offset] = PAD
+        targets = tokens.flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
