@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from showattendtell.data.shapes import COLORS, SHAPES, SIDE, Scene, SceneObject, draw_scene, read_shapes
+from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 RELATIONS = (("left", "of"), ("right", "of"), ("above",), ("below",), ("near",))
@@ -153,3 +154,10 @@ def test_a_killed_drawing_leaves_nothing_half_filled(shapes: Dataset, tmp_path: 
 
     assert file_contents(read_shapes(str(tmp_path), train=60, val=5, test=5)) == file_contents(shapes)
     assert [path.name for path in tmp_path.iterdir()] == [shapes.name]
+
+
+def test_a_folder_with_other_files_is_left_as_it_is(tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    with pytest.raises(UserError, match=r"has other files \(images\)"):
+        read_shapes(str(tmp_path), train=1, val=1, test=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["images"]

@@ -55,8 +55,8 @@ HOME = re.compile(r"(?<=[=\[,])~([\w.-]*(?=/)|(?=[,\]]|$))")
 PLAIN = r"[a-zA-Z0-9_./-]+"
 """A value that needs no quotes, neither for the shell nor for Hydra."""
 
-FOREIGN = re.compile(r"(?:[\w./-][\w ./-]*)?[^\x00-\x7f](?:[\w ./-]|[^\x00-\x7f])*")
-"""A text with letters beyond ASCII, which Hydra reads only in quotes."""
+TEXT = re.compile(r"[\w./\x80-\U0010ffff-][\w ./\x80-\U0010ffff-]*")
+"""A text in a value. Hydra reads letters beyond ASCII only in quotes."""
 
 
 def config_folders() -> list[str]:
@@ -177,7 +177,7 @@ def _split(arguments: Sequence[str], positional: str) -> Arguments:
             if os.path.exists(value) and not os.path.exists(argument):
                 value = as_value(value)  # as Lightning's `epoch=1-step=32.ckpt`, which Hydra cannot parse
             elif '"' not in value and "'" not in value:
-                value = FOREIGN.sub(lambda text: quoted(text[0]), value)
+                value = TEXT.sub(lambda text: text[0] if text[0].isascii() else quoted(text[0]), value)
             settings.append(f"{name}{equals}{value}")
     if places:
         if by_name := [setting for setting in settings if setting.lstrip("+").startswith(f"{positional}=")]:

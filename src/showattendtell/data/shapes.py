@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 from rich.progress import track
 
+from showattendtell.errors import UserError, listed
 from showattendtell.runtime.files import cache_folder, open_folder, write_errors
 from showattendtell.settings import NonNegativeInt, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
@@ -96,13 +97,18 @@ def read_shapes(
         train, val, test: images per split; an image depends only on `seed`, its split and its number.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or has files of something else.
     """
     sizes = {"train": train, "val": val, "test": test}
     recipe = json.dumps({"version": 2, "seed": seed, **sizes})
     name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
     folder = cache_folder(root) / name
     if not folder.exists():
+        if others := sorted(file.name for file in folder.parent.glob("*") if not file.name.startswith("shapes-")):
+            raise UserError(
+                f"{folder.parent} has other files ({listed(others)}), and the built-in data set draws its own images; "
+                "leave dataset.root out, or train on yours with dataset=custom"
+            )
         with write_errors(folder, "set cache to another folder"), open_folder(folder.parent) as parent:
             fcntl.flock(parent, fcntl.LOCK_EX)
             if not folder.exists():
