@@ -67,8 +67,8 @@ def results(printed: str) -> dict[str, str]:
 
 
 ENDS = {
-    0: "0.5",
-    1: "1.5",
+    0: "0.500",
+    1: "1.500",
     light_command.FAULTY: "a seed of 2 is a fault; take another",
     light_command.BROKEN: "Traceback (most recent call last):",
 }
@@ -103,7 +103,7 @@ def test_runs_in_turn_continue_after_one_that_failed(run_light: Run, tmp_path: P
     command = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
     done = run_light(command, "train", "-m", "seed=8,2,9", folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path))
     assert done.status == 2
-    assert results(done.out + done.err) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light_command.FAULTY]}
+    assert results(done.out + done.err) == {"seed=8": "8.500", "seed=9": "9.500", "seed=2": ENDS[light_command.FAULTY]}
 
 
 @pytest.mark.parametrize(("number", "status"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
