@@ -143,7 +143,10 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
         is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
-        name = f"++{key}" if is_value and equals else key if key in groups else name  # `+experiment=` as without `+`
+        if is_value and equals:
+            name = f"++{key}"
+        elif key in groups:
+            name = key  # `+experiment=flickr8k` chooses what `experiment=flickr8k` does
         overrides[key] = f"{name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
 

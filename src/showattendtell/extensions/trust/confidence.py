@@ -180,8 +180,8 @@ def read_regions(module: ImageCaptioner, images: ImageSource, examples: Sequence
 def word_log_probs(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,). The
-    language before them is not one."""
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,),
+    without the token of the language."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     numbers = range(len(captions))
     for together, outputs, _ in outputs_by_batch(module, captions, numbers, "reading captions"):
