@@ -19,15 +19,15 @@ def main(config: DictConfig) -> None:
 
 
 def _prepare(config: DictConfig) -> None:
-    from showattendtell.config.instantiate import build, build_dataset, build_source
+    from showattendtell.config.instantiate import build, build_dataset, build_source, build_vocabulary
     from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.languages import tokenized
-    from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
+    from showattendtell.inference.initial import find_initial_checkpoint
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build_dataset(config), build(config.encoder)
     origin = find_initial_checkpoint(config)
-    vocabulary = initial_vocabulary(config, dataset, origin)
+    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(find_data_problems(dataset))

@@ -32,9 +32,8 @@ def expanded(arguments: list[str]) -> list[str]:
 def main(config: DictConfig) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
     the last stage."""
-    for setting in ("mirrored", "language_model"):
-        if config.decoding.get(setting):
-            raise UserError(f"decoding.{setting} is for captions of a trained model; leave it out of training")
+    if config.decoding.get("mirrored"):
+        raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     if config.stages:
         from showattendtell.training.stages import run_stages
 

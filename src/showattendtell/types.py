@@ -93,10 +93,10 @@ class Caption(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An image file with its reference captions; `image` is its name in the data set.
+    """An image file with its reference captions.
 
-    `path` is empty for captions without photographs. `objects` are the categories of its annotated objects, None if
-    nobody annotated it.
+    image    its name in the data set
+    objects  the categories of its annotated objects, None if nobody annotated it
     """
 
     image: str

@@ -122,7 +122,6 @@ WRONG = {
     "allow_unk": ["no", 1],
     "length_penalty": [0, float("nan"), "a"],
     "length_normalization": ["x", 3],
-    "language_model_weight": [-0.1],
     "precision": ["float99"],
 }
 

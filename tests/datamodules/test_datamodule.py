@@ -14,7 +14,6 @@ from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
-    ConstantSource,
     GridSource,
     ImageDataset,
     PixelSource,
@@ -136,7 +135,6 @@ def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=shared_memory))
     assert default_workers(PixelSource(encoder.preprocessing, []), torch.device(device)) == workers
-    assert default_workers(ConstantSource(torch.zeros(4, 2)), torch.device(device)) == 0
 
 
 def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Example], encoder: Encoder):

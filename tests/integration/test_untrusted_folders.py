@@ -84,16 +84,17 @@ def test_processes_that_train_together_run_nothing_either(run_forked: Run, stran
 
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
+    interpolation = "${oc.env:SECRET} ${oc.decode:${oc.env:SECRET}}"
+
     def plant(content: dict[str, Any]) -> None:
-        texts = {"init_embeddings": "${oc.env:SECRET}", "init_vocabulary": "${oc.decode:${oc.env:SECRET}}"}
-        content["showattendtell"]["config"] |= texts
+        content["showattendtell"]["config"]["init_from"] = interpolation
 
     file = altered(plant)
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "SECRET": SECRET}
     assert_done(run_forked("evaluate", f"checkpoint={file}", "metrics=[bleu]", folder=folder, **environment))
     text = file.with_name("results-test.json").read_text()
     assert SECRET not in text
-    assert json.loads(text)["config"]["init_embeddings"] == "${oc.env:SECRET}"
+    assert json.loads(text)["config"]["init_from"] == interpolation
 
 
 @pytest.mark.slow

@@ -4,19 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import KINDS, VOCABULARY, small_captioner
 from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
 from showattendtell.data.vocabulary import UNK, Vocabulary
-from showattendtell.errors import UserError
-from showattendtell.extensions.language_model.encoder import NoEncoder
 from showattendtell.features.extract import Extraction, feature_path
-from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint, initial_vocabulary
+from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
-from showattendtell.types import Caption, Dataset, Example
+from showattendtell.types import Dataset, Example
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -105,42 +102,3 @@ def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
         name := "tf_efficientnet_lite0-16-64-resize73",
         f"{name}-{tuned.describe()['weights_sha256'][:12]}",
     ]
-
-
-def of_language_model(captioner: Captioner) -> InitialCheckpoint:
-    card = {"encoder": NoEncoder().describe(), "vocabulary": VOCABULARY.words, "choices": {}}
-    weights = {f"captioner.{name}": value for name, value in captioner.state_dict().items()}
-    return InitialCheckpoint(Path("text.ckpt"), card, weights, [])
-
-
-WIDE = {"adaptive": "attention.sentinel", "lstm as released": "decoder.first_state.shared"}
-"""Parts that learn without photographs, but have the width of a region."""
-
-
-@pytest.mark.parametrize(("attention", "decoder"), KINDS)
-def test_a_captioner_with_the_weights_of_a_language_model_equals_it_where_it_sees_nothing(attention: str, decoder: str):
-    language_model, captioner = (small_captioner(attention, decoder, dim, seed=dim) for dim in (1, 6))
-    before = {name: value.clone() for name, value in captioner.state_dict().items()}
-    of_language_model(language_model).load_captioner(captioner, VOCABULARY)
-    after, learned = captioner.state_dict(), language_model.state_dict()
-    for name, value in after.items():
-        assert torch.equal(value, (learned if learned[name].shape == value.shape else before)[name])
-    assert torch.equal(after["decoder.word_scores.weight"], learned["decoder.word_scores.weight"])
-    tokens, image_index = torch.tensor([[4, 5, 6, 2], [7, 8, 9, 2]]), torch.tensor([0, 1])
-    ours, theirs = (
-        one(torch.zeros(2, 1, dim), image_index, tokens).logits for one, dim in ((captioner, 6), (language_model, 1))
-    )
-    wide = [part for kind, part in WIDE.items() if kind in (attention, decoder)]
-    if wide:
-        assert any(name.startswith(wide[0]) and torch.equal(value, before[name]) for name, value in after.items())
-    else:
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_the_vocabulary_can_be_that_of_a_checkpoint_without_its_weights(checkpoint: Path):
-    dataset = Dataset("made up", {"train": (Example("a.jpg", "a.jpg", (Caption(("a", "cat")),)),)})
-    config = small_config(f"init_vocabulary={checkpoint}")
-    assert initial_vocabulary(config, dataset, None).words == ("<pad>", "<start>", "<eos>", "<unk>", "dog")
-    assert initial_vocabulary(small_config(), dataset, None).words[4:] == ("a", "cat")
-    with pytest.raises(UserError, match="set init_vocabulary to checkpoint or extended"):
-        initial_vocabulary(config, dataset, origin_of(checkpoint))

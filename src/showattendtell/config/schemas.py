@@ -26,8 +26,7 @@ class TrainConfig:
         weight_init: random initial weights: default, each layer by its own rule; released, all layers by the rule of
             the released code.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
-            knows; or extended, those and the words of the training captions. A model with new weights has the words of
-            the training captions, or those of the best.ckpt or bundled model that is given here.
+            knows; or extended, those and the words of the training captions.
         init_embeddings: word vectors that initialize the word embeddings: a text file such as GloVe's, a safetensors
             matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
             embeddings of its own.
@@ -48,7 +47,7 @@ class TrainConfig:
     cache: Text
     init_from: Text | None
     weight_init: Literal["default", "released"]
-    init_vocabulary: Literal["checkpoint", "extended"] | Text
+    init_vocabulary: Literal["checkpoint", "extended"]
     init_embeddings: Text | None
     freeze_embeddings: bool
     monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]

@@ -143,7 +143,7 @@ def with_lists(file: CaptionFile, folder: Path, skip_missing: bool) -> CaptionFi
 
 
 def assemble(
-    name: str, file: CaptionFile, folder: Path | None, captions_per_image: int, skip_missing: bool | None = None
+    name: str, file: CaptionFile, folder: Path, captions_per_image: int, skip_missing: bool | None = None
 ) -> Dataset:
     """Build a data set from the images in a caption file's splits, with tokenized captions.
 
@@ -151,7 +151,7 @@ def assemble(
     numbers.
 
     Args:
-        folder: of the images; None for captions without photographs, whose examples have no path.
+        folder: of the images.
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
@@ -172,7 +172,7 @@ def assemble(
                 dropped[f"beyond {captions_per_image} of an image"] += 1
             else:
                 captions.append(Caption(words, (), sentence.strip()))
-        return Example(image, f"{folder}/{path}" if folder else "", tuple(captions))
+        return Example(image, f"{folder}/{path}", tuple(captions))
 
     splits: dict[str, list[Example]] = {split: [] for split in SPLIT_NAMES if split in file.split_of.values()}
     for image, split in file.split_of.items():

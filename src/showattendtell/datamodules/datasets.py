@@ -33,7 +33,7 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers, rank
-from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
+from showattendtell.types import AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
 class ImageSource(Protocol):
@@ -96,19 +96,6 @@ class GridSource:
         return torch.full((len(positions),), self._fixed_view)
 
 
-class ConstantSource:
-    """Source of the same regions (L, D) for every image, which is not read."""
-
-    def __init__(self, regions: Tensor):
-        self._regions = regions
-
-    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
-        return self._regions.repeat(len(positions), 1, 1)
-
-    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
-        return [Frame(WHOLE)] * len(positions)
-
-
 class PixelSource:
     """Source of uint8 pixels from image files.
 
@@ -168,7 +155,6 @@ def open_source(
 
     Grids of a frozen encoder are computed once and read from the feature store; if it has several views per image,
     training draws one for each batch. A trainable encoder reads pixels; `augmentation` changes the training images.
-    Without an encoder, nothing is read or stored.
 
     Args:
         folder: parent folder of all feature stores.
@@ -178,14 +164,8 @@ def open_source(
         compute: false: read pixels, instead of computing a feature store that is missing.
 
     Raises:
-        UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
-            image; a store with other settings.
+        UserError: augmentation with a frozen encoder; an unreadable image; a store with other settings.
     """
-    constant = encoder.constant_regions
-    if constant is not None:
-        return lambda examples, view="plain": ConstantSource(constant), dataset
-    if not any(example.path for example in dataset.examples()):
-        raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")
     if augmentation and not encoder.trainable:
         advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
         raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")

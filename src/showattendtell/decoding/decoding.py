@@ -17,7 +17,7 @@ from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner, IncrementalDecoder, StepOutput
 from showattendtell.models.interfaces import DecoderState
-from showattendtell.settings import Count, NonNegativeFloat, NonNegativeInt, Text, check_values
+from showattendtell.settings import Count, NonNegativeInt, Text, check_values
 from showattendtell.types import CaptionOutput
 
 Precision = Literal["float32", "bfloat16"]
@@ -36,24 +36,12 @@ class EnsembleState(NamedTuple):
         return EnsembleState(tuple(state.select(captions) for state in self.states), self.images[captions])
 
 
-class LanguageModel(NamedTuple):
-    """A captioner without photographs, whose regions are 0 and have width 1, and its weight in shallow fusion."""
-
-    captioner: Captioner
-    weight: float
-
-
 class EnsembleDecoder:
     """Decode images with an ensemble: p of a word is the mean over the captioners; alpha, beta and locations are those
-    of the first captioner.
+    of the first captioner."""
 
-    Args:
-        weights: of language models, whose decoders are the last ones. Their weighted log p is added to the log p of the
-            captioners (shallow fusion, Gulcehre et al. 2015). The sum is not normalized.
-    """
-
-    def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision, weights: Sequence[float] = ()):
-        self._decoders, self._precision, self._weights = tuple(decoders), precision, weights
+    def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision):
+        self._decoders, self._precision = tuple(decoders), precision
 
     def init_state(self) -> EnsembleState:
         """Return the states before the first word, one per image."""
@@ -72,16 +60,11 @@ class EnsembleDecoder:
         with autocast_to(self._precision, tokens.device):
             steps = [decoder.step(state, prefixes.images, prefix_index, tokens) for decoder, state in pairs]
         states = EnsembleState(tuple(step.state for step in steps), prefixes.images[prefix_index])
-        num_captioners = len(steps) - len(self._weights)
-        steps, language_models = steps[:num_captioners], steps[num_captioners:]
-        scores, normalizers = steps[0].scores, steps[0].normalizers
-        if len(steps) > 1:
-            # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalized first
-            scores = torch.stack([step.scores - step.normalizers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
-            normalizers = torch.full_like(normalizers, math.log(len(steps)))
-        for weight, language_model in zip(self._weights, language_models, strict=True):
-            scores = scores.add(language_model.scores, alpha=weight)
-            normalizers = normalizers.add(language_model.normalizers, alpha=weight)
+        if len(steps) == 1:
+            return steps[0], states
+        # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalized first
+        scores = torch.stack([step.scores - step.normalizers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
+        normalizers = torch.full_like(steps[0].normalizers, math.log(len(steps)))
         return steps[0]._replace(scores=scores, normalizers=normalizers), states
 
 
@@ -92,29 +75,21 @@ class Ensemble:
 
     Args:
         precision: precision of the matrix products.
-        language_models: for shallow fusion, see `EnsembleDecoder`.
     """
 
-    def __init__(
-        self,
-        captioners: Sequence[Captioner],
-        precision: Precision = "float32",
-        language_models: Sequence[LanguageModel] = (),
-    ):
-        self._precision, self._weights = precision, [model.weight for model in language_models]
-        members = [*captioners, *(model.captioner for model in language_models)]
+    def __init__(self, captioners: Sequence[Captioner], precision: Precision = "float32"):
+        self._precision = precision
         device = next(captioners[0].parameters()).device
         with autocast_to(precision, device):
-            prepared = {captioner: captioner.decoder.incremental(captioner) for captioner in dict.fromkeys(members)}
-        self._prepared = [prepared[captioner] for captioner in members]
+            prepared = {captioner: captioner.decoder.incremental(captioner) for captioner in dict.fromkeys(captioners)}
+        self._prepared = [prepared[captioner] for captioner in captioners]
 
     def make_decoder(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
-        blank = regions[0].new_zeros(len(regions[0]), 1, 1)
         with autocast_to(self._precision, regions[0].device):
-            pairs = zip(self._prepared, [*regions, *(blank for _ in self._weights)], strict=True)
+            pairs = zip(self._prepared, regions, strict=True)
             decoders = [prepare(image_regions) for prepare, image_regions in pairs]
-        return EnsembleDecoder(decoders, self._precision, self._weights)
+        return EnsembleDecoder(decoders, self._precision)
 
 
 def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -202,9 +177,6 @@ class Decoding(ABC):
             replace None by the first language of the vocabulary; `generate` alone lets the model choose.
         mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
             weights are those of the original image.
-        language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to
-            that of each word (shallow fusion).
-        language_model_weight: the weight of the language model.
         precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
             nearly equal probability.
     """
@@ -219,8 +191,6 @@ class Decoding(ABC):
     forbidden: Sequence[Text] = ()
     language: str | None = None
     mirrored: bool = False
-    language_model: Text | None = None
-    language_model_weight: NonNegativeFloat = 0.2
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
@@ -238,11 +208,8 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files: without a language and a language model if there is
-        none."""
+        """Return all settings as they are stored in result files: without a language if there is none."""
         settings = {"method": type(self).__name__, **asdict(self)}
-        if self.language_model is None:
-            del settings["language_model"], settings["language_model_weight"]
         if self.language is None:
             del settings["language"]
         return settings

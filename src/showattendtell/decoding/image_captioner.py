@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid, normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.data.vocabulary import PAD, Vocabulary
-from showattendtell.decoding.decoding import Captions, Decoding, Ensemble, LanguageModel
+from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.errors import UserError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -137,18 +137,9 @@ class ImageCaptionerEnsemble:
 
     Args:
         calibration: that of the first model, which then gives the captions their confidence.
-        language_models: that of the decoding.
-
-    Raises:
-        UserError: the language model of the decoding is not given.
     """
 
-    def __init__(
-        self,
-        models: Sequence[ImageCaptioner],
-        calibration: Calibration | None = None,
-        language_models: Sequence[LanguageModel] = (),
-    ):
+    def __init__(self, models: Sequence[ImageCaptioner], calibration: Calibration | None = None):
         self._decoding, self._calibration = models[0].decoding, calibration
         self._language = models[0].language
         if self._language is not None:
@@ -156,13 +147,7 @@ class ImageCaptionerEnsemble:
             max_length = self._decoding.max_length + 1
             self._decoding = replace(self._decoding, language=self._language, max_length=max_length)
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
-        if self._decoding.language_model and not language_models:
-            raise UserError(
-                "decoding.language_model is for captions of a trained model; leave it out of training, and load the "
-                "model with showattendtell.load"
-            )
-        captioners = [model.captioner for model in self._models]
-        self._ensemble = Ensemble(captioners, self._decoding.precision, language_models)
+        self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:

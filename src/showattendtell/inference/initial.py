@@ -69,13 +69,11 @@ class InitialCheckpoint(NamedTuple):
         return vocabulary.extended(build_vocabulary(config, dataset).words)
 
     def load_encoder(self, encoder: Encoder) -> None:
-        """Load the checkpoint's encoder weights, unless it is that of a language model, which has none.
+        """Load the checkpoint's encoder weights.
 
         Raises:
             UserError: network, grid or size differ.
         """
-        if self._is_language_model:
-            return
         description, stored = encoder.describe(), self.metadata["encoder"]
         if any(description[part] != stored[part] for part in description.keys() - {"weights_sha256", "tuned"}):
             raise self._mismatch()
@@ -85,7 +83,7 @@ class InitialCheckpoint(NamedTuple):
             raise self._mismatch()
 
     def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
-        """Load the checkpoint's captioner weights; those of a language model without what has the width of a region.
+        """Load the checkpoint's captioner weights.
 
         Args:
             vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
@@ -100,18 +98,10 @@ class InitialCheckpoint(NamedTuple):
             weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
             # softmax: K logits that are less by log K than that of <unk> have its probability together
             weights[WORD_BIAS][num_known:] -= math.log(num_new)
-        if self._is_language_model:
-            for name, initial in captioner.state_dict().items():
-                if name in weights and _has_region_width(weights[name], initial):
-                    weights[name] = initial
         try:
             captioner.load_state_dict(weights)
         except RuntimeError:
             raise self._mismatch() from None
-
-    @property
-    def _is_language_model(self) -> bool:
-        return self.metadata["encoder"].get("dim") == 1
 
     def _weights_of(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): weight for name, weight in self.weights.items() if name.startswith(prefix)}
@@ -119,32 +109,6 @@ class InitialCheckpoint(NamedTuple):
     def _mismatch(self) -> UserError:
         differing = listed(self.differences, shown=6) or "another encoder"
         return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
-
-
-def _has_region_width(weight: Tensor, wider: Tensor) -> bool:
-    """Return whether a weight of a language model, whose regions have width 1, has another shape than in a captioner
-    only because regions are wider there."""
-    pairs = zip(weight.shape, wider.shape, strict=False)
-    return weight.ndim == wider.ndim and {size for size, other in pairs if size != other} == {1}
-
-
-def initial_vocabulary(config: Mapping[str, Any], dataset: Dataset, origin: InitialCheckpoint | None) -> Vocabulary:
-    """Return the vocabulary of a training: that of the checkpoint that it starts from or that `init_vocabulary` names,
-    or the words of the training captions.
-
-    Raises:
-        UserError: as `InitialCheckpoint.vocabulary`; or two checkpoints are named.
-    """
-    source = config["init_vocabulary"]
-    if source in ("checkpoint", "extended"):
-        return origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
-    if origin:
-        raise UserError(
-            f"init_vocabulary={source} is for a training that starts with new weights; {origin.file} has words of its "
-            "own: set init_vocabulary to checkpoint or extended"
-        )
-    file = find_model(source)
-    return InitialCheckpoint(file, read_checkpoint(file)[0], {}, []).vocabulary(config, dataset)
 
 
 def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:

@@ -15,7 +15,7 @@ from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Decoding, LanguageModel
+from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CURVE_LIMIT, NAMES, Calibration, ImageCaptioner
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import (
@@ -35,14 +35,13 @@ from showattendtell.runtime.files import cache_folder, sha256
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, its calibration, if
-    it is calibrated, and the language model of its decoding, if it has one."""
+    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, and its calibration,
+    if it is calibrated."""
 
     module: ImageCaptioner
     config: Config
     metadata: dict[str, Any]
     calibration: Calibration | None = None
-    language_models: tuple[LanguageModel, ...] = ()
 
     @property
     def choices(self) -> dict[str, str]:
@@ -216,11 +215,10 @@ def save_model_folder(model: LoadedModel, folder: Path) -> None:
 def load_models(
     paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
 ) -> list[LoadedModel]:
-    """Load checkpoints with one vocabulary, the first one with the language model of the decoding.
+    """Load checkpoints with one vocabulary.
 
     Raises:
-        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding; or the language
-            model was trained with photographs.
+        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding.
     """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
@@ -231,23 +229,7 @@ def load_models(
             )
     if decoding.language is not None:
         models[0].module.vocabulary.language_token(decoding.language)
-    if decoding.language_model is not None:
-        models[0] = models[0]._replace(language_models=(_load_language_model(decoding, device, models[0], paths[0]),))
     return models
-
-
-def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, path: str) -> LanguageModel:
-    """Return the language model of a decoding, for a model that was loaded from a path."""
-    name = str(decoding.language_model)
-    module = load_model(name, device, decoding).module
-    if module.encoder.constant_regions is None:
-        raise UserError(f"decoding.language_model={name} was trained with photographs; train one with dataset=text")
-    if module.vocabulary.words != model.module.vocabulary.words:
-        raise UserError(
-            f"decoding.language_model={name} and {path} have different vocabularies; train the language model with "
-            f"init_vocabulary={path}"
-        )
-    return LanguageModel(module.captioner, decoding.language_model_weight)
 
 
 def average(paths: Sequence[str]) -> dict[str, Any]:

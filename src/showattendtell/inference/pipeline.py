@@ -56,9 +56,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._ensemble = ImageCaptionerEnsemble(
-            [model.module for model in models], self.calibration, models[0].language_models
-        )
+        self._ensemble = ImageCaptionerEnsemble([model.module for model in models], self.calibration)
 
     @property
     def config(self) -> Config:

@@ -82,7 +82,7 @@ def generate_captions(
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
     sources = [ImageDataset(examples, source, IMAGE_BATCH_SIZE) for source in images]
-    ensemble = ImageCaptionerEnsemble([model.module for model in models], None, models[0].language_models)
+    ensemble = ImageCaptionerEnsemble([model.module for model in models])
     first, written = models[0].module, dict[str, list[list[str]]]()
     indices = shard_indices(len(sources[0]))
     batches = [_read(source, indices, first, "captioning", silent=i > 0) for i, source in enumerate(sources)]

@@ -88,9 +88,6 @@ class Encoder(nn.Module):
     reads_pixels = True
     """Whether the regions are computed from photographs."""
 
-    constant_regions: Tensor | None = None
-    """The regions (L, D) of every image, if they do not depend on it."""
-
     stored_files: Sequence[Path] = ()
     """Files that the regions are read from, if no network computes them."""
 

@@ -25,14 +25,14 @@ from rich import get_console
 
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
-from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
+from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence, with_defaults
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata
-from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
+from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.products import MATMUL, library
@@ -85,7 +85,7 @@ def build_training(config: DictConfig) -> tuple[CaptioningModule, CaptionDataMod
     if origin:
         origin.load_encoder(encoder)
     source, dataset = build_source(config, dataset, encoder)
-    vocabulary = initial_vocabulary(config, dataset, origin)
+    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     references, extras = dataset.split("train"), dict[str, TrainingExtra]()
     for name, node in config.items():

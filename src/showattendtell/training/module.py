@@ -186,7 +186,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     @property
     def selective(self) -> bool:
         """Return whether attention depends on the image and the words."""
-        return self.captioner.attention.selective and self.encoder.constant_regions is None
+        return self.captioner.attention.selective
 
     def on_fit_start(self) -> None:
         steps = device_module("steps", self.device)

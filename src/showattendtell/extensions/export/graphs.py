@@ -211,7 +211,7 @@ def load_models(config: Config) -> list[ExportModel]:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
     models = []
     for name, [checkpoint] in groups.items():
-        module, _, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+        module, _, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
         module.encoder.check_reads_pixels()
         path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)
         models.append(export_model(name, module, path, *settings))
