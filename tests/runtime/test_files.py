@@ -1,8 +1,9 @@
 import multiprocessing
 import os
 import resource
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -14,7 +15,20 @@ from showattendtell.data.formats import find_caption_files
 from showattendtell.data.names import open_folder
 from showattendtell.errors import UserError
 from showattendtell.inference.finding import find_model
-from showattendtell.runtime.files import atomic_write, cache_folder, new_file, new_folder, new_path
+from showattendtell.runtime.files import (
+    atomic_write,
+    cache_folder,
+    check_regular,
+    lock_file,
+    new_file,
+    new_folder,
+    new_path,
+    open_regular,
+    read_regular,
+)
+
+UMASK = os.umask(0)
+os.umask(UMASK)
 
 
 def names(folder: Path) -> list[str]:
@@ -183,3 +197,37 @@ def test_a_user_without_a_home_folder_has_to_name_the_cache(monkeypatch: pytest.
         cache_folder()
     monkeypatch.setenv("SHOWATTENDTELL_CACHE", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, chdir(path.parent):  # a whole path may be too long
+        listener.bind(path.name)
+
+
+IRREGULAR: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": bind,
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_a_file_whose_reading_might_not_end_is_not_opened(tmp_path: Path, kind: str):
+    place = tmp_path / "place"
+    IRREGULAR[kind](place)
+    for open_one in (open_regular, read_regular, check_regular, lock_file, partial(open_regular, mode="a")):
+        with pytest.raises(OSError, match=r"(pipe or device|a folder|Is a directory|a symbolic link).*place'$"):
+            open_one(place)
+
+
+def test_links_are_read_and_not_written_through(tmp_path: Path):
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link") == b"content"
+    with pytest.raises(OSError, match="it is a symbolic link; remove it"):
+        open_regular(tmp_path / "link", "w")
+    assert (tmp_path / "file").read_text() == "content"
+    with open_regular(tmp_path / "new", "w") as file:
+        file.write("a")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o666 & ~UMASK

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import resource
 import sys
 from pathlib import Path
 
@@ -30,7 +31,21 @@ def test_a_log_goes_on_and_ends_with_the_error(tmp_path: Path):
     assert file.read_text() == "before\nerror: no\n"
 
 
-def test_a_full_disk_does_not_end_what_is_logged(capsys: pytest.CaptureFixture[str]):
-    with logged(Path("/dev/full"), str):
-        print("printed")
+def test_a_full_disk_does_not_end_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with logged(tmp_path / "train.log", str):
+            print("printed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert capsys.readouterr().out == "printed\n"
+    assert (tmp_path / "train.log").read_text() == ""
+
+
+def test_a_log_is_not_written_through_a_link(tmp_path: Path):
+    (tmp_path / "profile").write_text("mine")
+    (tmp_path / "train.log").symlink_to(tmp_path / "profile")
+    with pytest.raises(OSError, match="it is a symbolic link; remove it"), logged(tmp_path / "train.log", str):
+        pass
+    assert (tmp_path / "profile").read_text() == "mine"

@@ -26,7 +26,7 @@ from showattendtell.config.command_line import COMPLETION, HELP, command_folder,
 from showattendtell.config.compose import compose
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import quiet_pipe
-from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file
+from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file, open_regular
 
 Task = Callable[[DictConfig], Any]
 """The function of a command, which gets its configuration."""
@@ -106,7 +106,7 @@ def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
         else:
             multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
             file = Path(about.runtime.output_dir, f"{about.job.name}.log")
-            with chdir(cwd), file.open("a") as log, redirect_stdout(log), redirect_stderr(log):
+            with chdir(cwd), open_regular(file, "a") as log, redirect_stdout(log), redirect_stderr(log):
                 result = task(config)
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")

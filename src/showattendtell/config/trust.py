@@ -20,6 +20,7 @@ from showattendtell.config.command_line import config_folders, escaped
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, first_line, printable
+from showattendtell.runtime.files import read_regular
 from showattendtell.settings import all_values, has_control
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
@@ -96,7 +97,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     text could hold any number of values, is refused before any value is built.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_regular(file).decode()
         if len(text) > SETTINGS_CHARACTERS:
             raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
         depth = 0

@@ -19,7 +19,7 @@ from showattendtell.data.names import Names, inside, is_photograph, photographs,
 from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, add_splits, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
-from showattendtell.runtime.files import expand_home
+from showattendtell.runtime.files import expand_home, read_regular
 from showattendtell.types import Caption, Dataset, Example
 
 SKIP = "skip them with dataset.skip_missing=true"
@@ -203,7 +203,7 @@ def find_data_problems(dataset: Dataset) -> list[str]:
                 by_size[os.path.getsize(example.path)].append((example.path, f"{example.image} ({split})"))
     for same_size in by_size.values():
         for path, name in same_size if len(same_size) > 1 else ():
-            by_content[hashlib.sha256(Path(path).read_bytes()).digest()].append(name)
+            by_content[hashlib.sha256(read_regular(path)).digest()].append(name)
     copies = [" = ".join(images) for images in by_content.values() if len(images) > 1]
     problem = "photographs of the same content, which make scores too high if they are in two splits"
     return [f"{problem}: {len(copies):,} ({listed(copies)})"] if copies else []

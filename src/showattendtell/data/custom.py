@@ -36,6 +36,7 @@ from showattendtell.data.parsing import (
     words_of,
 )
 from showattendtell.errors import UserError, listed, printable
+from showattendtell.runtime.files import open_regular, read_regular
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
@@ -103,7 +104,7 @@ def _holds_captions(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix in BINARY:
         return True
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(START)
         file.seek(max(os.fstat(file.fileno()).st_size - START, 0))
         texts = [part.decode("utf-8-sig", errors="replace") for part in (start, file.read())]
@@ -303,7 +304,7 @@ def _rows(dataset: Any, images: Path) -> Iterator[dict[str, Any]]:
 
 def _write_photograph(stored: Mapping[str, Any], images: Path) -> str:
     """Write an encoded photograph, or the file that it names, and return its name."""
-    content = stored["bytes"] or Path(stored["path"]).read_bytes()
+    content = stored["bytes"] or read_regular(stored["path"])
     path = images / f"{hashlib.sha256(content).hexdigest()[:16]}.jpg"  # whatever its format
     images.mkdir(exist_ok=True)
     path.write_bytes(content)

@@ -25,7 +25,7 @@ from showattendtell.data.names import image_number, open_folder
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import check_regular, open_regular
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
@@ -219,7 +219,7 @@ def read_phrases(root: Path | zipfile.Path, image: str) -> dict[tuple[str, ...],
 
 def _read_member(file: Path | zipfile.Path) -> str:
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) if isinstance(file, Path) else file.open("rb") as stream:
             content = stream.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ValueError(f"it is larger than {LARGEST:,} bytes")

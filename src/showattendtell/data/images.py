@@ -23,7 +23,7 @@ from showattendtell import __version__
 from showattendtell.data.image_limits import FILE_MEGABYTES, MAX_PIXELS, MEGAPIXELS, CostlyImageError, bounded_open
 from showattendtell.data.names import files_below, is_photograph
 from showattendtell.errors import UserError, first_line
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import open_regular
 from showattendtell.settings import ImageLength, is_url
 from showattendtell.types import Box
 
@@ -137,10 +137,8 @@ def fetch_image(url: str) -> Image.Image:
 @contextmanager
 def _opened(path: str | Path, decoded: bool = True) -> Iterator[Image.Image]:
     """Open a file with Pillow, as a header only unless it will be `decoded`. Any failure becomes a `UserError`."""
-    with _reported(path):
-        check_regular(path)
-        with open(path, "rb", buffering=0) as file, bounded_open(file, decoded=decoded) as image:
-            yield image
+    with _reported(path), open_regular(path, buffering=0) as file, bounded_open(file, decoded=decoded) as image:
+        yield image
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.runtime.files import check_regular
+from showattendtell.runtime.files import read_regular
 
 Layout = TypeVar("Layout")
 
@@ -27,8 +27,7 @@ def read_text(path: Path) -> str:
         UserError: it is missing, unreadable or not UTF-8.
     """
     try:
-        check_regular(path)
-        content = path.read_bytes()
+        content = read_regular(path)
         text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:

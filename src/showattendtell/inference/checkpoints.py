@@ -27,7 +27,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.inference.finding import CONFIG
 from showattendtell.models.encoder import Encoder
-from showattendtell.runtime.files import WEIGHTS, atomic_write, check_regular
+from showattendtell.runtime.files import WEIGHTS, atomic_write, check_regular, read_regular
 from showattendtell.types import Dataset, fingerprint
 
 FORMAT = 3
@@ -156,6 +156,7 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
         UserError: the file is damaged, or not from this project.
     """
     try:
+        check_regular(file)
         checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # torch raises many types for a damaged file
         raise _damaged(file, type(error).__name__) from None
@@ -278,7 +279,8 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         UserError: it is damaged or not from this project.
     """
     try:
-        metadata = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        metadata = json.loads(read_regular(folder / CONFIG))
+        check_regular(folder / WEIGHTS)
         state = load_file(folder / WEIGHTS)
     except Exception as error:  # JSON and safetensors raise different types for a damaged file
         raise UserError(f"the model in {folder} is damaged ({type(error).__name__}); download it again") from None

@@ -35,6 +35,9 @@ BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 WEIGHTS = "model.safetensors"
 """Name of the weights in a model folder, see `save_pretrained`."""
 
+PIPE = "it is a pipe or device"
+"""Why a file that is neither regular nor a folder is not read."""
+
 METRICS, TIMES = "metrics.csv", "times.csv"
 """Names of the files with the metrics and with the seconds of every epoch, in a run's folder."""
 
@@ -55,11 +58,43 @@ def expand_home(path: str | Path) -> Path:
         ) from None
 
 
-def check_regular(path: str | Path) -> None:
-    """Raise an `OSError` for a folder, and for a pipe or device, whose reading might never end."""
-    mode = os.stat(path).st_mode
+def open_regular(path: str | Path, mode: str = "rb", **options: Any) -> Any:
+    """`open` for files that may come from others, and for new ones in their folders.
+
+    Raises:
+        OSError: it is a folder; or a pipe or device, whose reading might never end; or a symbolic link, and is opened
+            for writing.
+    """
+    return open(path, mode, opener=_open_regular, **options)
+
+
+def _open_regular(path: str | Path, flags: int) -> int:
+    refused = {errno.ENXIO: PIPE}  # a socket, and a pipe that nobody reads
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= os.O_NOFOLLOW
+        refused[errno.ELOOP] = "it is a symbolic link; remove it"
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        error.strerror = refused.get(error.errno or 0, error.strerror)
+        raise
+    mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device", str(path))
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else PIPE, str(path))
+    return descriptor
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise as `open_regular`; for libraries that open a path themselves."""
+    open_regular(path).close()
+
+
+def read_regular(path: str | Path) -> bytes:
+    """Return the content of a file. Raise as `open_regular`."""
+    with open_regular(path) as file:
+        content: bytes = file.read()
+    return content
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
@@ -69,7 +104,7 @@ def cache_folder(given: str | Path | None = None) -> Path:
 
 def sha256(file: Path) -> str:
     """Return the SHA-256 of a file's content in hexadecimal; of a model folder, that of the file with its weights."""
-    with (file / WEIGHTS if file.is_dir() else file).open("rb") as content:
+    with open_regular(file / WEIGHTS if file.is_dir() else file) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
@@ -183,7 +218,7 @@ def lock_file(path: Path, wait: bool = False) -> TextIO | None:
         The stream; None if another process has the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a")
+    file: TextIO = open_regular(path, "a")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -278,7 +313,7 @@ def write_times(seconds: Sequence[float], folder: Path) -> None:
 def read_times(folder: Path) -> list[float]:
     """Return the seconds of each finished epoch; an empty list if the file is missing or has another format."""
     try:
-        text = (folder / TIMES).read_text(encoding="utf-8")
+        text = read_regular(folder / TIMES).decode()
         return [float(line["seconds"]) for line in csv.DictReader(text.splitlines())]
     except (OSError, KeyError, ValueError, TypeError):
         return []
@@ -314,7 +349,7 @@ def logged(file: Path, describe: Callable[[Exception], str]) -> Iterator[None]:
         yield
         return
     with (
-        file.open("ab", buffering=0) as log,
+        open_regular(file, "ab", buffering=0) as log,
         redirect_stdout(LoggedStream(sys.stdout, log)),
         redirect_stderr(LoggedStream(sys.stderr, log)),
     ):

@@ -12,7 +12,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import exists_error, write_errors
+from showattendtell.runtime.files import exists_error, open_regular, read_regular, write_errors
 from showattendtell.types import CaptionOutput
 
 ROWS = ("jsonl", "csv")
@@ -78,7 +78,7 @@ def append_rows(folder: Path, formats: Collection[str], rows: Sequence[CaptionRo
 @contextmanager
 def _appending(path: Path) -> Iterator[TextIO]:
     """Open a file for further lines, also with file names of bytes that are no text, which become escapes of JSON."""
-    with write_errors(path), path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with write_errors(path), open_regular(path, "a", encoding="utf-8", errors="backslashreplace", newline="") as file:
         yield file
 
 
@@ -114,7 +114,7 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         return set()
     rows_of = Counter[str]()
     last, start, end = "", 0, 0  # the last photograph, and where its lines start and end, in bytes
-    with journal.open("rb") as lines:
+    with open_regular(journal) as lines:
         for row, line in _rows(journal, lines):
             if row.settings != settings:
                 raise UserError(
@@ -131,10 +131,10 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         os.truncate(journal, end)
     if "csv" in formats:
         table = row_file(folder, "csv")
-        if table.exists() and not HEADER.startswith(table.read_bytes()[: len(HEADER)]):
+        if table.exists() and not HEADER.startswith(read_regular(table)[: len(HEADER)]):
             raise exists_error(table)
         table.unlink(missing_ok=True)
-        with journal.open("rb") as lines:
+        with open_regular(journal) as lines:
             _append_csv(table, (row for row, _ in _rows(journal, lines)))
     return set(rows_of)
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write, write_errors
+from showattendtell.runtime.files import atomic_write, open_regular, write_errors
 from showattendtell.types import Box, RegionBoxes
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing
 
@@ -78,7 +78,7 @@ def _save(figure: Figure, kind: str) -> bytes:
 def read_metrics(path: Path) -> dict[str, dict[int, float]]:
     """Return each metric's value by epoch (from 1)."""
     metrics: dict[str, dict[int, float]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
+    with open_regular(path, "r", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and row["epoch"] and name not in ("epoch", "step"):

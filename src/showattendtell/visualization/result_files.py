@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_times, sha256
+from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_regular, read_times, sha256
 from showattendtell.settings import has_control
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
@@ -84,7 +84,7 @@ def find_results(paths: Sequence[str], split: str) -> list[Result]:
 def read_result(path: Path) -> Result:
     """Read a result file of `evaluate`; raise `UserError` for other files and for one without its configuration."""
     try:
-        content = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
+        content = TypeAdapter(dict[str, Any]).validate_json(read_regular(path))
         names = ("checkpoint", "checkpoint_sha256", "seed", "choices", "config")
         of_models = [{"choices": {}, **content}.get(name) for name in names]
         # lists for an ensemble
