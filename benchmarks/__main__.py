@@ -20,7 +20,6 @@ BUDGETS = {
     "training_step": 100,
     "growth": 70,
     "output_layer": 12,
-    "latent_attention": 36,
     "generation": 72,
     "extraction": 52,
     "startup": 45,

@@ -232,7 +232,7 @@ def scatter_words(values: Tensor, indices: Tensor, shape: tuple[int, int]) -> Te
 class CaptionerOutput(NamedTuple):
     """Output of the captioner for given captions (teacher forcing).
 
-    output_features  what the attention returns for the loss of the N words: `OutputFeatures`, or an object like it
+    output_features  inputs of the output layer for the N words, an `OutputFeatures`
     indices          (N,) positions of these words among the B * T steps; the others are padding: weights and gates 0
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1

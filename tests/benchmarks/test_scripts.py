@@ -38,7 +38,6 @@ SIZES: dict[str, dict[str, Any]] = {
         "AXES": [axis._replace(sizes=(2, 4), workload=lambda size: TINY._replace(images=size)) for axis in growth.AXES]
     },
     "output_layer": {"WORKLOADS": [TINY._replace(embedding=16)], "BEAMS": 2},
-    "latent_attention": {"WORKLOAD": TINY, "BATCHES": {"13 x 5": TINY, "64 x 1": TINY}, "BEAM_IMAGES": 2},
     "generation": {"WORKLOAD": TINY, "IMAGES": dict.fromkeys(generation.IMAGES, 2), "CASES": generation.CASES[2:]},
     "extraction": {"NETWORKS": [NETWORK], "IMAGES": 2},
     "decoding": {

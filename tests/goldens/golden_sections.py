@@ -53,7 +53,6 @@ MODULES: dict[str, dict[str, Any]] = {
     "soft": {"attention": "soft", "decoder": LSTM, "loss": SoftLoss()},
     "hard": {"attention": "hard", "decoder": LSTM, "loss": HardLoss()},
     "transformer": {"decoder": "transformer", "hidden_dim": 64, "embedding_dim": 32, "loss": SoftLoss()},
-    "marginal": {"attention": "marginal", "decoder": LSTM, "loss": SoftLoss()},
 }
 OPTIMIZER = partial(AdamW, lr=2e-3, weight_decay=0.0, fused=True)
 
@@ -88,7 +87,6 @@ COMMANDS = {
     "soft": ["attention=soft", "attention.score.width=16"],
     "hard": ["attention=hard", "attention.score.width=16", "attention.num_samples=2"],
     "transformer": ["decoder=transformer", "decoder.num_heads=2"],
-    "marginal": ["attention=marginal", "attention.score.width=16"],
 }
 EPOCH = 10
 SETTINGS = [

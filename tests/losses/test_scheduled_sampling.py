@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from extension_cases import cases
 from small_training import Grids
 from torch import Tensor, nn
 
@@ -58,7 +57,7 @@ def test_with_probability_1_the_model_reads_what_it_says():
 
 @pytest.mark.parametrize(
     ("attention", "loss"),
-    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss), *cases("SCHEDULED")],
+    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss)],
 )
 def test_a_model_of_several_languages_reads_them_with_every_loss(attention: str, loss: type[SoftLoss]):
     torch.manual_seed(0)

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 from estimators import assert_unbiased, gradient
-from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
 
@@ -31,7 +30,7 @@ BATCH = Batch(REGIONS, torch.tensor([0, 0, 1]), torch.tensor([[4, EOS], [5, EOS]
 def tiny(attention: str, **settings: object) -> Captioner:
     """Random weights, in training, with dropout that would be seen."""
     torch.manual_seed(3)
-    kinds = {"soft": SoftAttention, **cases("REWARDED"), "hard": partial(HardAttention, **settings)}
+    kinds = {"soft": SoftAttention, "hard": partial(HardAttention, **settings)}
     kind = kinds[attention]
     captioner = Captioner(
         kind(D, N, score=partial(AdditiveScore, width=3)),
@@ -76,7 +75,6 @@ def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
 
 CAPTIONERS = {
     "soft": ("soft", {}),
-    **{name: (name, {}) for name in cases("REWARDED")},
     "hard": ("hard", {"inference_mode": "sample"}),
     "hard, expectation": ("hard", {"inference_mode": "expectation"}),
 }

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from showattendtell.models.captioner import drop_channels
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.interfaces import DecoderState, drop_channels
+from showattendtell.models.interfaces import DecoderState
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import ATTENTIONS, KINDS, D, small_captioner
+from small_models import KINDS, D, small_captioner
 from torch import Tensor
 
 from showattendtell.data.vocabulary import START
@@ -63,7 +63,7 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     assert seen[::2] == [4, 4, 2, 1]
 
 
-@pytest.mark.parametrize("attention", sorted(ATTENTIONS.keys() & {"soft", "dot", "marginal", "marginal, dot"}))
+@pytest.mark.parametrize("attention", ["soft", "dot"])
 @torch.no_grad()
 def test_under_an_autocast_products_are_in_its_precision_and_all_else_in_single(attention: str):
     captioner, regions = small_captioner(attention), make_regions()

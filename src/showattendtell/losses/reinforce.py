@@ -18,38 +18,7 @@ from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, 
 
 
 @dataclass(eq=False, repr=False)
-class BaselineLoss(SoftLoss):
-    """Base class of losses with a moving average of rewards as the baseline of REINFORCE.
-
-    After each batch b <- d b + (1 - d) mean(r), with d = `baseline_decay` and the mean over all processes; at first
-    b = 0.
-
-    Args:
-        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
-        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
-    """
-
-    doubly_stochastic_weight: NonNegativeFloat = 0.0
-    baseline_decay: Probability = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.baseline: Tensor
-        self.register_buffer("baseline", torch.tensor(0.0))
-
-    @property
-    def is_capturable(self) -> bool:
-        return super().is_capturable and world_size() == 1  # processes capture at different steps, and would wait
-
-    def update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
-        """Update the baseline in training with the mean reward of a shard of the batch."""
-        if self.training:
-            mean_reward = mean_over_processes(shard.weight * mean_reward)
-            self.baseline.mul_(self.baseline_decay).add_((1 - self.baseline_decay) * mean_reward)
-
-
-@dataclass(eq=False, repr=False)
-class HardLoss(BaselineLoss):
+class HardLoss(SoftLoss):
     """Maximize the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by sampled paths s (Xu et al. 2015, Eq. 10-12).
 
     The gradient of L_s is an expectation over p(s|a) and is estimated from samples, with the reward r = log p(y|s, a):
@@ -67,6 +36,8 @@ class HardLoss(BaselineLoss):
     b <- baseline_decay * b + (1 - baseline_decay) * mean(r), the mean over all processes.
 
     Args:
+        doubly_stochastic_weight: lambda, the weight of the doubly stochastic penalty.
+        baseline_decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
         penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
         reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
         entropy_weight: lambda_e, the weight of the entropy bonus.
@@ -75,11 +46,22 @@ class HardLoss(BaselineLoss):
         UserError: from `forward`, if the attention does not sample.
     """
 
+    doubly_stochastic_weight: NonNegativeFloat = 0.0
+    baseline_decay: Probability = 0.9
     penalty_gradient: bool = True
     reward_weight: NonNegativeFloat = 0.03
     entropy_weight: NonNegativeFloat = 0.002
 
     kind = "showattendtell.losses.reinforce.HardLoss"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.baseline: Tensor
+        self.register_buffer("baseline", torch.tensor(0.0))
+
+    @property
+    def is_capturable(self) -> bool:
+        return super().is_capturable and world_size() == 1  # processes capture at different steps, and would wait
 
     def forward(
         self,
@@ -122,5 +104,11 @@ class HardLoss(BaselineLoss):
             output.metrics["baseline"] = self.baseline.clone()
             output.metrics["advantage"] = advantage.mean()
             output.metrics["advantage_std"] = advantage.std(correction=0)
-            self.update_baseline(reward.mean(), shard)
+            self._update_baseline(reward.mean(), shard)
         return self.supervised(output, None if maps is None else maps.repeat(num_samples, 1, 1))
+
+    def _update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
+        """Update the baseline in training with the mean reward of a shard of the batch."""
+        if self.training:
+            mean_reward = mean_over_processes(shard.weight * mean_reward)
+            self.baseline.mul_(self.baseline_decay).add_((1 - self.baseline_decay) * mean_reward)

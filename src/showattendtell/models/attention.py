@@ -79,9 +79,6 @@ class SoftAttention(ScoredAttention):
 
     fused = True
 
-    def fuses_decoding(self, decoder: Any) -> bool:
-        return True
-
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
         maps = self.scores(cache, state.hidden).softmax(dim=-1)
         context, gate = self.gated(self.read(cache, maps), state.hidden)

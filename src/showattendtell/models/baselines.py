@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from showattendtell.models.captioner import lstm
 from showattendtell.models.decoder import RecurrentDecoder
 from showattendtell.models.initialization import orthogonal_blocks, start_small
-from showattendtell.models.interfaces import DecoderState, drop_channels
+from showattendtell.models.interfaces import DecoderState
 from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
@@ -108,11 +108,3 @@ class LogBilinearDecoder(RecurrentDecoder):
 
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         return self.dropout(hidden)
-
-    def region_features(self, regions: Tensor) -> Tensor:
-        """Return C a_i, (I, L, n), after dropout: a dropped channel is dropped in all regions of the image."""
-        return drop_channels(self.dropout, self.image(regions))
-
-    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the other terms of the sum, see `region_features`."""
-        return self.dropout(hidden - self.image(context))

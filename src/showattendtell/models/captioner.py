@@ -21,8 +21,6 @@ from showattendtell.models.interfaces import (
     DecoderState,
     GivenCaptions,
     Packing,
-    Steps,
-    drop_channels,
 )
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
@@ -80,10 +78,10 @@ class Captioner(nn.Module):
         cache, state = self.init_state(regions)
         inputs = shift_right(tokens) if input_tokens is None else input_tokens
         packing = Packing.of(tokens)
-        captions = GivenCaptions(cache, state, image_index, tokens, inputs, packing, locations)
+        captions = GivenCaptions(cache, state, image_index, inputs, packing, locations)
         steps = self.decoder.unroll(self.attention, captions)
         return CaptionerOutput(
-            self.attention.output_features(self, captions, steps),
+            self.decoder.output_layer(steps),
             packing.indices,
             packing.pad(steps.weights),
             packing.pad(steps.gates),
@@ -101,6 +99,13 @@ def eval_mode(captioner: Captioner) -> Iterator[None]:
         yield
     finally:
         captioner.train(training)
+
+
+def drop_channels(dropout: nn.Dropout, regions: Tensor) -> Tensor:
+    """Drop channels of the regions (I, L, D), each in all regions of an image."""
+    if not dropout.training or not dropout.p:
+        return regions
+    return regions * dropout(regions.new_ones(len(regions), 1, regions.shape[2]))
 
 
 def shift_right(tokens: Tensor) -> Tensor:
@@ -127,43 +132,24 @@ class StepOutput(NamedTuple):
     locations: Tensor | None = None
 
 
-class WordScorer:
-    """Scores of the next word (B, V) and their normalizers (B,), from the output layer.
+class IncrementalDecoder:
+    """Decode images with a captioner, one word at a time, without gradients.
 
     Args:
         words: the output layer's matrix (w, V), from `transposed`.
+        regions: (I, L, D).
     """
 
-    reads_context = True
-    """Whether `features` have the term of the context vector."""
-
-    def __init__(self, decoder: Decoder, words: Tensor):
-        self.decoder, self._words = decoder, words
-
-    def __call__(self, steps: Steps, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores after the steps of B captions of these images (B,), ascending."""
-        features = self.decoder.output_features(steps.embedded, steps.hidden, steps.context)
-        return self.score(features, steps.weights, images)
-
-    def score(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores from the output layer's inputs (B, w) and alpha (B, L)."""
-        scores = self.logits(features)
-        return scores, scores.logsumexp(dim=1)
-
-    def logits(self, features: Tensor) -> Tensor:
-        """Return the logits (B, V) from the output layer's inputs (B, w)."""
-        layer = self.decoder.word_scores
-        return matmul(features.to(self._words.dtype), self._words).to(layer.weight.dtype).add_(layer.bias)
-
-
-class ImageCache:
-    """The attention cache of images, which leaves out images whose captions are finished."""
-
-    def __init__(self, cache: AttentionCache):
-        self.cache, self._images = cache, torch.arange(len(cache.regions), device=cache.regions.device)
+    def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
+        self.attention: Any = captioner.attention
+        self.decoder: Any = captioner.decoder
+        self.cache, initial_state = captioner.init_state(regions)
+        self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
+        self._words, self._images = words, torch.arange(len(regions), device=regions.device)
 
     def grid(self, images: Tensor) -> CaptionGrid:
-        """Lay out captions or prefixes as a grid with a row per row of the cache.
+        """Lay out captions or prefixes as a grid with a row per row of the attention cache, which leaves out images
+        whose captions are finished.
 
         Args:
             images: the image of each, ascending.
@@ -181,23 +167,12 @@ class ImageCache:
         positions = owners * len(columns) + torch.arange(len(images), device=images.device) - starts[owners]
         return CaptionGrid(rows.clamp(0, last).flatten(), positions)
 
-
-class IncrementalDecoder(ImageCache):
-    """Decode images with a captioner, one word at a time, without gradients.
-
-    Args:
-        words: the output layer's matrix (w, V), from `transposed`.
-        regions: (I, L, D).
-    """
-
-    def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
-        cache, initial_state = captioner.init_state(regions)
-        super().__init__(cache)
-        self.attention: Any = captioner.attention
-        self.decoder: Any = captioner.decoder
-        self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
-        scorer = self.attention.word_scorer(self.decoder, self.cache, words)
-        self.scorer: WordScorer = scorer or WordScorer(self.decoder, words)
+    def score_next(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores of the next word (B, V) and their normalizers (B,), from the output layer's inputs
+        (B, w)."""
+        layer = self.decoder.word_scores
+        scores = matmul(features.to(self._words.dtype), self._words).to(layer.weight.dtype).add_(layer.bias)
+        return scores, scores.logsumexp(dim=1)
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word.
@@ -213,12 +188,10 @@ class IncrementalDecoder(ImageCache):
         positions = grid.positions[prefix_index]
         context = output.context[positions]  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
-        weights = output.weights[positions]
         state = self.decoder.step(word_gates, context, state.select(prefix_index))
-        steps = Steps(state.hidden, weights, output.gate[positions], context, None, embedded)
-        scores = self.scorer(steps, images[prefix_index])
+        scores = self.score_next(self.decoder.output_features(embedded, state.hidden, context))
         locations = None if output.sample is None else output.sample.locations[positions]
-        return StepOutput(*scores, state, weights, steps.gates, locations)
+        return StepOutput(*scores, state, output.weights[positions], output.gate[positions], locations)
 
 
 class SoftIncrementalDecoder(IncrementalDecoder):
@@ -261,12 +234,11 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             gates = gates.index_select(0, prefix_index).add_(word_gates)
             state = lstm(gates, state.cell.index_select(0, prefix_index))
             parts = decoder.output_parts(embedded, state.hidden)
-            if decoder.context_output is not None and self.scorer.reads_context:
+            if decoder.context_output is not None:
                 parts.insert(decoder.word_output, from_context[:, width:].index_select(0, prefix_index))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
             weights, gate = weights.index_select(0, prefix_index), gate.index_select(0, prefix_index)
-            scores = self.scorer.score(features, weights, images[prefix_index])
-            return StepOutput(*scores, state, weights, gate)
+            return StepOutput(*self.score_next(features), state, weights, gate)
 
 
 def lstm(gates: Tensor, cell: Tensor) -> DecoderState:

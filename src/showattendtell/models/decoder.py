@@ -30,7 +30,6 @@ from showattendtell.models.interfaces import (
     GivenCaptions,
     StepAttention,
     Steps,
-    drop_channels,
     is_fused,
 )
 from showattendtell.models.kernels import accelerator, to_multiply
@@ -74,14 +73,6 @@ class RecurrentDecoder(Decoder):
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
         """Return the next state from `word_gates` (B, ...), the context z (B, D) and the previous state."""
 
-    def region_features(self, regions: Tensor) -> Tensor | None:
-        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is such a sum;
-        its other terms are then those of a method `features_without_region`, with the arguments of `output_features`.
-
-        None if it is not such a sum, as of a decoder with layers after the sum.
-        """
-        return None
-
     def unroll(self, attention: StepAttention, captions: GivenCaptions) -> Steps:
         """Compute all steps of captions padded to T steps, one after the other: the definition of the model."""
         packing = captions.packing
@@ -107,18 +98,13 @@ class RecurrentDecoder(Decoder):
         return partial(IncrementalDecoder, captioner, transposed(self.word_scores.weight))
 
     def export_step(
-        self,
-        attention: StepAttention,
-        cache: AttentionCache,
-        state: DecoderState,
-        words: Tensor,
-        region_scores: Tensor | None,
+        self, attention: StepAttention, cache: AttentionCache, state: DecoderState, words: Tensor
     ) -> ExportedStep:
         context, weights, gate, _ = attention(cache, state)
         embedded = self.embed(words)
         after = self.step(self.word_gates(embedded), context, state)
-        steps = Steps(after.hidden, weights, gate, context, None, embedded)
-        return ExportedStep(attention.log_probs(self, cache, steps, region_scores), weights, gate, *after)
+        log_probs = self.score_words(embedded, after.hidden, context).log_softmax(dim=1)
+        return ExportedStep(log_probs, weights, gate, *after)
 
 
 class FirstState(nn.Module):
@@ -274,7 +260,7 @@ class LSTMDecoder(RecurrentDecoder):
         attention: Any = captioner.attention
         words = transposed(self.word_scores.weight)
         is_fast = words.device.type == "cpu" or accelerator(words) is not None
-        if not (is_fast and attention.fuses_decoding(self) and self._fuses(attention)):
+        if attention.samples or not (is_fast and self._fuses(attention)):
             return partial(IncrementalDecoder, captioner, words)
         state, bias, context, score = self._recurrence_weights(attention)
         if self.context_output is not None:
@@ -297,15 +283,3 @@ class LSTMDecoder(RecurrentDecoder):
         if self.hidden_output is not None:
             parts.append(self.hidden_output(self.hidden_dropout(hidden)))
         return parts
-
-    def region_features(self, regions: Tensor) -> Tensor | None:
-        """Return L_z a_i (I, L, m), after the dropout of the output: a dropped channel is dropped in all regions of the
-        image. None with `output_tanh`, or if the deep output does not read the context."""
-        if self.context_output is None or not isinstance(self.activation, nn.Identity):
-            return None
-        return drop_channels(self.output_dropout, self.context_output(regions))
-
-    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the other terms of the sum, see `region_features`."""
-        parts = self.output_parts(embedded, hidden)
-        return self.output_dropout(torch.stack(parts).sum(dim=0)) if parts else torch.zeros_like(embedded)

@@ -2,7 +2,7 @@
 
 A new attention or decoder overrides methods of these classes; nothing else asks which class it is. `Captioner` calls
 them in this order: `attach` once, `precompute` and `init_state` per image, `unroll` over the steps of given captions,
-and `output_features` for the loss. `Decoder.incremental` generates captions word by word.
+and `output_layer` for the loss. `Decoder.incremental` generates captions word by word.
 
 Sizes are those of `showattendtell.types`; R is the number of rows of an `AttentionCache` (images), N a number of words.
 """
@@ -135,7 +135,6 @@ class GivenCaptions(NamedTuple):
     cache        one row per image
     state        before the first words, one row per image
     image_index  (B,) the image of each caption
-    tokens       (B, T) the target words
     inputs       (B, T) the word before each target
     packing      of the targets' N words
     locations    (B, T, H) region indices for hard attention; negative entries are sampled
@@ -144,20 +143,9 @@ class GivenCaptions(NamedTuple):
     cache: AttentionCache
     state: DecoderState
     image_index: Tensor
-    tokens: Tensor
     inputs: Tensor
     packing: Packing
     locations: Tensor | None = None
-
-    @property
-    def word_images(self) -> Tensor:
-        """The image of each word, (N,)."""
-        return self.image_index[self.packing.indices // self.tokens.shape[1]]
-
-    @property
-    def word_targets(self) -> Tensor:
-        """The target words, (N,)."""
-        return self.tokens.flatten()[self.packing.indices]
 
 
 class Steps(NamedTuple):
@@ -209,13 +197,6 @@ def is_fused(*parts: nn.Module) -> bool:
     return all("fused" in vars(type(part)) and part.fused for part in parts)
 
 
-def drop_channels(dropout: nn.Dropout, regions: Tensor) -> Tensor:
-    """Drop channels of the regions (I, L, D), each in all regions of an image."""
-    if not dropout.training or not dropout.p:
-        return regions
-    return regions * dropout(regions.new_ones(len(regions), 1, regions.shape[2]))
-
-
 class Attention(nn.Module):
     """Base class of attention."""
 
@@ -231,32 +212,12 @@ class Attention(nn.Module):
     inference_mode: InferenceMode = "expectation"
     """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
 
-    by_region = False
-    """Whether training computes a word distribution for each region instead of one per step."""
-
     def attach(self, captioner: Any) -> None:
-        """Check that the captioner's decoder fits; called once, when the captioner is built. Modules that need both can
-        be added to the captioner here.
+        """Check that the captioner's decoder fits; called once, when the captioner is built.
 
         Raises:
             ValueError: the decoder does not fit.
         """
-
-    def output_features(self, captioner: Any, captions: GivenCaptions, steps: Steps) -> Any:
-        """Return what the loss reads of the N words: `OutputFeatures`, or an object with the same methods."""
-        return captioner.decoder.output_layer(steps)
-
-    def word_scorer(self, decoder: Any, cache: AttentionCache, words: Tensor) -> Any:
-        """Return the `WordScorer` of incremental decoding; None for the decoder's output layer.
-
-        Args:
-            words: the output layer's matrix, (w, V).
-        """
-        return None
-
-    def fuses_decoding(self, decoder: Any) -> bool:
-        """Return whether `SoftIncrementalDecoder` computes its steps with a decoder that `is_fused` with it."""
-        return False
 
     def check_export(self) -> None:
         """Raise `UserError` if a graph cannot compute this attention."""
@@ -265,15 +226,6 @@ class Attention(nn.Module):
                 "this checkpoint samples where it attends, and a graph cannot sample; set "
                 "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
             )
-
-    def region_scores(self, decoder: Any, regions: Tensor) -> Tensor | None:
-        """Return what each region adds to the scores of the words, (R, L, V), for exported graphs that compute it once
-        per image; None if nothing."""
-        return None
-
-    def log_probs(self, decoder: Any, cache: AttentionCache, steps: Steps, region_scores: Tensor | None) -> Tensor:
-        """Return log p of the next word (B, V) in an exported graph."""
-        return decoder.score_words(steps.embedded, steps.hidden, steps.context).log_softmax(dim=1)
 
 
 class StepAttention(Attention, ABC):
@@ -334,15 +286,12 @@ class Decoder(nn.Module, ABC):
         return state
 
     @abstractmethod
-    def export_step(
-        self, attention: Any, cache: AttentionCache, state: DecoderState, words: Tensor, region_scores: Tensor | None
-    ) -> ExportedStep:
+    def export_step(self, attention: Any, cache: AttentionCache, state: DecoderState, words: Tensor) -> ExportedStep:
         """Decode one word in plain torch, for exported graphs.
 
         Args:
             cache: with a row per caption.
             words: (B,) the last word of each caption.
-            region_scores: from `Attention.region_scores`, with a row per caption.
         """
 
     def embed(self, tokens: Tensor) -> Tensor:

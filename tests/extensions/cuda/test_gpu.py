@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from extension_cases import cases
 from slow_cases import slow_after
 from torch import Tensor
 
@@ -159,7 +158,6 @@ def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance,
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "soft": (SoftAttention, SoftLoss),
-    **cases("FUSED"),
     "hard": (partial(HardAttention, gate="scalar", inverse_temperature=2.0), HardLoss),
     "three samples": (partial(HardAttention, estimator="rloo", num_samples=3), HardLoss),
 }

@@ -202,12 +202,10 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
-MARGINAL = ("marginal", "lstm")
-
-WAYS = [pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], MARGINAL) else pytest.mark.slow) for kind in KINDS]
+WAYS = [pytest.param(*kind, "torch", marks=[] if kind == KINDS[0] else pytest.mark.slow) for kind in KINDS]
 WAYS += [
     pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
-    for kind in dict.fromkeys([*KINDS[::3], MARGINAL, *KINDS[-2:]])
+    for kind in dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
 ]
 
 

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from extension_cases import cases
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
@@ -29,7 +28,6 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "soft, a gate a channel": (partial(SoftAttention, gate="channel"), SoftLoss),
     "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, doubly_stochastic_weight=0.3)),
-    **cases("FUSED"),
     "hard": (
         partial(HardAttention, expectation_prob=0.5),
         partial(HardLoss, reward_weight=0.1, doubly_stochastic_weight=0.2),

@@ -138,11 +138,6 @@ class DistillationLoss:
                 "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it "
                 "above 0, or leave distillation.teacher out of this stage"
             )
-        if student.captioner.attention.by_region:
-            raise UserError(
-                "distillation.teacher needs one word distribution per step, and attention=marginal and "
-                "attention=variational compute one for each region; choose another attention"
-            )
         if student.loss.scheduled_sampling:
             raise UserError(
                 "loss.scheduled_sampling lets the model read its own words, and distillation.teacher reads those of "

@@ -84,8 +84,7 @@ class EncodeGraph(nn.Module):
 class InitGraph(nn.Module):
     """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n).
 
-    The last dimension of the keys continues with the attention's `region_scores`, if it has any. A decoder may keep
-    other tensors in place of h and c, with room for `max_length` words.
+    A decoder may keep other tensors in place of h and c, with room for `max_length` words.
     """
 
     def __init__(self, captioner: Captioner, max_length: int):
@@ -96,9 +95,6 @@ class InitGraph(nn.Module):
         cache, state = self.captioner.init_state(regions)
         state = self.captioner.decoder.export_state(state, self.max_length)
         keys = cache.keys.values if isinstance(cache.keys, AdditiveKeys) else cache.keys
-        region_scores = self.captioner.attention.region_scores(self.captioner.decoder, regions)
-        if region_scores is not None:
-            keys = torch.cat([keys, region_scores], dim=2)
         return keys.contiguous(), state.hidden, state.cell
 
 
@@ -113,8 +109,6 @@ class StepGraph(nn.Module):
         super().__init__()
         self.captioner = captioner
         self._additive, self._expected = isinstance(example.keys, AdditiveKeys), example.use_expectation is not None
-        region_scores = captioner.attention.region_scores(captioner.decoder, example.regions)
-        self._has_region_scores = region_scores is not None
 
     def forward(
         self, regions: Tensor, keys: Tensor, image_index: Tensor, hidden: Tensor, cell: Tensor, words: Tensor
@@ -127,12 +121,10 @@ class StepGraph(nn.Module):
             hidden, cell, words: of the captions, (B, n) and their last words (B,).
         """
         attention, decoder = self.captioner.attention, self.captioner.decoder
-        regions, keys, region_scores = regions[image_index], keys[image_index], None
-        if self._has_region_scores:
-            keys, region_scores = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
+        regions, keys = regions[image_index], keys[image_index]
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
         cache = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
-        return tuple(decoder.export_step(attention, cache, DecoderState(hidden, cell), words, region_scores))
+        return tuple(decoder.export_step(attention, cache, DecoderState(hidden, cell), words))
 
 
 class Graph(NamedTuple):

@@ -301,12 +301,7 @@ class TransformerDecoder(Decoder):
         return self.norm(x), maps[shown], torch.stack(pasts, dim=1)
 
     def export_step(
-        self,
-        attention: CrossAttention,
-        cache: AttentionCache,
-        state: DecoderState,
-        words: Tensor,
-        region_scores: Tensor | None,
+        self, attention: CrossAttention, cache: AttentionCache, state: DecoderState, words: Tensor
     ) -> ExportedStep:
         length = state.cell  # of the words before, (B,)
         offsets = torch.arange(state.hidden.shape[-2], device=words.device) - length.unsqueeze(1)  # (B, T)
@@ -367,5 +362,5 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
             present=self.cache.present,
         )
         hidden, weights = hidden.squeeze(1), weights.squeeze(1)
-        steps = Steps(hidden, weights, weights.new_ones(len(weights)))
-        return StepOutput(*self.scorer(steps, images), state._replace(hidden=past), weights, steps.gates)
+        scores = self.score_next(self.decoder.output_features(None, hidden, None))
+        return StepOutput(*scores, state._replace(hidden=past), weights, weights.new_ones(len(weights)))

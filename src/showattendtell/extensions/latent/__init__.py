@@ -1,1 +1,0 @@
-"""Attention as a latent variable: marginal and variational attention (Deng et al. 2018)."""
