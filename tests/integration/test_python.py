@@ -319,3 +319,8 @@ def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_ag
 def test_views_of_grids_are_not_kept_on_the_device(cache: Path, encoder: Encoder):
     with pytest.raises(UserError, match="cache_on_device=true keeps one view of each image"):
         shapes(cache, encoder, extraction=Extraction(views=2), cache_on_device=True)
+
+
+def test_a_compiled_module_is_refused_in_a_sentence(cache: Path, encoder: Encoder, tmp_path: Path):
+    with pytest.raises(UserError, match=r"pass CaptioningModule itself instead of torch\.compile"):
+        trainer(tmp_path).fit(torch.compile(small()), shapes(cache, encoder))

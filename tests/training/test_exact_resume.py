@@ -180,7 +180,7 @@ def test_a_finished_run_that_is_extended_ends_as_one_that_was_as_long_from_the_s
     assert_ends_as(whole, extended)
 
 
-def test_an_extended_run_follows_its_schedule_over_the_new_length(tmp_path: Path):
+def test_an_extended_run_follows_its_schedule_over_the_new_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Also in its first step, though the checkpoint has the last rate of the former schedule, which is 0."""
     rates = []
 
@@ -190,5 +190,9 @@ def test_an_extended_run_follows_its_schedule_over_the_new_length(tmp_path: Path
 
     settings = ["schedule=cosine", "schedule.warmup=0"]
     small_run(small_config("trainer.max_epochs=2", *settings), tmp_path)
+    assert "the learning rate goes" not in capsys.readouterr().out
     small_run(small_config("trainer.max_epochs=4", *settings), tmp_path, tmp_path / LAST, [Rates()])
+    assert (
+        "note: the learning rate goes from 0 to 0.005, because the schedule ends at another" in capsys.readouterr().out
+    )
     assert rates == pytest.approx([0.01 * (1 + math.cos(math.pi * step / 20)) / 2 for step in range(10, 20)])

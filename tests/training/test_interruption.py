@@ -1,6 +1,5 @@
-"""A run that is asked to stop saves first, at whatever moment; one whose loss is no number says on which captions."""
+"""A run that is asked to stop saves first, at whatever moment; one whose loss is no number ends."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,13 +10,12 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
-from small_training import IMAGES, WORDS, examples_of, small_config, small_run
+from small_training import small_config, small_run
 from test_exact_resume import assert_ends_as, read
 
-from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
-from showattendtell.training.interruption import NOT_FINITE, UNCHECKED, SignalHandler, report_lost_workers
+from showattendtell.training.interruption import UNCHECKED, SignalHandler, report_lost_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -144,15 +142,13 @@ def test_slurm_is_requested_to_run_the_job_again_where_it_gave_signals(
 
 
 class Poison(Callback):
-    """Makes the loss NaN or infinite at a batch, and keeps which captions that had."""
+    """Makes the loss NaN or infinite at a batch."""
 
     def __init__(self, batch: int, value: float):
         self._batch, self._value = batch, value
-        self.tokens: list[list[int]] = []
 
     def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
         if trainer.fit_loop.epoch_loop.total_batch_idx == self._batch:
-            self.tokens = batch.content.tokens.tolist()
             with torch.no_grad():
                 next(parameter for name, parameter in module.named_parameters() if "output" in name).fill_(self._value)
 
@@ -162,20 +158,12 @@ DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.skipif(not torch.cuda.is
 
 @pytest.mark.parametrize("accelerator", DEVICES)
 @pytest.mark.parametrize("batch", [0, 4, 7])
-def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
-    tmp_path: Path, batch: int, accelerator: str
-):
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, batch: int, accelerator: str):
     """The first of the run, the last of an epoch, one in the middle of the next."""
     config, poison = small_config(f"trainer.accelerator={accelerator}"), Poison(batch, float("nan"))
-    with pytest.raises(UserError, match=rf"the loss of step {batch + 1} is nan; .*not-finite.json lists the images"):
+    with pytest.raises(UserError, match=rf"the loss of step {batch + 1} is nan; lower optimizer\.lr"):
         small_run(config, tmp_path, callbacks=[poison])
-    output = json.loads((tmp_path / NOT_FINITE).read_text())
-    place = {"epoch": batch // 5 + 1, "batch": batch % 5 + 1, "step": batch + 1, "loss": "nan"}
-    assert {name: output[name] for name in place} == place
-    assert_captions_are_those_of(poison, output["captions"])
-    assert set(output["images"]) == {caption.partition("#")[0] for caption in output["captions"]}
-    for file in tmp_path.glob("*.ckpt"):
-        assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
+    assert_saved_weights_are_finite(tmp_path)
 
 
 @pytest.mark.parametrize("settings", slow_after(1, [[], ["decoding=sample"], ["attention=hard"]]))
@@ -210,19 +198,12 @@ def test_losses_of_a_gpu_are_read_several_at_once(
     with pytest.raises(UserError, match=f"the loss of step {batch + 1} is nan"):
         small_run(small_config("checkpoint_interval_minutes=60", *settings), tmp_path, callbacks=[poison, Count()])
     assert len(trained) == steps
-    output = json.loads((tmp_path / NOT_FINITE).read_text())
-    assert (output["epoch"], output["batch"], output["step"]) == (batch // 5 + 1, batch % 5 + 1, batch + 1)
-    assert_captions_are_those_of(poison, output["captions"])
-    for file in tmp_path.glob("*.ckpt"):
+    assert_saved_weights_are_finite(tmp_path)
+
+
+def assert_saved_weights_are_finite(folder: Path) -> None:
+    for file in folder.glob("*.ckpt"):
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
-
-
-def assert_captions_are_those_of(poison: Poison, output: list[str]) -> None:
-    said = {f"{e.image}#{n}": caption.words for e in examples_of(range(IMAGES)) for n, caption in enumerate(e.captions)}
-    vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
-    assert [vocabulary.encode(said[caption]) for caption in output] == [
-        tokens[: tokens.index(EOS) + 1] for tokens in poison.tokens
-    ]
 
 
 LOST = {

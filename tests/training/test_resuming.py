@@ -271,7 +271,7 @@ def test_one_process_trains_in_a_folder(tmp_path: Path):
 
 def test_what_a_killed_process_had_not_written_to_its_end_is_removed(tmp_path: Path):
     unfinished = ("last.ckpt.1a.tmp", "last.ckpt.2b.tmp", "best.ckpt.1a.tmp", "metrics.csv.1a.tmp", "times.csv.1a.tmp")
-    for name in (*unfinished, "2-not-finite.json.1a.tmp", "notes.tmp", "last.ckpt"):
+    for name in (*unfinished, "notes.tmp", "last.ckpt"):
         (tmp_path / name).write_text("")
     with run_lock(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, "notes.tmp", "last.ckpt"}

@@ -124,6 +124,8 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
         ("trainer.val_check_interval=0", "is not an interval"),
         ("trainer.check_val_every_n_epoch=0", "is not an interval"),
         ("trainer.precision=bf16-true", "set 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.barebones=true", "a run writes checkpoints and logs; leave it out"),
+        ("trainer.enable_checkpointing=false", "a run writes checkpoints and logs; leave it out"),
     ],
 )
 def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):
@@ -144,3 +146,48 @@ def test_what_lightning_refuses_later_is_reported_without_its_traceback(
 ):
     with pytest.raises(UserError, match=message):
         small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
+
+
+@pytest.mark.parametrize(("limit", "is_partial"), [("1", True), ("0.5", True), ("1.0", False), ("0", False)])
+def test_a_best_checkpoint_of_part_of_the_images_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, is_partial: bool
+):
+    build_trainer(small_config(f"++trainer.limit_val_batches={limit}"), tmp_path)
+    assert ("so best.ckpt, are of part of the images" in capsys.readouterr().out) == is_partial
+
+
+PLACES = {
+    "": "checkpoints/epoch=0-step=5.ckpt",
+    '++callbacks.mine.filename="deep/er/{epoch}"': "checkpoints/deep/er/epoch=0.ckpt",
+    "++callbacks.mine.dirpath=FOLDER/own": "own/epoch=0-step=5.ckpt",
+    "++callbacks.mine.every_n_train_steps=2": "checkpoints/epoch=0-step=4.ckpt",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("setting", "file"), PLACES.items())
+def test_a_second_model_checkpoint_makes_its_folder(tmp_path: Path, setting: str, file: str):
+    mine = ["+callbacks.mine._target_=pytorch_lightning.callbacks.ModelCheckpoint", "trainer.max_epochs=1"]
+    config = small_config(*mine, *filter(None, [setting.replace("FOLDER", str(tmp_path))]))
+    small_run(config, tmp_path)
+    assert torch.load(tmp_path / file, weights_only=True)["epoch"] == 0
+    assert {"best.ckpt", "last.ckpt"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (
+            "EarlyStopping",
+            "callbacks: EarlyStopping: Early stopping conditioned on metric `loss2` which is not available",
+        ),
+        ("ModelCheckpoint", "could not find the monitored key"),
+        ("BackboneFinetuning", "start from a trained model with init_from=... encoder.trainable=true"),
+    ],
+)
+def test_an_error_of_a_callback_of_lightning_is_one_sentence(tmp_path: Path, callback: str, message: str):
+    mine = f"+callbacks.mine._target_=pytorch_lightning.callbacks.{callback}"
+    monitor = [] if callback == "BackboneFinetuning" else ["+callbacks.mine.monitor=loss2"]
+    with pytest.raises(UserError, match=message):
+        small_run(small_config(mine, *monitor), tmp_path)

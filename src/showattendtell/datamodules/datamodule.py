@@ -215,11 +215,6 @@ class CaptionDataModule(lightning.LightningDataModule):
             worker_init_fn=outlive_signals,
         )
 
-    def name_batch(self, index: int) -> list[str]:
-        """Return the names of this process's captions in a training batch of the current epoch, counted from 0."""
-        request = next(self.train_batches.start_at(index))
-        return [self.train_captions.name(caption) for caption in request.content]
-
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of training: the epoch, the number of its batches trained on, and of all its batches."""
         assert self.trainer is not None

@@ -306,7 +306,7 @@ class CaptionDataset(TorchDataset[Any]):
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
-        self._names = [example.image for example in examples]
+        self._num_images = len(examples)
 
     def cache_on(self, device: torch.device, half: torch.dtype | None = None, required: bool = True) -> None:
         """Load the grids of all images into a device's memory, so that none is read again.
@@ -320,7 +320,7 @@ class CaptionDataset(TorchDataset[Any]):
         """
         if self.is_cached:
             return
-        first, num_images = self.images([0]), len(self._names)
+        first, num_images = self.images([0]), self._num_images
         size, is_grid = num_images * first.nbytes, first.ndim == 3
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
         if not required and (not is_grid or size > free / 2 or getattr(self.images, "draws_views", False)):
@@ -347,11 +347,6 @@ class CaptionDataset(TorchDataset[Any]):
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def name(self, caption: int) -> str:
-        """Return the name of a caption, image plus its number among the image's captions from 0: `dog.jpg#4`."""
-        image = self.image_index[caption]
-        return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
 
     def __getitem__(self, request: list[int] | BatchRequest) -> Any:
         if isinstance(request, BatchRequest):

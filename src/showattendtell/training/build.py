@@ -7,6 +7,7 @@ Nodes of the configuration that are not listed in `PARTS` belong to extensions (
 
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.settings import format_value
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule, TrainingExtra
@@ -49,6 +51,9 @@ from showattendtell.visualization.tables import print_dataset, print_notes
 PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
 PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
 
+
+NEEDED = {"barebones": False, "enable_checkpointing": True}
+"""Settings of the Trainer without whose value a run has no checkpoints or no logs."""
 
 FEW = 64
 """Images of each split that a training of one batch reads."""
@@ -174,6 +179,11 @@ def choose_precision(settings: Mapping[str, Any]) -> str:
     for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
         if settings.get(name) == 0:  # Lightning divides by it
             raise UserError(f"trainer.{name}=0 is not an interval; set it to 1 or more")
+    for name, needed in NEEDED.items():
+        if settings.get(name, needed) != needed:
+            raise UserError(
+                f"trainer.{name}={format_value(settings[name])}: a run writes checkpoints and logs; leave it out"
+            )
     precision = settings.get("precision")
     if precision in ("bf16-true", "16-true", "64-true"):
         raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
@@ -195,6 +205,11 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
     precision = choose_precision(config.trainer)
+    limit = config.trainer.get("limit_val_batches", 1.0)
+    if limit and (isinstance(limit, int) or limit < 1):
+        print(
+            f"note: trainer.limit_val_batches={limit}: validation scores, and so best.ckpt, are of part of the images"
+        )
     _, metric, mode = build_monitor(config.monitor, config.brevity_penalty)
     best = BestCheckpoint(
         folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
@@ -249,6 +264,8 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     except USER_ERRORS:
         raise
     except Exception as error:
+        if refusing := _find_callback(error):
+            raise UserError(f"callbacks: {type(refusing).__name__}: {first_line(error)}") from error
         if checkpoint and last.is_restoring:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
@@ -258,3 +275,11 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
         if is_refused or isinstance(error, MisconfigurationException):
             raise UserError(f"trainer: {first_line(error)}") from None
         raise
+
+
+def _find_callback(error: Exception) -> Callback | None:
+    """Return the callback of Lightning that raised an error, such as one about a metric that is not logged."""
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    callbacks = [owner for owner in owners if isinstance(owner, Callback)]
+    is_of_lightning = callbacks and type(callbacks[-1]).__module__.startswith("pytorch_lightning.")
+    return callbacks[-1] if is_of_lightning else None

@@ -1,5 +1,6 @@
 """Checkpoints of a run: the best one, and the last one, from which training resumes."""
 
+import errno
 import math
 import os
 import random
@@ -46,9 +47,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         file = Path(path)
         try:
+            file.parent.mkdir(
+                parents=True, exist_ok=True
+            )  # of a ModelCheckpoint of the user, as Lightning's class does
             save(checkpoint, file, (storage_options or {}).get("keep"))
         except OSError as error:
-            raise UserError(f"{file} cannot be written ({error.strerror}); free some space: {RESUME}") from None
+            advice = "free some space: " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            raise UserError(f"{file} cannot be written ({error.strerror}); {advice}{RESUME}") from None
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -98,8 +103,13 @@ class LastCheckpoint(Callback):
         for config in trainer.lr_scheduler_configs:
             scheduler: Any = config.scheduler  # a LambdaLR
             groups = scheduler.optimizer.param_groups
-            for group, base, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
-                group["lr"] = base * factor(scheduler.last_epoch)
+            rates = [
+                base * factor(scheduler.last_epoch)
+                for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+            ]
+            _report_jump(groups[0]["lr"], rates[0])
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
         self._last_saved = time.monotonic()
         self._signals.install()
         if rank() == 0 and trainer.ckpt_path and Path(trainer.ckpt_path).name == PREVIOUS:
@@ -171,6 +181,14 @@ class LastCheckpoint(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._random_states = state["random"]
+
+
+def _report_jump(before: float, rate: float) -> None:
+    """Print a note if the learning rate of a resumed run is not the one of its checkpoint."""
+    if rank() == 0 and not math.isclose(before, rate):
+        print(
+            f"note: the learning rate goes from {before:.2g} to {rate:.2g}, because the schedule ends at another step"
+        )
 
 
 def is_accumulating(trainer: Trainer) -> bool:

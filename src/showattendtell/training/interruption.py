@@ -1,6 +1,5 @@
 """Early ends of a run: signals, losses that are not finite, and lost worker processes."""
 
-import math
 import multiprocessing
 import os
 import re
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,10 +19,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import write_json
 from showattendtell.runtime.launched import stop_signals
 
 REQUEUE = signal.SIGUSR1
@@ -36,7 +32,7 @@ INTERRUPTED, TERMINATED = 130, 143
 ONE_KEY = 1.0
 """Seconds within which two interrupts count as one key press, from the terminal and from the launcher."""
 
-NOT_FINITE = "not-finite.json"
+STABLE = "lower optimizer.lr or set trainer.gradient_clip_val, and train again"
 
 UNCHECKED = {"cuda": 20}
 """Losses that are read at once, by kind of device; by default each."""
@@ -87,58 +83,41 @@ class SignalHandler:
 
 
 class FiniteLoss(Callback):
-    """Ends the run if the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json` (second
-    process: `2-not-finite.json`). Weights that are not finite after a finite loss end the run before they are saved or
-    used for captions.
+    """Ends the run if the loss, or a weight after the step, is NaN or infinite, before such weights are saved or used
+    for captions. Lightning's `EarlyStopping(check_finite)` looks after a validation, when they have been.
 
     To read a loss waits for the GPU: several are checked at once, at the end of an epoch, and before anything is saved.
     """
 
     def __init__(self) -> None:
-        self._losses: list[tuple[dict[str, int], Tensor]] = []  # not yet checked, and where they are from
+        self._losses: list[tuple[int, Tensor]] = []  # not yet checked, each after its step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if isinstance(outputs, Mapping) and "loss" in outputs:
-            place = {"epoch": trainer.current_epoch + 1, "batch": batch_idx + 1, "step": trainer.global_step}
-            self._losses.append((place, outputs["loss"]))
+            self._losses.append((trainer.global_step, outputs["loss"]))
             if len(self._losses) >= UNCHECKED.get(trainer.strategy.root_device.type, 1):
-                self._check(trainer)
+                self._check()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check(trainer)  # the next epoch has other batches
+        self._check()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check(trainer)
+        self._check()
         trainable = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         if not torch.stack([parameter.isfinite().all() for parameter in trainable]).all():
-            raise UserError(
-                f"step {trainer.global_step} has left weights that are not finite; lower optimizer.lr or set "
-                "trainer.gradient_clip_val=5, and train again"
-            )
+            raise UserError(f"step {trainer.global_step} has left weights that are not finite; {STABLE}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.on_validation_start(trainer, pl_module)
 
-    def _check(self, trainer: Trainer) -> None:
+    def _check(self) -> None:
         """Raise a `UserError` if a loss is not finite."""
-        places, losses = [place for place, _ in self._losses], [loss for _, loss in self._losses]
-        self._losses = []
-        values = torch.stack(losses).tolist() if losses else []
-        wrong = [(place, value) for place, value in zip(places, values, strict=True) if not math.isfinite(value)]
-        if not wrong:
-            return
-        place, value = wrong[0]
-        data = getattr(trainer, "datamodule", None)
-        captions = data.name_batch(place["batch"] - 1) if isinstance(data, CaptionDataModule) else []
-        images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
-        file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
-        write_json({**place, "loss": str(value), "images": images, "captions": captions}, file)
-        raise UserError(
-            f"the loss of step {place['step']} is {value}; {file} lists the images and captions of its batch; "
-            "lower optimizer.lr or look at them, and train again"
-        )
+        losses, self._losses = self._losses, []
+        for step, loss in losses:
+            if not loss.isfinite():
+                raise UserError(f"the loss of step {step} is {loss.item()}; {STABLE}")
 
 
 class WorkerShutdown(Callback):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytorch_lightning as lightning
 import torch
@@ -151,8 +151,14 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """Take encoder and vocabulary from the data module, or check that they match this model's.
 
         Raises:
-            UserError: there are none, or the data module's or the teachers' differ from this model's.
+            UserError: there are none, or the data module's or the teachers' differ from this model's; or Lightning was
+                given `torch.compile(module)`.
         """
+        if "training_step" in vars(self):  # where Lightning puts the compiled method
+            raise UserError(
+                "pass CaptioningModule itself instead of torch.compile(module): its recurrence is compiled already, by "
+                "numba or Triton, and dynamo cannot trace that"
+            )
         metrics = (self._train_means, self._val_means, self._bleu, self._cider, self._endings, self._diversity)
         for metric in metrics:  # of a run that was interrupted
             metric.reset()
@@ -187,6 +193,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def selective(self) -> bool:
         """Return whether attention depends on the image and the words."""
         return self.captioner.attention.selective
+
+    @property
+    def backbone(self) -> NoReturn:
+        """Refuse Lightning's `BackboneFinetuning`, which reads this: grids of a frozen encoder are not computed anew.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "BackboneFinetuning cannot train the encoder; start from a trained model with init_from=... "
+            "encoder.trainable=true instead"
+        )
 
     def on_fit_start(self) -> None:
         steps = device_module("steps", self.device)

@@ -13,12 +13,10 @@ from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.callbacks.progress.rich_progress import ProcessingSpeedColumn
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 from rich import get_console
-from rich.progress import BarColumn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -233,6 +231,8 @@ class StepMetrics(Callback):
         if now - self._last_rate >= 1 or self.images_per_second is None:
             self.images_per_second = self._images / max(now - self._last_rate, 1e-9)
             self._images, self._last_rate = 0, now
+            if trainer.progress_bar_callback and self._nll is not None:  # once a second: to read it waits for the GPU
+                pl_module.log("loss", self._nll, prog_bar=True, logger=False, on_step=True, on_epoch=False)
         self._log(trainer, outputs)
         self._estimate(trainer, batch_idx, now)
         if self._is_due(now):
@@ -302,32 +302,3 @@ class StepMetrics(Callback):
         if is_due:
             self._last_printed = now
         return is_due
-
-
-class ProgressBar(RichProgressBar):
-    """Lightning's progress bar, which counts epochs from 0 and has the loss of the last epoch; this one counts from 1
-    and has the figures of the last step, which it reads once a second: to read a loss waits for the GPU."""
-
-    def __init__(self) -> None:
-        super().__init__(refresh_rate=4)
-        self._values: dict[str, Any] = {}
-        self._last_read = 0.0
-
-    def get_metrics(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-        steps = [callback for callback in trainer.callbacks if isinstance(callback, StepMetrics)]  # type: ignore[attr-defined]
-        if steps and time.monotonic() - self._last_read >= 1:
-            self._last_read, figures = time.monotonic(), steps[0].describe()
-            self._values = {"loss": figures["loss per word"], "images/s": figures["images/s"]}
-        return self._values
-
-    def configure_columns(self, trainer: Trainer) -> list[Any]:
-        """Make room for the figures in a window of 80 columns."""
-        columns = [each for each in super().configure_columns(trainer) if not isinstance(each, ProcessingSpeedColumn)]
-        for column in columns:
-            if isinstance(column, BarColumn):
-                column.bar_width = 16
-        return columns
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        last = self.trainer.max_epochs or 0
-        return f"epoch {current_epoch + 1}" + (f" of {last}" if last > 0 else "")
