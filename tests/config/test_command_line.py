@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
         (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "++seed=1"]),
         (["cache=~/a"], [f"++cache={Path.home()}/a"]),
         (["cache=a b/für é"], ['++cache="a b/für é"']),
-        (["decoding.required=[Hund,ein Mädchen]"], ['++decoding.required=[Hund,"ein Mädchen"]']),
+        (["decoding.forbidden=[Hund,ein Mädchen]"], ['++decoding.forbidden=[Hund,"ein Mädchen"]']),
         (["cache='a ü'"], ["++cache='a ü'"]),
         (["+experiment=flickr8k"], ["experiment=flickr8k"]),
     ],

@@ -48,11 +48,11 @@ def test_a_prefix_may_have_several_tokens_a_word():
     assert len(tokens) > 2
 
 
-def test_a_required_word_is_one_token():
+def test_a_forbidden_word_is_one_token():
     vocabulary = subwords()
-    assert BeamSearch(required=["Hund"]).in_tokens(vocabulary).required == (vocabulary.ids["▁Hund"],)
-    with pytest.raises(UserError, match="required: 'Hand' is . tokens of the model, and only one can be required"):
-        BeamSearch(required=["Hand"]).in_tokens(vocabulary)
+    assert vocabulary.ids["▁Hund"] in BeamSearch(forbidden=["Hund"]).in_tokens(vocabulary).suppressed
+    with pytest.raises(UserError, match="forbidden: 'Hand' is . tokens of the model, and only one can be forbidden"):
+        BeamSearch(forbidden=["Hand"]).in_tokens(vocabulary)
     with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
         BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)
 

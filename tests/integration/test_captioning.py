@@ -86,7 +86,7 @@ def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path,
 
 def test_several_captions_of_several_models_are_a_row_each(run: Run, checkpoint: Path, folder: Path, album: Path):
     line = ["caption", f"checkpoint=[{checkpoint},{checkpoint}]", f"compare={checkpoint}", "names=[both,one]"]
-    done = assert_done(run(*line, "album/0.png", "output=several", "decoding=diverse", SHORT))
+    done = assert_done(run(*line, "album/0.png", "output=several", "decoding.num_captions=3", SHORT))
     rows = rows_of(folder / "several")
     assert [row["checkpoint"] for row in rows] == [f"{checkpoint} + {checkpoint}"] * 3 + [str(checkpoint)] * 3
     names = ["both"] * 3 + ["one"] * 3

@@ -75,13 +75,12 @@ def test_models_of_different_vocabularies_cannot_write_together(
     assert_error(done, "altered.ckpt", str(checkpoint), "different vocabularies")
 
 
-@pytest.mark.parametrize(("decoding", "fewest"), [("diverse", 9), ("sample", 5)])
-def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do(decoding: str, fewest: int):
-    captioner = load(decoding=build(read_option("decoding", decoding)), device="cpu")
+def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do():
+    captioner = load(decoding=build(read_option("decoding", "sample")), device="cpu")
     different = 0
     for output in captioner(sorted(EXAMPLES.iterdir())):
         captions = [caption.caption for caption in output.captions]
         assert len(captions) == 3
         different += len(set(captions))
         assert ending_rates(captions, [True] * 3)["dangling"] == 0  # none lacks its last word
-    assert different >= fewest  # of three photographs
+    assert different >= 5  # of three photographs

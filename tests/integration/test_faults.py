@@ -16,7 +16,7 @@ FAULTS = {
         (["split=tst"], ["tst", "'test'"]),
         (["dataset.root=file"], ["file"]),
         (["dataset.entities=boxes.zip"], ["entities"]),
-        (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
+        (["decoding.forbidden=[unicorn]"], ["forbidden", "does not know the word 'unicorn'"]),
         (["attention.inference_mode=argmax"], ["there is no setting attention.inference_mode"]),
     ],
     "caption": [

@@ -26,7 +26,7 @@ COMMON = {
     "evaluate": "checkpoint split metrics language output device decoding.beam_size decoding.precision dataset.root "
     "dataset.entities dataset.instances",
     "caption": "checkpoint images split number compare formats overwrite output resume workers device language "
-    "decoding.beam_size decoding.max_length decoding.prefix decoding.required decoding.forbidden dataset.root",
+    "decoding.beam_size decoding.max_length decoding.prefix decoding.forbidden dataset.root",
 }
 """Commands with many settings, and the settings that their page without `all` describes, in this order."""
 

@@ -100,28 +100,19 @@ def autocast_to(precision: Precision, device: torch.device) -> AbstractContextMa
 class Constraints(NamedTuple):
     """Decoding constraints in tokens; see `Decoding` for the settings.
 
-    prefix    the first tokens of every caption
-    required  tokens that every caption contains, without those of the prefix
+    prefix      the first tokens of every caption
     suppressed  tokens that no caption contains
     """
 
-    prefix: tuple[int, ...]
-    required: tuple[int, ...]
-    suppressed: tuple[int, ...]
-    min_length: int
-    max_length: int
-    no_repeat_ngram_size: int
-
-    def missing(self, tokens: Tensor) -> Tensor:
-        """Return a mask (R, C) of the required words that each caption (R, t) does not contain yet."""
-        required = torch.tensor(self.required, dtype=tokens.dtype, device=tokens.device)
-        return ~(tokens.unsqueeze(2) == required).any(dim=1)
+    prefix: tuple[int, ...] = ()
+    suppressed: tuple[int, ...] = ()
+    min_length: int = 0
+    no_repeat_ngram_size: int = 0
 
     def apply(self, scores: Tensor, tokens: Tensor) -> Tensor:
         """Set the scores (R, V) of the next word of captions (R, t) to -inf, in place, where it is forbidden.
 
-        `<eos>` is forbidden before the minimum length and before all required words are present. If the remaining
-        length is needed for required words, all other words are forbidden. A caption without any allowed word ends.
+        `<eos>` is forbidden before the minimum length. A caption without any allowed word ends.
 
         Returns:
             The scores; in the prefix a new tensor.
@@ -142,22 +133,10 @@ class Constraints(NamedTuple):
             repeats = (ngrams[:, :, :-1] == last_words).all(dim=2)
             counts = torch.zeros_like(scores).scatter_add_(1, ngrams[:, :, -1], repeats.to(scores))  # (R, V)
             scores.masked_fill_(counts > 0, -torch.inf)
-        if self.required:
-            self._require(scores, self.missing(tokens), num_left=self.max_length - length)
         if length < self.min_length or self.no_repeat_ngram_size:
             all_blocked = scores.isneginf().all(dim=1)
             scores[:, EOS] = torch.where(all_blocked, eos_scores, scores[:, EOS])
         return scores
-
-    def _require(self, scores: Tensor, missing: Tensor, num_left: int) -> None:
-        """Forbid `<eos>` until all required words are present; allow nothing else if only `num_left` words are left."""
-        num_missing = missing.sum(dim=1)
-        scores[:, EOS].masked_fill_(num_missing > 0, -torch.inf)
-        required = list(self.required)
-        missing_scores = scores[:, required].masked_fill(~missing, -torch.inf)
-        only_required = ((num_missing > 0) & (num_missing >= num_left)).unsqueeze(1)
-        scores.masked_fill_(only_required, -torch.inf)
-        scores[:, required] = torch.where(only_required, missing_scores, scores[:, required])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +150,6 @@ class Decoding(ABC):
         allow_unk: whether captions may contain <unk>.
         no_repeat_ngram_size: no n-gram of this many words occurs twice in a caption; 0 blocks none.
         prefix: the first words of every caption.
-        required: words that every caption contains.
         forbidden: words that no caption contains.
         language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
             replace None by the first language of the vocabulary; `generate` alone lets the model choose.
@@ -187,7 +165,6 @@ class Decoding(ABC):
     allow_unk: bool = True
     no_repeat_ngram_size: NonNegativeInt = 0
     prefix: str = ""
-    required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
     language: str | None = None
     mirrored: bool = False
@@ -222,39 +199,31 @@ class Decoding(ABC):
         language = [] if self.language is None else [vocabulary.language_token(self.language)]
         words = vocabulary.tokenizer.tokenize(self.prefix)
         prefix = [*language, *(_known_token(word, "prefix", vocabulary) for word in words)]
-        required = dict.fromkeys(_token(word, "required", vocabulary) for word in self.required)
-        forbidden = [_token(word, "forbidden", vocabulary) for word in self.forbidden]
-        for token in {*prefix, *required} & {*forbidden}:
-            raise UserError(f"'{vocabulary.words[token]}' is forbidden, but prefix or required contains it")
-        remaining = [token for token in required if token not in prefix]
-        if len(prefix) + len(remaining) > self.max_length or self.min_length > self.max_length:
+        forbidden = [_forbidden_token(word, vocabulary) for word in self.forbidden]
+        for token in {*prefix} & {*forbidden}:
+            raise UserError(f"'{vocabulary.words[token]}' is forbidden, but prefix contains it")
+        if max(len(prefix), self.min_length) > self.max_length:
             raise UserError(
-                f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
-                f"{len(prefix)} words of prefix and {len(remaining)} that are required; raise max_length"
+                f"captions of at most {self.max_length} words have no room for min_length={self.min_length} and "
+                f"{len(prefix)} words of prefix; raise max_length"
             )
         suppressed = [PAD, START, *forbidden]
         if not self.allow_unk:
             suppressed.append(UNK)
         if language:
             suppressed += map(vocabulary.language_token, vocabulary.languages)
-        return Constraints(
-            tuple(prefix),
-            tuple(remaining),
-            tuple(suppressed),
-            self.min_length + len(language),
-            self.max_length,
-            self.no_repeat_ngram_size,
-        )
+        min_length = self.min_length + len(language)
+        return Constraints(tuple(prefix), tuple(suppressed), min_length, self.no_repeat_ngram_size)
 
 
-def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
-    """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
+def _forbidden_token(word: str, vocabulary: Vocabulary) -> int:
+    """Return the token id of a forbidden word. Raise `UserError` if it is not one word of the vocabulary."""
     tokens = vocabulary.tokenizer.tokenize(word)
     if not tokens or len(word.split()) > 1:
-        raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
+        raise UserError(f"forbidden: '{word}' is not one word; give words one by one, as [dog,ball]")
     if len(tokens) > 1:
-        raise UserError(f"{setting}: '{word}' is {len(tokens)} tokens of the model, and only one can be {setting}")
-    return _known_token(tokens[0], setting, vocabulary)
+        raise UserError(f"forbidden: '{word}' is {len(tokens)} tokens of the model, and only one can be forbidden")
+    return _known_token(tokens[0], "forbidden", vocabulary)
 
 
 def _known_token(word: str, setting: str, vocabulary: Vocabulary) -> int:

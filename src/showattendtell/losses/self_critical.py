@@ -79,7 +79,7 @@ class SelfCriticalLoss(nn.Module):
         self._references, self._end = references, (vocabulary.words[EOS],)
         ended = ([(*words, *self._end) for words in captions] for captions in references)
         self._cider = SentenceCIDErD(ended)
-        self._constraints = Constraints((), (), SUPPRESSED, 0, reward.max_length, no_repeat_ngram_size=0)
+        self._constraints = Constraints(suppressed=SUPPRESSED)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""

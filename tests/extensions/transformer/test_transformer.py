@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_models import CAT, DOG, VOCABULARY, best, ended_captions, probabilities, random_captioner, random_regions
+from random_models import VOCABULARY, best, ended_captions, probabilities, random_captioner, random_regions
 from random_models import ranked as by_merit
 from torch import Tensor, nn
 
@@ -198,17 +198,13 @@ def test_a_wide_beam_finds_the_likeliest_of_all_captions(seed: int):
         torch.testing.assert_close(caption.attention, trace.weights[0])
 
 
-@pytest.mark.parametrize(
-    "settings", [{"beam_size": 3}, {"beam_size": 4, "num_beam_groups": 2}, {"beam_size": 3, "required": ["dog", "cat"]}]
-)
 @torch.no_grad()
-def test_images_that_are_searched_together_get_what_each_gets_alone(settings: dict[str, Any]):
+def test_images_that_are_searched_together_get_what_each_gets_alone():
     captioner, regions = random_transformer(1), random_regions(1, images=12)
-    decoding, ensemble = BeamSearch(max_length=9, **settings), Ensemble([captioner])
+    decoding, ensemble = BeamSearch(max_length=9, beam_size=3), Ensemble([captioner])
     for image, [caption] in enumerate(decoding.generate(ensemble, [regions], VOCABULARY)):
         [[alone]] = decoding.generate(ensemble, [regions[image : image + 1]], VOCABULARY)
         assert caption.tokens == alone.tokens
-        assert set(caption.tokens) >= ({DOG, CAT} if "required" in settings else set())
         torch.testing.assert_close(caption.attention, alone.attention)
 
 
