@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
-from showattendtell.errors import UserError
 from showattendtell.inference.finding import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
 from showattendtell.runtime.launched import adopt_task, is_launched
@@ -32,8 +31,6 @@ def expanded(arguments: list[str]) -> list[str]:
 def main(config: DictConfig) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
     the last stage."""
-    if config.decoding.get("mirrored"):
-        raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     if config.stages:
         from showattendtell.training.stages import run_stages
 

@@ -83,9 +83,8 @@ def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list
         torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
 
 
-@pytest.mark.parametrize("view", ["plain", "mirrored"])
-def test_targets_are_where_the_boxes_are_in_the_pixels(examples: list[Example], view: str):
-    batch = captions_of(examples, PixelSource(PREPROCESSING, examples, view))[[0, 1, 2]]
+def test_targets_are_where_the_boxes_are_in_the_pixels(examples: list[Example]):
+    batch = captions_of(examples, PixelSource(PREPROCESSING, examples))[[0, 1, 2]]
     torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
 
 
@@ -102,9 +101,8 @@ def test_frames_are_those_of_the_stored_views_that_are_drawn(examples: list[Exam
             assert frame == (encoder.preprocessing.frame(examples[position].path).seen, view == 1)
             seen.add((position, view))
     assert len(seen) == 4
-    for view, expected in (("plain", False), ("mirrored", True)):
-        [frame] = GridSource(store, examples, encoder.preprocessing, view).frames([1])
-        assert frame == (encoder.preprocessing.frame(examples[1].path).seen, expected)
+    [frame] = GridSource(store, examples, encoder.preprocessing).frames([1])
+    assert frame == (encoder.preprocessing.frame(examples[1].path).seen, False)
 
 
 def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examples: list[Example]):

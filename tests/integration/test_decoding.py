@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from runs import TINY, Run, assert_done, assert_error, held_out
+from runs import Run, assert_done, assert_error
 
 from showattendtell import load
 from showattendtell.config.command_line import read_option
@@ -31,38 +31,6 @@ def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: P
     assert together["bleu4"] == alone["bleu4"]
     assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
     assert "pointing_game" in alone.keys() - together.keys()
-
-
-@pytest.fixture(scope="session")
-def pixels(run: Run, checkpoint: Path, folder: Path) -> dict[str, Any]:
-    """The result with mirror images, whose grids are not stored."""
-    return evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
-
-
-@pytest.mark.slow
-def test_mirror_images_are_read(checkpoint: Path, folder: Path, pixels: dict[str, Any]):
-    files = {example.image: example.path for example in held_out(folder)}
-    captioner = load(checkpoint, device="cpu", mirrored=True, allow_unk=True)
-    assert pixels["captions"] == {image: captioner(path).caption for image, path in files.items()}
-    assert pixels["decoding"]["mirrored"]
-    plain = load(checkpoint, device="cpu", allow_unk=True)
-    assert pixels["captions"] != {image: plain(path).caption for image, path in files.items()}
-    assert "pointing_game" in pixels
-
-
-@pytest.mark.slow
-def test_mirror_images_whose_grids_are_stored_give_the_same(
-    run: Run, checkpoint: Path, folder: Path, altered: Callable[..., Path], pixels: dict[str, Any]
-):
-    def store_mirrored(content: dict[str, Any]) -> None:
-        content["showattendtell"]["config"]["features"]["views"] = 2
-
-    assert pixels["captions"] != evaluated(run, folder, f"checkpoint={checkpoint}")["captions"]
-    two_views = altered(store_mirrored)
-    assert_done(run("prepare", *TINY, "features.views=2"))
-    assert evaluated(run, folder, f"checkpoint={two_views}", "decoding.mirrored=true")["captions"] == pixels["captions"]
-    again = evaluated(run, folder, f"checkpoint=[{two_views},{checkpoint}]", "decoding.mirrored=true")
-    assert again["captions"] == pixels["captions"]
 
 
 def test_models_of_different_vocabularies_cannot_write_together(

@@ -35,7 +35,6 @@ FAULTS = {
         (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
         (["cache=file"], ["file"]),
         (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
-        (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
         (["attention=none", "loss.supervision_weight=1"], ["the map of attention=none is constant"]),
     ],
 }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from repository import ROOT
 from runs import Run, assert_done, held_out
 
@@ -69,25 +69,6 @@ def test_log_probabilities_and_maps_are_those_of_the_caption_when_it_is_given(
     np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), trace.weights[0], atol=1e-5)
     np.testing.assert_allclose(output.gates, trace.gates[0], atol=1e-5)
     assert output.best.log_prob == pytest.approx(float(expected.sum()), abs=1e-3)
-
-
-def test_mirrored_p_of_a_word_is_the_mean_of_what_is_said_of_the_photograph_and_of_its_mirror_image(
-    scenes: list[Path], checkpoint: Path
-):
-    captioner = load(checkpoint, device="cpu", mirrored=True, max_length=6)
-    output = captioner(scenes[0])
-    module = load_model(str(checkpoint), "cpu", BeamSearch()).module
-    tokens = torch.tensor([module.vocabulary.encode(output.words)[: len(output.log_probs)]])
-    pixels = module.encoder.preprocessing(output.photograph)
-    with torch.no_grad():
-        both = [module(seen.unsqueeze(0), torch.tensor([0]), tokens) for seen in (pixels, pixels.flip(-1))]
-        spoken = [trace.logits.softmax(dim=1).gather(1, tokens.T).squeeze(1) for trace in both]
-    np.testing.assert_allclose(output.log_probs, torch.stack(spoken).mean(dim=0).log(), atol=1e-4)
-    np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), both[0].weights[0], atol=1e-5)
-
-    turned = captioner(ImageOps.mirror(output.photograph))
-    assert turned.words == output.words
-    np.testing.assert_allclose(turned.log_probs, output.log_probs, atol=1e-4)
 
 
 def test_maps_lie_on_the_pixels_of_the_photograph(captioner: CaptioningPipeline, tmp_path: Path, scenes: list[Path]):

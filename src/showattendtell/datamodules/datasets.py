@@ -50,8 +50,8 @@ class ImageSource(Protocol):
         """Return the part of each photograph that the image of the same call shows."""
 
 
-View = Literal["plain", "mirrored", "drawn"]
-"""View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
+View = Literal["plain", "drawn"]
+"""View of images: unchanged, or (for training) drawn at random for each batch."""
 
 
 ImageSourceFactory = Callable[..., ImageSource]
@@ -77,8 +77,7 @@ class GridSource:
     ):
         self._store, self._examples, self._preprocessing = store, examples, preprocessing
         self.draws_views = view == "drawn" and store.views > 1
-        self._fixed_view, self._seed = MIRRORED if view == "mirrored" else 0, seed
-        self._rows = store.rows([example.image for example in examples])
+        self._seed, self._rows = seed, store.rows([example.image for example in examples])
         self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
 
     def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
@@ -93,7 +92,7 @@ class GridSource:
     def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
         if self.draws_views:
             return draw_views(self._mentions_sides, self._seed, draw)[list(positions)]
-        return torch.full((len(positions),), self._fixed_view)
+        return torch.zeros(len(positions), dtype=torch.long)
 
 
 class PixelSource:
@@ -114,7 +113,7 @@ class PixelSource:
         view: View = "plain",
         augmentation: Augmentation | None = None,
     ):
-        self._preprocessing, self._examples, self._mirrored = preprocessing, examples, view == "mirrored"
+        self._preprocessing, self._examples = preprocessing, examples
         self._augmentation = augmentation if augmentation and view == "drawn" else Augmentation(seed=0)
 
     def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
@@ -122,8 +121,7 @@ class PixelSource:
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
             images.append(self._augmentation.view(pixels, self._preprocessing, *self._random(position, draw)))
-        stacked = torch.stack(images)
-        return stacked.flip(-1) if self._mirrored else stacked
+        return torch.stack(images)
 
     def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
@@ -132,7 +130,7 @@ class PixelSource:
             width, height = image_size(self._examples[position].path)
             part, mirrored = self._augmentation.draw_part(height, width, *self._random(position, draw))
             box = part or self._preprocessing.crop_box(width, height)
-            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored or self._mirrored))
+            frames.append(Frame(box.scaled(1 / width, 1 / height), mirrored))
         return frames
 
     def _random(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
@@ -181,10 +179,6 @@ def open_source(
         return partial(PixelSource, encoder.preprocessing, augmentation=augmentation), checked
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "mirrored" and not encoder.reads_pixels:
-            raise UserError("decoding.mirrored needs mirror images, and regions of a detector have none; leave it out")
-        if view == "mirrored" and store.views == 1:  # the store has no mirror images
-            return PixelSource(encoder.preprocessing, examples, view)
         return GridSource(store, examples, encoder.preprocessing, view, seed)
 
     return source, readable

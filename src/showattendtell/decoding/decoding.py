@@ -153,8 +153,6 @@ class Decoding(ABC):
         forbidden: words that no caption contains.
         language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
             replace None by the first language of the vocabulary; `generate` alone lets the model choose.
-        mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
-            weights are those of the original image.
         precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
             nearly equal probability.
     """
@@ -167,7 +165,6 @@ class Decoding(ABC):
     prefix: str = ""
     forbidden: Sequence[Text] = ()
     language: str | None = None
-    mirrored: bool = False
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:

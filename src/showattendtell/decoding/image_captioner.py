@@ -132,8 +132,7 @@ class ImageCaptioner(nn.Module):
 class ImageCaptionerEnsemble:
     """An ensemble of models with the same vocabulary; the first model's decoding is used.
 
-    Weights are prepared once: create a new ensemble after the weights change. With `decoding.mirrored` every model also
-    reads the mirror image.
+    Weights are prepared once: create a new ensemble after the weights change.
 
     Args:
         calibration: that of the first model, which then gives the captions their confidence.
@@ -146,15 +145,15 @@ class ImageCaptionerEnsemble:
             # one more token, of the language, which is removed from the captions
             max_length = self._decoding.max_length + 1
             self._decoding = replace(self._decoding, language=self._language, max_length=max_length)
-        self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
-        self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
+        self._models = tuple(models)
+        self._ensemble = Ensemble([model.captioner for model in models], self._decoding.precision)
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:
         """Generate captions, best first for each image. They lack the token of the language.
 
         Args:
-            images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
+            images: the same images for each model, as pixels or grids.
 
         Raises:
             UserError: as `Decoding.generate`, or the weights of a model are so large that its scores are not finite.

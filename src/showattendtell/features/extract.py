@@ -190,7 +190,7 @@ class Extraction:
             eighth of it.
         engine: torch, or onnxruntime from the extra onnx, which is faster on CPUs and gives the same grids.
         views: grids per image. 1 is the image alone, 2 adds its mirror image. Training draws one per image and
-            batch; validation and test use the first, with `decoding=mirrored` also the second.
+            batch; validation and test use the first.
     """
 
     workers: PositiveInt = 1

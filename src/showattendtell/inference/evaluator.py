@@ -1,7 +1,6 @@
 """Evaluation of trained models on a split, for the commands."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import nan
 from pathlib import Path
 from types import MappingProxyType
@@ -79,18 +78,14 @@ def open_dataset(trained: Config, config: Config, language: str | None = None) -
 def open_images(
     models: Sequence[LoadedModel], dataset: Dataset, config: Config
 ) -> tuple[list[ImageSourceFactory], Dataset]:
-    """Return the images of the split that the configuration of a command names, as each model reads them, and with
-    `decoding.mirrored` then their mirror images; and the data set without the images that cannot be read.
-
-    See `find_source`. A source raises `UserError` if there are no mirror images.
+    """Return the images of the split that the configuration of a command names, as each model reads them; and the data
+    set without the images that cannot be read. See `find_source`.
     """
     sources = []
     for model in models:
         settings = _reading_settings(model.config, config)
         source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
-    if models[0].module.decoding.mirrored:
-        sources += [partial(source, view="mirrored") for source in sources]
     return sources, dataset
 
 
@@ -109,7 +104,7 @@ class EvaluationRun(NamedTuple):
     """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    images: of each model; with `decoding.mirrored`, then their mirror images.
+    images: of each model.
     source: the images of any examples, as the first model reads them.
     """
 

@@ -124,9 +124,8 @@ class CaptioningPipeline(ModelHubMixin):
             model.module.encoder.check_reads_pixels()
 
     def pixels(self, photograph: Image.Image) -> list[Tensor]:
-        """Return the pixels of a photograph for each model; with `decoding.mirrored`, then mirrored."""
-        pixels = [model.module.encoder.preprocessing(photograph) for model in self.models]
-        return [*pixels, *(plain.flip(-1) for plain in pixels)] if self._first.decoding.mirrored else pixels
+        """Return the pixels of a photograph for each model."""
+        return [model.module.encoder.preprocessing(photograph) for model in self.models]
 
     def describe(
         self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor]
@@ -136,24 +135,22 @@ class CaptioningPipeline(ModelHubMixin):
 
         Args:
             pictures: names and photographs.
-            images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model; with
-                `decoding.mirrored`, then those of their mirror images.
+            images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model.
         """
         if len(pictures) > 1 and not self.is_deterministic:
             for i, picture in enumerate(pictures):
                 yield from self.describe([picture], [own[i : i + 1] for own in images])
             return
-        first, models = self._first, self.models * (1 + self._first.decoding.mirrored)
-        inputs = [own.to(model.module.device) for model, own in zip(models, images, strict=True)]
+        inputs = [own.to(model.module.device) for model, own in zip(self.models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             captions_of_images = self._ensemble.generate(inputs)
         for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
-            box = first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
-            decoded = tuple(_decode(first, caption, regions, box) for caption in captions)
-            yield ImageCaptions(name, image, first.encoder.boxes_of(regions) or box, decoded)
+            box = self._first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
+            decoded = tuple(_decode(self._first, caption, regions, box) for caption in captions)
+            yield ImageCaptions(name, image, self._first.encoder.boxes_of(regions) or box, decoded)
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -279,8 +276,7 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
 
 
 Reader = Callable[[int, Image.Image], list[Tensor]]
-"""From the position of a photograph and the photograph to what each model of a pipeline reads; with
-`decoding.mirrored`, then the same of its mirror image."""
+"""From the position of a photograph and the photograph to what each model of a pipeline reads."""
 
 Opened = tuple[str, Image.Image, list[list[Tensor]]]
 """The name of a photograph, the photograph, and what the models of each pipeline read."""

@@ -76,7 +76,7 @@ def generate_captions(
     on the number of processes.
 
     Args:
-        images: the images as each model reads them; with `decoding.mirrored`, then their mirror images.
+        images: the images as each model reads them.
 
     Returns:
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.

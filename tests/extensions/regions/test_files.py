@@ -137,13 +137,6 @@ def test_every_layout_gives_the_same_regions(write: Callable[[Path], Path], read
         assert not of_image[number:].any()
 
 
-def test_the_regions_of_a_detector_have_no_mirror_images(dataset: Dataset, tmp_path: Path):
-    encoder = RegionFeatures(str(write_tsv(tmp_path)), dim=D, max_regions=5)
-    source, _ = open_source(dataset, encoder, tmp_path / "cache", Extraction())
-    with pytest.raises(UserError, match=r"decoding\.mirrored needs mirror images, and regions of a detector have none"):
-        source(dataset.examples(), "mirrored")
-
-
 def test_regions_are_trimmed_to_those_of_the_batch_and_have_places(read: Callable[..., Any], tmp_path: Path):
     stored, encoder = read(write_tsv(tmp_path), coordinate_scale=2.0)
     located = encoder.prepare_regions(stored)
