@@ -19,7 +19,7 @@ runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys
 
 Answer = Callable[..., Any]
 
-COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption", "reproduce"]
+COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption"]
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -17,7 +15,7 @@ from slow_cases import slow_after
 from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
+from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
@@ -256,55 +254,6 @@ def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, c
     torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
     with pytest.raises(UserError, match=words):
         read_checkpoint(tmp_path / "a.ckpt")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: &a [1]\nb: [*a, *a]\n",
-        "a: !!python/object/apply:os.system [ls]\n",
-        "a: " + "[" * 100_000,
-        "a: 1\n  b: 2\n",
-        "\0",
-        "- 1\n",
-        "a: [" + "1," * 6000 + "]\n",
-        "a: " + "9" * 5000,
-        "? [1, 2]\n: 1\n",
-        "a: 2020-01-01\n",
-        "a: " + "x" * 200_000,
-        "".join(f"k{number}: {'{a: ' * 19}1{'}' * 19}\n" for number in range(800)),
-        "\n".join(" " * depth + "a:" for depth in range(400)),
-    ],
-)
-def test_settings_that_hydra_never_wrote_are_reported(tmp_path: Path, text: str):
-    (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"config\.yaml (is damaged or )?was altered"):
-        read_settings(tmp_path / "config.yaml")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "".join(f"k{number}: {'{a: ' * 17}1{'}' * 17}\n" for number in range(240)),
-        "".join(f"k{number}: '{'${a:[' * 6}'\n" for number in range(2000)),
-        f"a: '{'${' * 49_000}'",
-        f"a: '{chr(92) * 99_000}${{'",
-    ],
-    ids=["nested", "references", "a reference", "escapes"],
-)
-def test_the_settings_of_a_run_take_no_time_and_are_literal(tmp_path: Path, text: str):
-    (tmp_path / "config.yaml").write_text(text)
-    begin = time.process_time()
-    content = read_settings(tmp_path / "config.yaml")
-    assert content == yaml.safe_load(text)
-    assert time.process_time() - begin < 15  # most of which safe_load takes
-
-
-def test_a_run_reads_the_settings_that_omegaconf_writes(tmp_path: Path):
-    config = small_config()
-    config.strange = ["1e3", "2020-01-01", "0o17", "1:30", "yes", "null", "~", "=", "", "${x}", "a: b", "'", 1e-7, 1e20]
-    OmegaConf.save(config, tmp_path / "config.yaml")
-    assert read_settings(tmp_path / "config.yaml") == OmegaConf.to_container(config)
 
 
 LITERAL = ["${oc.env:SECRET}", "a${oc.env:SECRET}", r"\${oc.env:SECRET}", r"\\${oc.env:SECRET}", "${seed}", "${", "\\"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from slow_cases import slow_after
 
 from showattendtell.config.command_line import config_folders
 from showattendtell.config.compose import compose
@@ -62,7 +61,6 @@ ASKED = {
     "calibrate": ["checkpoint"],
     "evaluate": ["checkpoint"],
     "export": ["checkpoint"],
-    "reproduce": ["table"],
 }
 
 
@@ -104,25 +102,6 @@ def test_every_option_composes_with_training_and_has_no_faults(choice: str):
 def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(file: Path):
     config = compose("download", [f"dataset={file.stem}"])
     assert config.dataset.root == compose("train", [f"dataset={file.stem}"]).dataset.root
-
-
-TABLES = sorted((file.stem for file in found("reproduce/table/*.yaml")), reverse=True)
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_table_names_its_own_recipes(table: str):
-    config = compose("reproduce", [f"table={table}"])
-    assert config.table.name == table
-    assert {config.table.base, *config.table.pages} <= set(config.table.recipes)
-    for recipe in config.table.recipes.values():
-        assert {*recipe.get("average_of", [])} <= set(config.table.recipes)
-
-
-@pytest.mark.parametrize("table", slow_after(1, TABLES))
-def test_the_recipes_of_a_table_can_be_trained(table: str):
-    config = compose("reproduce", [f"table={table}"])
-    for recipe in config.table.recipes.values():
-        assert recipe.get("average_of") or compose("train", [*recipe.settings, "seed=1"])
 
 
 @pytest.mark.parametrize("root", ROOTS)

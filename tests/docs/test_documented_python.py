@@ -142,9 +142,9 @@ def test_the_programs_of_the_interface_run_one_after_the_other(folder: Path, mon
 
 
 @pytest.mark.slow
-def test_a_result_file_has_the_fields_that_the_page_of_reproduction_names(folder: Path, run: Run):
+def test_a_result_file_has_the_fields_that_the_page_of_scores_names(folder: Path, run: Run):
     result = json.loads((folder / "runs/soft/results-test.json").read_text())
-    page = (DOCS / "extensions/reproduction.md").read_text(encoding="utf-8").partition("## Content of a result file")[2]
+    page = (DOCS / "scores.md").read_text(encoding="utf-8").partition("## Content of a result file")[2]
     rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
     named = re.findall(r"`(\w+)`", " ".join(rows))
     assert len(named) > 10

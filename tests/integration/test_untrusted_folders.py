@@ -3,7 +3,6 @@
 import json
 import pickle
 import resource
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -95,22 +94,6 @@ def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Ca
     text = file.with_name("results-test.json").read_text()
     assert SECRET not in text
     assert json.loads(text)["config"]["init_from"] == interpolation
-
-
-@pytest.mark.slow
-def test_reproduce_compares_the_settings_in_a_folder_as_texts(
-    run_forked: Run, trained: Any, folder: Path, tmp_path: Path
-):
-    """A secret of the environment would be named among the differences."""
-    recipe = tmp_path / "out/soft/1"
-    recipe.mkdir(parents=True)
-    shutil.copyfile(folder / "runs/first/last.ckpt", recipe / "last.ckpt")
-    (recipe / ".hydra").mkdir()
-    text = (folder / "runs/first/.hydra/config.yaml").read_text()
-    (recipe / ".hydra/config.yaml").write_text(text.replace("seed: 1\n", "seed: ${oc.env:SECRET}\n", 1))
-    done = run_forked("reproduce", "table=shapes", "output=out", "plan=true", folder=tmp_path, SECRET=SECRET)
-    assert SECRET not in done.out + done.err
-    assert_error(done, "has other settings", "${oc.env:SECRET}")
 
 
 def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:

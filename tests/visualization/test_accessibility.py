@@ -17,7 +17,7 @@ from showattendtell.visualization.tables import ResultsTable, TableBlock, format
 
 def table() -> str:
     block = TableBlock("Flickr8k", tuple(paper_rows("flickr8k")))
-    overview = ResultsTable("test", ("bleu4", "meteor"), (block,), ("a note",), "photographs.html")
+    overview = ResultsTable("test", ("bleu4", "meteor"), (block,), ("a note",))
     return format_table(overview, Path("table.html"))
 
 

@@ -1,10 +1,8 @@
-"""An overview as a table: its cells, and valid Markdown, LaTeX and JSON."""
+"""An overview as a table: its cells, and valid Markdown, LaTeX and HTML."""
 
-import json
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,6 @@ from showattendtell.visualization.result_files import ModelRecord, Result
 from showattendtell.visualization.tables import (
     ResultsTable,
     TableBlock,
-    TableInterval,
     TableRow,
     TableValue,
     check_format,
@@ -108,18 +105,6 @@ def test_latex_is_balanced_and_every_row_has_every_cell():
     assert text.isascii()
 
 
-def test_json_has_figures_in_full_with_the_files_behind_them():
-    content: dict[str, Any] = json.loads(formatted(OVERVIEW, "a.json"))
-    [flickr8k, coco] = content["blocks"]
-    assert (content["split"], content["notes"], coco["title"]) == ("test", ["a_b & c"], "COCO")
-    assert flickr8k["rows"][1] == {
-        "model": "soft",
-        "figures": {"bleu4": {"mean": 18.46, "deviation": 0.31}},
-        "results": [{"file": run.path, "seeds": [seed]} for seed, run in enumerate(RUNS, start=1)],
-    }
-    assert flickr8k["rows"][0]["results"] == []
-
-
 def rows_of(page: str) -> list[list[str]]:
     """The text of every cell of a page, row by row."""
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
@@ -127,7 +112,7 @@ def rows_of(page: str) -> list[list[str]]:
 
 
 def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
-    page = formatted(OVERVIEW._replace(photographs="photo graphs.html"), "out/a.html")
+    page = formatted(OVERVIEW, "out/a.html")
     assert rows_of(page) == [
         ["model", "B-4", "METEOR", "seeds", "runs"],
         ["paper: Soft-Attention", "19.5", "18.93", "", ""],
@@ -136,24 +121,12 @@ def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_fo
         [HOSTILE, "23.90 ± 0.50", "1", "3.json"],
     ]
     links = re.findall('(?:href|src)="([^"]*)"', page)
-    assert links == ["data:,", "photo%20graphs.html", "../runs/soft/seed%201", "../runs/soft/2", ".."]
+    assert links == ["data:,", "../runs/soft/seed%201", "../runs/soft/2", ".."]
     assert "<script" not in formatted(OVERVIEW._replace(notes=("<script>x</script>",)), "a.html")
 
 
-def test_a_difference_has_its_interval_in_every_format():
-    row = TableRow(
-        "hard", {"bleu4": TableInterval(-1.04, -2.0, -0.04), "meteor": TableInterval(0.3, 0.012, 0.7, 2)}, ()
-    )
-    overview = OVERVIEW._replace(blocks=(TableBlock("Flickr8k: less soft", (row,)),))
-    shown = ["-1.0 [-2.0, +0.0]", "+0.30 [+0.01, +0.70]"]
-    assert rows_of(formatted(overview, "a.html"))[1][1:3] == shown
-    assert all(text in formatted(overview, name) for name in ("a.md", "a.tex") for text in shown)
-    [block] = json.loads(formatted(overview, "a.json"))["blocks"]
-    assert block["rows"][0]["figures"]["bleu4"] == {"difference": -1.04, "low": -2.0, "high": -0.04}
-
-
 def test_a_file_of_another_suffix_is_refused():
-    for suffix in (".md", ".tex", ".json", ".html"):
+    for suffix in (".md", ".tex", ".html"):
         check_format(Path(f"table{suffix}"))
     for file in ("table.csv", "table", ".md"):
         with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md"):

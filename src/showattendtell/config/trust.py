@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -19,12 +18,10 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import config_folders, escaped
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.errors import UserError, first_line, printable
-from showattendtell.runtime.files import read_regular
+from showattendtell.errors import UserError, printable
 from showattendtell.settings import all_values, has_control
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
-FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
 TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
 SCHEMA = "showattendtell.config.schemas.TrainConfig"
 LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
@@ -88,30 +85,6 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
         return escaped(node) if isinstance(node, str) else node
 
     return DictConfig(literally(settings))
-
-
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file in a run's folder as plain data, in which every text is literal.
-
-    Raises `UserError` for one that Hydra does not write. One that is long or deep, or has aliases, with which a short
-    text could hold any number of values, is refused before any value is built.
-    """
-    try:
-        text = read_regular(file).decode()
-        if len(text) > SETTINGS_CHARACTERS:
-            raise ValueError(f"longer than {SETTINGS_CHARACTERS:,} characters")
-        depth = 0
-        for event in yaml.parse(text, FAST_LOADER):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEPTH or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"it has aliases or is nested more than {DEPTH} deep")
-        content = yaml.load(text, FAST_LOADER)
-        if not isinstance(content, dict):
-            raise ValueError("no settings")
-    except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
-    check_content({"config": content}, file)
-    return content
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:

@@ -1,7 +1,6 @@
-"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX, JSON and HTML."""
+"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX and HTML."""
 
 import csv
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -215,42 +214,28 @@ class TableValue(NamedTuple):
         return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
 
 
-class TableInterval(NamedTuple):
-    """The difference of a figure to that of another row, and the ends of its confidence interval."""
-
-    difference: float
-    low: float
-    high: float
-    digits: int = 1
-
-    def __str__(self) -> str:
-        difference, low, high = (f"{value:+z.{self.digits}f}" for value in self[:3])  # z: no -0.0
-        return f"{difference} [{low}, {high}]"
-
-
 class TableRow(NamedTuple):
     """A model and its figures; `results` are the files behind them, none for a row of the paper."""
 
     label: str
-    figures: Mapping[str, TableValue | TableInterval]
+    figures: Mapping[str, TableValue]
     results: tuple[Result, ...] = ()
 
 
 class TableBlock(NamedTuple):
-    """Titled rows: those of a data set, the paper's first, or differences."""
+    """The rows of a data set, the paper's first."""
 
     title: str
     rows: tuple[TableRow, ...]
 
 
 class ResultsTable(NamedTuple):
-    """Blocks, the names of their figures, notes of one sentence each, and the page of photographs, if there is one."""
+    """Blocks, the names of their figures, and notes of one sentence each."""
 
     split: str
     columns: tuple[str, ...]
     blocks: tuple[TableBlock, ...]
     notes: tuple[str, ...]
-    photographs: str | None = None
 
 
 def print_overview(overview: ResultsTable) -> None:
@@ -267,20 +252,7 @@ def print_overview(overview: ResultsTable) -> None:
     print_notes(overview.notes)
 
 
-def as_json(overview: ResultsTable) -> str:
-    """Return every figure at full precision, with the result files behind it."""
-    blocks = []
-    for block in overview.blocks:
-        rows = []
-        for row in block.rows:
-            figures = {name: dict(zip(one._fields[:-1], one, strict=False)) for name, one in row.figures.items()}
-            files = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
-            rows.append({"model": row.label, "figures": figures, "results": files})
-        blocks.append({"title": block.title, "rows": rows})
-    return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
-
-
-FORMATS = (".md", ".tex", ".json", ".html")
+FORMATS = (".md", ".tex", ".html")
 """Suffixes of files with a table."""
 
 
@@ -296,8 +268,6 @@ def format_table(overview: ResultsTable, path: Path) -> str:
 
     A page leaves out empty columns of a block, and its links to the folders of the runs start from its own folder.
     """
-    if path.suffix == ".json":
-        return as_json(overview)
     blocks = []
     for block in overview.blocks:
         columns = overview.columns
