@@ -29,12 +29,7 @@ def expanded(arguments: list[str]) -> list[str]:
 
 @entry_point("train", expand=expanded)
 def main(config: DictConfig) -> float:
-    """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
-    the last stage."""
-    if config.stages:
-        from showattendtell.training.stages import run_stages
-
-        return run_stages(config)
+    """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word."""
     if not config.resume:  # a finished run needs no data
         check_root(config.dataset)
     from showattendtell.training.launcher import launch

@@ -60,18 +60,14 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("in_stages", slow_after(1, [False, True]), ids=["last.ckpt", "stages.json"])
 @pytest.mark.parametrize("attack", slow_after(1, ATTACKS.values()), ids=ATTACKS)
 def test_the_arguments_in_a_folder_run_nothing(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str], in_stages: bool
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str]
 ):
-    run = stranger([*TINY, *attack])
-    if in_stages:
-        stages = [*TINY, *attack, 'stages={a:["seed=1"]}']
-        (run / "stages.json").write_text(json.dumps({"arguments": stages}))
+    stranger([*TINY, *attack])
     done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
     assert not (tmp_path / "it-ran").exists()
-    assert_error(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
+    assert_error(done, "last.ckpt", "do not trust the file")
 
 
 def test_processes_that_train_together_run_nothing_either(run_forked: Run, stranger: Any, tmp_path: Path, folder: Path):

@@ -152,8 +152,8 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration as plain data, without `resume` and `stages`."""
-    return {name: value for name, value in to_plain(config).items() if name not in ("resume", "stages")}
+    """Return a training configuration as plain data, without `resume`."""
+    return {name: value for name, value in to_plain(config).items() if name != "resume"}
 
 
 def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

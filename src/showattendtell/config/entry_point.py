@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -218,14 +217,6 @@ def read_choices() -> Choices:
     }
     arguments = [line.lstrip("+") for line in config.overrides.task]
     return Choices(choices, [line for line in arguments if not line.startswith(("resume=", "sweep="))])
-
-
-def config_dirs(config: HydraConf | None = None) -> list[str]:
-    """Return the argument that names the user's own folders of options, if there are any, by default that of this
-    run."""
-    if config is None:
-        config = HydraConfig.get() if HydraConfig.initialized() else HydraConf()
-    return [line for line in config.overrides.hydra if line.startswith("hydra.searchpath=")]
 
 
 def read_origin(folder: Path) -> tuple[str | None, list[str]]:

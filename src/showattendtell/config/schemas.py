@@ -3,7 +3,7 @@
 `--help` shows the descriptions of the attributes. Settings that several commands share are in base classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -38,9 +38,6 @@ class TrainConfig:
             Another is written before each validation. Training waits while a checkpoint is written.
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
             run's folder, or a checkpoint in it, resumes that run, with its settings.
-        stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
-            each starts from the best checkpoint of the previous one. A stage {average: [NAME, ...]} averages the
-            weights of stages before it.
     """
 
     seed: Seed
@@ -54,7 +51,6 @@ class TrainConfig:
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     resume: bool | Text
-    stages: Mapping[str, Sequence[Text] | Mapping[Literal["average"], Sequence[Text]]] | None
 
 
 @dataclass

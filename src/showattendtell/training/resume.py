@@ -1,6 +1,5 @@
 """The run and the checkpoint from which training resumes."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from showattendtell.config.command_line import MULTIRUN, parse, quoted, value_of
 from showattendtell.config.compose import find_differences
-from showattendtell.config.trust import LIMIT, recalled, stored_arguments
+from showattendtell.config.trust import recalled, stored_arguments
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
@@ -20,9 +19,6 @@ from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 
 READING_ERRORS = (AttributeError, LookupError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
-
-STAGES = "stages.json"
-"""File with the arguments of a run in stages, in its folder."""
 
 
 class ResumePoint(NamedTuple):
@@ -60,15 +56,16 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     """
     if isinstance(settings["resume"], str):
         return _resume(run_of(settings["resume"]), settings)
-    if not is_resumed(settings):
-        check_unused(folder)
+    if not (settings["resume"] or "SLURM_RESTART_COUNT" in os.environ):
+        _check_unused(folder)
         return ResumePoint(folder)
     if checkpoints_in(folder):
         return _resume(folder, settings)
     runs = _runs_of(settings, root) if root else []
     found = min(runs, key=lambda run: run.finished, default=None)  # the newest unfinished one, or else the newest
     if found:
-        discard(folder)
+        with suppress(OSError):
+            folder.rmdir()  # which Hydra made for a new run
         return _resume(found.folder, settings)
     if (folder / BEST).is_file():
         raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
@@ -78,18 +75,13 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
 
 def _runs_of(settings: Mapping[str, Any], root: Path) -> Iterator[ResumePoint]:
     """Yield the runs with these settings, newest first."""
-    for folder in folders_with(root, LAST, PREVIOUS):
+    files = [file for name in (LAST, PREVIOUS) for file in root.rglob(name)]
+    files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+    for folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged
             run = peek(folder)
             if not find_differences(settings, run.metadata["config"]):
                 yield run
-
-
-def folders_with(root: Path, *names: str) -> list[Path]:
-    """Return the folders below `root` with a file of one of these names, that of the newest file first."""
-    files = [file for name in names for file in root.rglob(name)]
-    files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    return list(dict.fromkeys(file.parent for file in files))
 
 
 def run_of(name: str) -> Path:
@@ -106,12 +98,7 @@ def run_of(name: str) -> Path:
     return path.parent
 
 
-def is_resumed(settings: Mapping[str, Any]) -> bool:
-    """Return whether a run resumes if it can: with `resume`, and in a requeued SLURM job."""
-    return bool(settings["resume"]) or "SLURM_RESTART_COUNT" in os.environ
-
-
-def check_unused(folder: Path) -> None:
+def _check_unused(folder: Path) -> None:
     """Raise a `UserError` if the folder of a new run has files, except logs and those of a run without checkpoints."""
     begun = (METRICS, TIMES) if (folder / LOCK).exists() else ()
     files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
@@ -134,26 +121,10 @@ def recall(arguments: list[str]) -> list[str]:
         return arguments
     if MULTIRUN & set(flags):
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
-    folder = run_of(resume)
-    file, stored = command_of(folder)
-    return [*recalled(stored, typed, file), *arguments, f"hydra.run.dir={quoted(str(folder))}"]
-
-
-def command_of(folder: Path) -> tuple[Path, list[str]]:
-    """Return the file that stores the command of the run in this folder, and its arguments, not yet checked."""
-    file = folder / STAGES
-    if not file.is_file():
-        start = peek(folder)
-        assert start.checkpoint
-        return start.checkpoint, stored_arguments(start.metadata.get("arguments"), start.checkpoint)
-    try:
-        with file.open(encoding="utf-8") as stream:
-            content = json.loads(stream.read(2 * LIMIT))
-        return file, stored_arguments(content["arguments"], file)
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file} is damaged or was altered ({type(error).__name__}); remove it and give the whole command"
-        ) from None
+    start = peek(run_of(resume))
+    assert start.checkpoint
+    stored = stored_arguments(start.metadata.get("arguments"), start.checkpoint)
+    return [*recalled(stored, typed, start.checkpoint), *arguments, f"hydra.run.dir={quoted(str(start.folder))}"]
 
 
 @contextmanager
@@ -211,12 +182,6 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     if not start.finished:
         print(f"{folder} resumes after step {start.step}, in epoch {start.epoch + 1}")
     return start
-
-
-def discard(folder: Path) -> None:
-    """Remove the folder of a run that does not start, which Hydra already made."""
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

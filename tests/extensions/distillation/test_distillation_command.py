@@ -1,4 +1,4 @@
-"""A model that learns from the words and the captions of an ensemble, by the commands of docs/stages.md."""
+"""A model that learns from the words and the captions of an ensemble, by the commands of its page."""
 
 import csv
 import json

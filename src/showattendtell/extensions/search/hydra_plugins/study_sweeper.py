@@ -13,13 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import parse
 from showattendtell.config.compose import compose, sweep_values
-from showattendtell.config.entry_point import as_typed, config_dirs
+from showattendtell.config.entry_point import as_typed
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import short_metric
 
-MONITORS = ("monitor", "experiment", "variant", "reward", "stages")
+MONITORS = ("monitor", "experiment", "variant", "reward")
 """Settings that may set the metric that trials optimize."""
 
 
@@ -41,7 +41,8 @@ class StudySweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self._folder = as_typed(Path(config.hydra.sweep.dir).absolute())
-        self._own_folders = config_dirs(config.hydra)
+        given = config.hydra.overrides.hydra
+        self._own_folders = [line for line in given if line.startswith("hydra.searchpath=")]
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the trials and report the study.
@@ -98,13 +99,8 @@ class StudySweeper(Sweeper):
         report(study, self._folder)
 
     def _monitor(self, settings: Sequence[str]) -> str:
-        """Return the metric of a run, or of the last of its stages that trains."""
-        arguments = [*self._own_folders, *settings]
-        config = compose("train", arguments)
-        if config.stages:
-            *_, last = (list(stage) for stage in config.stages.values() if not isinstance(stage, DictConfig))
-            config = compose("train", [*arguments, *last, "stages=null"])
-        return short_metric(config.monitor)
+        """Return the metric of a run."""
+        return short_metric(compose("train", [*self._own_folders, *settings]).monitor)
 
 
 def error_of(run: JobReturn) -> str:
