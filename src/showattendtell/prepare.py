@@ -21,7 +21,7 @@ def main(config: DictConfig) -> None:
 def _prepare(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source, build_vocabulary
     from showattendtell.data.assembly import find_data_problems
-    from showattendtell.data.languages import tokenized
+    from showattendtell.data.tokenization import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint
     from showattendtell.visualization.tables import print_dataset, print_notes
 

@@ -45,7 +45,7 @@ def _score_files(config: DictConfig) -> None:
         "images": len(corpus.images),
         "reference_captions": corpus.num_references,
         "tokenizer": tokenizer,
-        **{name: config[name] for name in ("language", "split", "partial", "resamples", "seed")},
+        **{name: config[name] for name in ("split", "partial", "resamples", "seed")},
         "metrics": list(config.metrics),
         "hypotheses": describe(hypotheses),
         "references": describe(references),
@@ -70,7 +70,7 @@ def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
     scores, missing = dict[str, dict[str, Any]](), dict[str, str]()
     limits, per_image, systems = {}, {}, []
     for file, words in corpus.hypotheses.items():
-        panel = measure(words, corpus.references, config.metrics, config.language)
+        panel = measure(words, corpus.references, config.metrics)
         systems.append(panel.measured)
         figures = corpus_scores(panel.measured.values()) | diversity(words)
         limits[str(file)] = intervals(panel.measured, num_images, config.seed, resamples)

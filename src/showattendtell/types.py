@@ -73,17 +73,15 @@ class Phrase(NamedTuple):
 class Caption(NamedTuple):
     """A reference caption.
 
-    words     in the tokens of the model's tokenizer
-    phrases   its noun phrases with ground-truth boxes
-    written   the sentence before tokenization
-    language  code of its language, such as `de`; empty if the data set does not say it
-    plain     its plain words, if the tokenizer is another one
+    words    in the tokens of the model's tokenizer
+    phrases  its noun phrases with ground-truth boxes
+    written  the sentence before tokenization
+    plain    its plain words, if the tokenizer is another one
     """
 
     words: tuple[str, ...]
     phrases: tuple[Phrase, ...] = ()
     written: str = ""
-    language: str = ""
     plain: tuple[str, ...] = ()
 
     @property
@@ -299,11 +297,6 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     def marked(self) -> str:
         """The caption, with the mark of doubt if the model is unsure of the image."""
         return self.caption + NOT_SURE * self.unsure
-
-    def without_first(self) -> CaptionOutput[Array]:
-        """Return the caption without its first token."""
-        names = ("tokens", "log_probs", "attention", "gates", "calibrated_log_probs")
-        return self._replace(**{name: part[1:] for name in names if (part := getattr(self, name)) is not None})
 
     @property
     def log_prob(self) -> float:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from showattendtell.data.augmentation import ASPECTS, Augmentation, draw_views, mentions_sides
 from showattendtell.data.images import Preprocessing
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.datamodules.datasets import PixelSource
 from showattendtell.types import Caption, Example
 
@@ -66,11 +67,14 @@ def test_colors_change_within_their_bounds_and_shapes_do_not():
         (["a man on the left", "a man"], True),
         (["a dog turns right"], True),
         (["the leftmost of three"], True),
-        (["a man", "he holds bright lights"], False),
+        (["Ein Mädchen links", "Eine Frau"], True),
+        (["zur rechten Seite"], True),
+        (["两个人在左边"], True),
+        (["two girls are linked", "he holds bright lights"], False),
     ],
 )
 def test_captions_that_name_left_or_right_are_recognized(written: list[str], sided: bool):
-    captions = tuple(Caption(tuple(sentence.split())) for sentence in written)
+    captions = tuple(Caption(tokenize(sentence)) for sentence in written)
     assert mentions_sides(Example("a.jpg", "a.jpg", captions)) == sided
 
 

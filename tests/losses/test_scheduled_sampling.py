@@ -1,21 +1,16 @@
 """Scheduled sampling against the captions that the model writes itself, and against the captions as they are."""
 
-from functools import partial
-
 import pytest
 import torch
-from small_training import Grids
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood
-from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.training.module import CaptioningModule
 
 VOCABULARY = Vocabulary([*SPECIAL, *"abcdefghij"])
 T = 6
@@ -53,32 +48,6 @@ def test_with_probability_1_the_model_reads_what_it_says():
         assert read[row, 0] == START
         assert read[row, 1 : len(said) + 1].tolist() == said
     assert ((read == PAD) == (TOKENS == PAD)).all()
-
-
-@pytest.mark.parametrize(
-    ("attention", "loss"),
-    [("soft", SoftLoss), ("hard", HardLoss), ("hard, exact", HardLoss)],
-)
-def test_a_model_of_several_languages_reads_them_with_every_loss(attention: str, loss: type[SoftLoss]):
-    torch.manual_seed(0)
-    name, _, estimator = attention.partition(", ")
-    vocabulary = Vocabulary([*SPECIAL, "<en>", "<de>", *"cdefghij"], languages=["en", "de"])
-    decoder = partial(LSTMDecoder, hidden_dim=4, embedding_dim=3)
-    settings = {"decoder": decoder, "loss": loss(scheduled_sampling=1.0)}
-    module = CaptioningModule(name, encoder=Grids(), vocabulary=vocabulary, **settings)
-    if estimator:
-        module.captioner.attention.estimator = estimator
-    module.loss.progress = 1.0
-    nn.init.constant_(module.captioner.decoder.word_scores.bias[4:6], -1e9)
-    tokens = TOKENS.clone()
-    tokens[:, 0] = torch.tensor([4, 5, 5, 4])
-    read = list[Tensor]()
-    module.captioner.register_forward_pre_hook(lambda _, given: read.append(given[3]))
-    module.loss(module.captioner, torch.randn(3, 4, Grids.region_dim), OWNERS, tokens)
-    for inputs in read:
-        assert set(inputs[:, 1].tolist()) == {4, 5}
-        assert not torch.isin(inputs[:, 2:], torch.tensor([4, 5])).any()
-    assert read
 
 
 def test_with_probability_0_nothing_is_mixed_in_and_nothing_drawn():

@@ -23,9 +23,9 @@ COMMON = {
     "trainer.precision trainer.devices callbacks.early_stopping.patience",
     "prepare": "dataset.root dataset.skip_unreadable cache encoder.size encoder.resize encoder.crop_mode "
     "features.workers features.dtype features.precision features.engine features.views",
-    "evaluate": "checkpoint split metrics language output device decoding.beam_size decoding.precision dataset.root "
+    "evaluate": "checkpoint split metrics output device decoding.beam_size decoding.precision dataset.root "
     "dataset.entities dataset.instances",
-    "caption": "checkpoint images split number compare formats overwrite output resume workers device language "
+    "caption": "checkpoint images split number compare formats overwrite output resume workers device "
     "decoding.beam_size decoding.max_length decoding.prefix decoding.forbidden dataset.root",
 }
 """Commands with many settings, and the settings that their page without `all` describes, in this order."""

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.data.languages import train_tokenizer
+from showattendtell.data.tokenization import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
@@ -82,8 +82,8 @@ def import_own_classes(config: Mapping[str, Any]) -> None:
 def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     """Build the tokenizer and the vocabulary of a training configuration from the training captions."""
     tokenizer = build(config["tokenizer"])
-    captions, languages = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
-    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer, languages=languages)
+    captions = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
+    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer)
     return vocabulary
 
 

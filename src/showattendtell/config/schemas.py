@@ -104,14 +104,11 @@ class ModelConfig:
             vocabulary, as [a.ckpt,b.ckpt], which averages their probabilities and shows the maps of the first.
         seed: seed of random draws by hard attention and decoding=sample.
         device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
-        language: the language of the captions, as a code such as de, for a model that was trained on several; by
-            default its first one, and for evaluate all, one after the other.
     """
 
     checkpoint: Texts
     seed: Seed
     device: Text
-    language: Text | None
 
 
 @dataclass
@@ -218,9 +215,8 @@ class ScoreConfig:
         references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
             default the references in the result files of evaluate.
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-        language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
-            The import path of a class adds a metric of your own.
+            METEOR and SPICE are for English. The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
@@ -236,7 +232,6 @@ class ScoreConfig:
     hypotheses: Texts | None
     references: Texts | None
     split: Text | None
-    language: Text
     metrics: Annotated[
         Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
     ]

@@ -19,7 +19,7 @@ from showattendtell.settings import all_values, find_faults, format_value, join,
 TARGET = "_target_"
 
 SUPPLIED = {
-    "vocabulary": "captions tokenizer languages",
+    "vocabulary": "captions tokenizer",
     "augment": "seed",
     "data": "dataset vocabulary source seed",
     "attention": "region_dim hidden_dim",

@@ -1,6 +1,7 @@
 """Views of photographs: drawn for every batch of training, or stored with the features of the encoder."""
 
 import math
+import re
 
 import numpy as np
 import torch
@@ -80,24 +81,13 @@ class Augmentation:
         return part, bool(rng.random() < self.flip) and not sided
 
 
-SIDES = {"de": ("links", "linke", "rechts", "rechte"), "zh": ("左", "右")}
-"""Beginnings of words for left and right in other languages than English; in Chinese they may be anywhere."""
+SIDES = re.compile("left|right|links|linke[mnrs]?$|rechts|rechte|.*[左右]")
+"""Words for left and right in English, German, and Chinese or Japanese, which have no spaces between words."""
 
 
 def mentions_sides(example: Example) -> bool:
-    """Return whether a caption distinguishes left from right, so that it is wrong for the mirrored photograph.
-
-    Known in English, German and Chinese.
-    """
-    for caption in example.captions:
-        sides = SIDES.get(caption.language, ("left", "right"))
-        if caption.language == "zh":
-            mentions = any(side in caption.written for side in sides)
-        else:
-            mentions = any(word.startswith(sides) for word in caption.plain_words)
-        if mentions:
-            return True
-    return False
+    """Return whether a caption distinguishes left from right, so that it is wrong for the mirrored photograph."""
+    return any(SIDES.match(word) for caption in example.captions for word in caption.plain_words)
 
 
 MIRRORED = 1

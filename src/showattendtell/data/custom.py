@@ -23,7 +23,6 @@ from showattendtell.data.assembly import (
     with_splits,
 )
 from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
-from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import Names, files_below, inside, is_photograph, open_folder, photographs
 from showattendtell.data.parsing import (
     COLUMNS,
@@ -193,7 +192,7 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
 @paused_collection()
 def read_custom(
     root: Text,
-    captions: CaptionFiles | None = None,
+    captions: Text | None = None,
     images: Text | None = None,
     splits: Text | None = None,
     val: Fraction = 0.1,
@@ -209,8 +208,7 @@ def read_custom(
         root: folder of the data set.
         captions: CSV, JSON lines, COCO's or Karpathy's JSON, Flickr's token file, searched in `root`
             first; by default `captions.csv` there or the likeliest caption file in the folder, one for each split, or
-            else a text file next to each image, one caption per line. Or the file of each language by its code, as
-            {de: german.csv}.
+            else a text file next to each image, one caption per line.
         images: folder of the images, searched in `root` first; by default `images` there, or else `root`. Images that
             are not in it are searched in `root` by their names.
         splits: folder with the lists train.txt, val.txt and test.txt, one image name per line, searched in `root`
@@ -231,29 +229,25 @@ def read_custom(
 
     on_disk = [os.path.relpath(path, image_folder) for path in photographs(image_folder)]
 
-    def read(file_name: str | None) -> Dataset:
-        lists = look_in([folder], splits) if splits else None
-        found = read_references(look_in([folder], file_name)) if file_name else read_found(folder)
-        file = found or read_sidecars(image_folder, folder)
-        if file.form == PLAIN:
-            raise UserError(
-                f"{file_name or 'the caption file'} names no images; write CSV with the columns image and caption"
-            )
-        file = file.renamed(inside)
-        if lists:
-            file = with_lists(file, lists, skip_missing)
-        if not file.split_of:
-            file = _with_folders(file, on_disk)
-        around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
-        file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
-        dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
-        dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
-        used = {example.path for example in dataset.examples()}
-        unused = [path for path in on_disk if f"{image_folder}/{path}" not in used]
-        note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
-        return dataset._replace(notes=(*dataset.notes, note)) if unused else dataset
-
-    return read_languages(captions, read)
+    found = read_references(look_in([folder], captions)) if captions else read_found(folder)
+    file = found or read_sidecars(image_folder, folder)
+    if file.form == PLAIN:
+        raise UserError(
+            f"{captions or 'the caption file'} names no images; write CSV with the columns image and caption"
+        )
+    file = file.renamed(inside)
+    if splits:
+        file = with_lists(file, look_in([folder], splits), skip_missing)
+    if not file.split_of:
+        file = _with_folders(file, on_disk)
+    around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
+    file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
+    dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
+    dataset = check_images(dataset, skip_unreadable or skip_missing, folder)
+    used = {example.path for example in dataset.examples()}
+    unused = [path for path in on_disk if f"{image_folder}/{path}" not in used]
+    note = f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
+    return dataset._replace(notes=(*dataset.notes, note)) if unused else dataset
 
 
 def _with_folders(file: CaptionFile, paths: list[str]) -> CaptionFile:

@@ -20,14 +20,13 @@ from showattendtell.data.assembly import (
     with_splits,
 )
 from showattendtell.data.custom import read_found, read_references
-from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.names import image_number, open_folder
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import check_regular, open_regular
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import PositiveInt
+from showattendtell.settings import PositiveInt, Text
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 
@@ -57,7 +56,7 @@ FLICKR30K = Layout(
 @paused_collection()
 def read_flickr8k(
     root: str = "data/flickr8k",
-    captions: CaptionFiles | None = None,
+    captions: Text | None = None,
     absent: Sequence[str] = ("3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
@@ -71,9 +70,8 @@ def read_flickr8k(
         root: folder of the distribution: images in `images` (or a name they were published under), texts in the same
             folder or in `Flickr8k_text`.
         captions: `Flickr8k.token.txt` with the three official split lists, Karpathy's `dataset_flickr8k.json`, or
-            Kaggle's `captions.txt`, by default the first of them that is there; or the file of each language by its
-            code, as {zh: flickr8k-zh.token.txt}, such as Flickr8k-CN (Li et al. 2016). With several languages the model
-            learns all of them. Files are searched in `root` first.
+            Kaggle's `captions.txt`, by default the first of them that is there; or a file of other captions, such as
+            those of Flickr8k-CN (Li et al. 2016). Files are searched in `root` first.
         absent: images in the lists that the distribution lacks; they are skipped with a note.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
@@ -88,7 +86,7 @@ def read_flickr8k(
 @paused_collection()
 def read_flickr30k(
     root: str = "data/flickr30k",
-    captions: CaptionFiles | None = None,
+    captions: Text | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
@@ -102,7 +100,7 @@ def read_flickr30k(
             `flickr30k`.
         captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities,
             Karpathy's `dataset_flickr30k.json`, or Kaggle's `results.csv`, by default the first of them that is there;
-            or the file of each language by its code, as for Flickr8k.
+            or a file of other captions.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
@@ -116,7 +114,7 @@ def read_flickr30k(
 def _read(
     layout: Layout,
     root: str,
-    captions: CaptionFiles | None,
+    captions: str | None,
     images: str | None,
     entities: str | None,
     absent: Sequence[str],
@@ -126,13 +124,9 @@ def _read(
 ) -> Dataset:
     folder = open_folder(root, layout.name)
     image_folder = find_image_folder(folder, images, layout.images)
-
-    def read(captions: str | None) -> Dataset:
-        file = _read_texts(layout, folder, captions, skip_missing)
-        dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
-        return check_images(dataset, skip_unreadable, folder, absent)
-
-    dataset = read_languages(captions, read)
+    file = _read_texts(layout, folder, captions, skip_missing)
+    dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
+    dataset = check_images(dataset, skip_unreadable, folder, absent)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 

@@ -138,9 +138,10 @@ _BOUNDARY = regex.compile(r"\b", regex.WORD | regex.VERSION1)
 _SPACES = str.maketrans(dict.fromkeys(_CONTROLS, " "))
 
 
-def is_unspaced(sentence: str) -> bool:
-    """Return whether a sentence has a character of a script without spaces between words, such as Chinese."""
-    return bool(_UNSPACED.search(sentence))
+def are_unspaced(sentences: Iterable[str]) -> bool:
+    """Return whether most sentences have a character of a script without spaces between words, such as Chinese."""
+    found = [bool(_UNSPACED.search(sentence)) for sentence in sentences]
+    return 2 * sum(found) > len(found)
 
 
 def _normalized(sentence: str, lowercase: bool) -> str:

@@ -16,8 +16,8 @@ from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom, write_rows
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
-from showattendtell.data.languages import in_language, tokenized, train_tokenizer
 from showattendtell.data.shapes import read_shapes
+from showattendtell.data.tokenization import tokenized, train_tokenizer
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import (
@@ -138,7 +138,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         assert self.dataset is not None
         train = self.dataset.split("train")
         captions = (caption for example in train for caption in example.captions)
-        targets = TargetMaker(captions, self._source(train, "drawn").frames, grid, self.vocabulary.offset)
+        targets = TargetMaker(captions, self._source(train, "drawn").frames, grid)
         if not len(targets.boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
@@ -174,11 +174,9 @@ class CaptionDataModule(lightning.LightningDataModule):
         return self._evaluation_loaders("test", self._images_of("test"))
 
     def _images_of(self, split: str) -> ImageDataset:
-        """Return the images of a split to caption; with several languages, those with captions in the first one, and
-        these captions."""
+        """Return the images of a split to caption."""
         assert self.dataset is not None
-        languages = self.vocabulary.languages
-        examples = (in_language(self.dataset, languages[0]) if languages else self.dataset).split(split)
+        examples = self.dataset.split(split)
         return ImageDataset(examples, self._source(examples), self._generation_batch_size)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
@@ -299,8 +297,8 @@ class ReaderDataModule(CaptionDataModule):
             vocabulary = self._given_vocabulary
             if vocabulary is None:
                 tokenizer = self._tokenizer or PlainTokenizer()
-                captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
-                vocabulary = Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
+                captions = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
+                vocabulary = Vocabulary.build(captions, self._vocabulary_size, tokenizer)
             self._open(tokenized(dataset, vocabulary.tokenizer), vocabulary, source)
 
     def settings(self) -> dict[str, Any]:

@@ -233,7 +233,6 @@ class TargetMaker:
         captions: the captions of the split.
         frames: returns the parts of the photographs that the images of a batch show.
         grid: rows and columns.
-        offset: number of tokens before the words of a caption.
     """
 
     def __init__(
@@ -241,12 +240,11 @@ class TargetMaker:
         captions: Iterable[Caption],
         frames: Callable[[Sequence[int], Draw], list[Frame]],
         grid: tuple[int, int],
-        offset: int = 0,
     ):
         phrases = [caption.phrases for caption in captions]
         self.frames, self.grid = frames, grid
         # the words of each caption that have boxes, and the boxes of each of these words
-        self.words = PackedRows([phrase.noun + offset for phrase in row] for row in phrases)
+        self.words = PackedRows([phrase.noun for phrase in row] for row in phrases)
         self.boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
     def __call__(
@@ -296,7 +294,7 @@ class CaptionDataset(TorchDataset[Any]):
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: Callable[..., Tensor]):
         captions = chain.from_iterable(example.captions for example in examples)
-        self.tokens = PackedRows(vocabulary.encode(caption.words, caption.language) for caption in captions)
+        self.tokens = PackedRows(vocabulary.encode(caption.words) for caption in captions)
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self.is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them

@@ -151,8 +151,6 @@ class Decoding(ABC):
         no_repeat_ngram_size: no n-gram of this many words occurs twice in a caption; 0 blocks none.
         prefix: the first words of every caption.
         forbidden: words that no caption contains.
-        language: the language of the captions, for a model of several. `ImageCaptioner` and `ImageCaptionerEnsemble`
-            replace None by the first language of the vocabulary; `generate` alone lets the model choose.
         precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
             nearly equal probability.
     """
@@ -164,7 +162,6 @@ class Decoding(ABC):
     no_repeat_ngram_size: NonNegativeInt = 0
     prefix: str = ""
     forbidden: Sequence[Text] = ()
-    language: str | None = None
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
@@ -182,20 +179,12 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files: without a language if there is none."""
-        settings = {"method": type(self).__name__, **asdict(self)}
-        if self.language is None:
-            del settings["language"]
-        return settings
+        """Return all settings as they are stored in result files."""
+        return {"method": type(self).__name__, **asdict(self)}
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
-        """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does.
-
-        The token of the language is the first one of the prefix.
-        """
-        language = [] if self.language is None else [vocabulary.language_token(self.language)]
-        words = vocabulary.tokenizer.tokenize(self.prefix)
-        prefix = [*language, *(_known_token(word, "prefix", vocabulary) for word in words)]
+        """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does."""
+        prefix = [_known_token(word, "prefix", vocabulary) for word in vocabulary.tokenizer.tokenize(self.prefix)]
         forbidden = [_forbidden_token(word, vocabulary) for word in self.forbidden]
         for token in {*prefix} & {*forbidden}:
             raise UserError(f"'{vocabulary.words[token]}' is forbidden, but prefix contains it")
@@ -207,10 +196,7 @@ class Decoding(ABC):
         suppressed = [PAD, START, *forbidden]
         if not self.allow_unk:
             suppressed.append(UNK)
-        if language:
-            suppressed += map(vocabulary.language_token, vocabulary.languages)
-        min_length = self.min_length + len(language)
-        return Constraints(tuple(prefix), tuple(suppressed), min_length, self.no_repeat_ngram_size)
+        return Constraints(tuple(prefix), tuple(suppressed), self.min_length, self.no_repeat_ngram_size)
 
 
 def _forbidden_token(word: str, vocabulary: Vocabulary) -> int:

@@ -5,7 +5,6 @@ Sizes are those of `showattendtell.types`; K is the number of principal directio
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -99,11 +98,6 @@ class ImageCaptioner(nn.Module):
     def device(self) -> torch.device:
         return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
-    @property
-    def language(self) -> str | None:
-        """The language of generated captions, for a model of several: that of the decoding, or the first one."""
-        return self.decoding.language or next(iter(self.vocabulary.languages), None)
-
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D)."""
         grids: Tensor = self.encoder(pixels)
@@ -140,17 +134,12 @@ class ImageCaptionerEnsemble:
 
     def __init__(self, models: Sequence[ImageCaptioner], calibration: Calibration | None = None):
         self._decoding, self._calibration = models[0].decoding, calibration
-        self._language = models[0].language
-        if self._language is not None:
-            # one more token, of the language, which is removed from the captions
-            max_length = self._decoding.max_length + 1
-            self._decoding = replace(self._decoding, language=self._language, max_length=max_length)
         self._models = tuple(models)
         self._ensemble = Ensemble([model.captioner for model in models], self._decoding.precision)
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:
-        """Generate captions, best first for each image. They lack the token of the language.
+        """Generate captions, best first for each image.
 
         Args:
             images: the same images for each model, as pixels or grids.
@@ -168,9 +157,7 @@ class ImageCaptionerEnsemble:
             )
         if self._calibration is not None:
             captions = calibrate_captions(self._models[0].captioner, self._calibration, regions[0], captions)
-        if self._language is None:
-            return captions
-        return [[caption.without_first() for caption in image_captions] for image_captions in captions]
+        return captions
 
 
 @torch.no_grad()

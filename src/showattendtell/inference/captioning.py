@@ -200,7 +200,7 @@ def caption_split(config: DictConfig) -> None:
     path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
     captioners = load_captioners(config)
     first = captioners[0].models[0].module
-    settings, dataset = open_dataset(captioners[0].config, config, first.language)
+    settings, dataset = open_dataset(captioners[0].config, config)
     split = dataset.split(config.split)
     examples = evenly_spaced(split, config.number)
     references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)

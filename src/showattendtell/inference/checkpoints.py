@@ -68,7 +68,6 @@ class _Metadata(TypedDict):
     encoder: _EncoderMetadata
     splits: dict[str, str]
     tokenizer: NotRequired[dict[str, Any]]
-    languages: NotRequired[list[str]]
 
 
 def build_metadata(
@@ -91,8 +90,6 @@ def build_metadata(
     }
     if state := vocabulary.tokenizer.state():
         metadata["tokenizer"] = state
-    if vocabulary.languages:
-        metadata["languages"] = list(vocabulary.languages)
     return {METADATA_KEY: metadata}
 
 
@@ -109,7 +106,7 @@ def read_vocabulary(metadata: Mapping[str, Any], tokenizer: Tokenizer, path: str
         if state := metadata.get("tokenizer", {}):
             tokenizer.load_state(state)
         tokenizer.tokenize("")  # without its state, a tokenizer that learns raises an error
-        vocabulary = Vocabulary(metadata["vocabulary"], tokenizer, metadata.get("languages", ()))
+        vocabulary = Vocabulary(metadata["vocabulary"], tokenizer)
         "".join(vocabulary.words).encode()  # JSON may have lone surrogates, which no file and no font has
         if tokenizer.tokens is not None and not {*tokenizer.tokens} <= {*vocabulary.words}:
             raise UserError("it has tokens that are not in the vocabulary")

@@ -13,7 +13,7 @@ from showattendtell.config.command_line import find_options, read_option
 from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
-from showattendtell.data.languages import in_language, languages_of, tokenized
+from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
 from showattendtell.decoding.image_captioner import ImageCaptioner
@@ -51,13 +51,12 @@ ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
 
 
-def open_dataset(trained: Config, config: Config, language: str | None = None) -> tuple[Config, Dataset]:
+def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
     """Read the data set that a model was trained on.
 
     Args:
         trained: the configuration that the model was trained with.
         config: of a command; its settings of the data set and the cache that are not null override those of training.
-        language: of the captions, if others are left out.
 
     Returns:
         The settings that were used, and the data set.
@@ -71,8 +70,7 @@ def open_dataset(trained: Config, config: Config, language: str | None = None) -
     if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
         # the checkpoint may come from a stranger and name any folder
         settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
-    dataset = build(settings.dataset)
-    return settings, dataset if language is None else in_language(dataset, language)
+    return settings, build(settings.dataset)
 
 
 def open_images(
@@ -126,12 +124,6 @@ class EvaluationRun(NamedTuple):
         """The vocabulary that all models share."""
         return self.module.vocabulary
 
-    @property
-    def language(self) -> str:
-        """The language of the captions; empty if the data set does not say it."""
-        languages = languages_of(self.examples)
-        return languages[0] if len(languages) == 1 else ""
-
     def scoring_tokenizer(self, tokenizer: Config | None) -> str:
         """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""
         return default_scoring_name(self.vocabulary.tokenizer) if tokenizer is None else scoring_name(tokenizer)
@@ -147,8 +139,7 @@ class EvaluationRun(NamedTuple):
 
     def title(self) -> str:
         """Return the name of the data set and the split, with the number of images."""
-        language = f", captions in {self.language}" if self.language else ""
-        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}{language}"
+        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}"
 
     def origin(self) -> dict[str, Any]:
         """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
@@ -164,17 +155,15 @@ class EvaluationRun(NamedTuple):
             "split": self.split,
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
-            **({"language": self.language} if self.language else {}),
             **{name: values[0] if len(values) == 1 else list(values) for name, values in by_model.items()},
             "versions": versions(),
         }
 
     def result_file(self, kind: str) -> Path:
-        """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
-        `KIND-SPLIT-ensemble.json`, and for a model of several languages `KIND-SPLIT-LANGUAGE.json`."""
-        language = f"-{self.language}" if self.vocabulary.languages else ""
+        """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, and for an ensemble
+        `KIND-SPLIT-ensemble.json`."""
         ensemble = "" if len(self.checkpoints) == 1 else "-ensemble"
-        return next_to(self.checkpoints[0], f"{kind}-{self.split}{language}{ensemble}.json")
+        return next_to(self.checkpoints[0], f"{kind}-{self.split}{ensemble}.json")
 
 
 Captions = Mapping[str, Sequence[Sequence[str]]]
@@ -228,7 +217,7 @@ def open_evaluation(config: Config) -> EvaluationRun:
     """Load the checkpoints and the split that the configuration of a command names.
 
     Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
-    the first checkpoint, with captions in its tokens, and in the chosen language for a model of several.
+    the first checkpoint, with captions in its tokens.
 
     Raises:
         UserError: a checkpoint, a setting or the data set is wrong.
@@ -238,7 +227,7 @@ def open_evaluation(config: Config) -> EvaluationRun:
     models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
     module = models[0].module
-    _, dataset = open_dataset(models[0].config, config, module.language)
+    _, dataset = open_dataset(models[0].config, config)
     sources, dataset = open_images(models, dataset, config)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     images = [source(dataset.split(config.split)) for source in sources]
@@ -246,7 +235,8 @@ def open_evaluation(config: Config) -> EvaluationRun:
 
 
 def evaluate(config: Config) -> float:
-    """Evaluate in one language; print the scores and write them into a file. Return that of `main_score`."""
+    """Print the scores of the models that a configuration names, and write them into a file. Return that of
+    `main_score`."""
     clip = load_clip(config.clip) if config.clip else None
     metrics = run_metrics(config.metrics)
     only_attention = list(config.metrics) == [ATTENTION]
@@ -347,7 +337,7 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
-    from showattendtell.metrics.modular import ENGLISH, is_caption_metric, measure  # so does torchmetrics
+    from showattendtell.metrics.modular import is_caption_metric, measure  # so does torchmetrics
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...
@@ -358,7 +348,7 @@ def score(
     print_notes(corpus.notes)
     hypotheses, *others = corpus.hypotheses.values()
     names = list(filter(is_caption_metric, config.metrics))
-    result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
+    result = measure(hypotheses, corpus.references, names)
     if clip:
         device, paths = run.module.device, [example.path for example in run.examples]
         try:

@@ -13,7 +13,6 @@ from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence
-from showattendtell.data.languages import languages_of
 from showattendtell.data.vocabulary import SPECIAL, UNK, Vocabulary
 from showattendtell.data.word_vectors import read_word_vectors
 from showattendtell.errors import UserError, listed
@@ -49,19 +48,13 @@ class InitialCheckpoint(NamedTuple):
         if `init_vocabulary` says so.
 
         Raises:
-            UserError: tokenizer or languages differ.
+            UserError: the tokenizer differs.
         """
         stored = self.metadata["config"]["tokenizer"]
         if stored != to_plain(config["tokenizer"]):
             stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
             raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
         vocabulary = read_vocabulary(self.metadata, build(config["tokenizer"]), self.file)
-        languages = languages_of(dataset.split("train"))
-        if (languages if len(languages) > 1 else ()) != vocabulary.languages:
-            raise UserError(
-                f"{self.file} was trained in other languages: {', '.join(vocabulary.languages) or 'one'}, and not "
-                f"{', '.join(languages) or 'one'}; give the same"
-            )
         if config["init_vocabulary"] != "extended":
             return vocabulary
         if vocabulary.tokenizer.tokens is not None:

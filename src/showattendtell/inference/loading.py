@@ -218,7 +218,7 @@ def load_models(
     """Load checkpoints with one vocabulary.
 
     Raises:
-        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding.
+        UserError: as `load_model`; or the vocabularies differ.
     """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
@@ -227,8 +227,6 @@ def load_models(
                 f"{path} and {paths[0]} have different vocabularies, and cannot be combined; "
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
-    if decoding.language is not None:
-        models[0].module.vocabulary.language_token(decoding.language)
     return models
 
 

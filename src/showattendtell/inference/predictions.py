@@ -128,14 +128,14 @@ def maps_at_nouns(
 ) -> Iterator[GroundedWord]:
     """Yield the attention map at each noun that has ground-truth boxes, given the words before it in the reference
     caption. With several processes each one yields a part."""
-    captions, offset = CaptionDataset(examples, module.vocabulary, images), module.vocabulary.offset
+    captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
     for number, weights, regions in maps_by_caption(module, captions, selected, "attention at nouns", silent):
         seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
         maps, place = module.encoder.arrange(weights, regions, seen)
         for phrase in phrases[number]:
-            yield GroundedWord(maps[phrase.noun + offset], place, phrase.boxes, phrase.kind)
+            yield GroundedWord(maps[phrase.noun], place, phrase.boxes, phrase.kind)
 
 
 def maps_by_caption(

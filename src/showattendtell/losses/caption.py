@@ -76,9 +76,6 @@ class SoftLoss(nn.Module):
     progress = 0.0
     """The fraction of training that is completed."""
 
-    offset = 0
-    """The number of tokens before the words of a caption, see `Vocabulary.offset`."""
-
     def __post_init__(self) -> None:
         super().__init__()  # of torch's module
 
@@ -170,8 +167,8 @@ class SoftLoss(nn.Module):
     def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
         """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if no word is sampled.
 
-        They are `<start>`, then the caption's words, each but the first `offset` replaced with `sampling_prob` by a
-        word that is sampled from the model given the inputs so far. The model is in evaluation mode.
+        They are `<start>`, then the caption's words, each replaced with `sampling_prob` by a word that is sampled from
+        the model given the inputs so far. The model is in evaluation mode.
         """
         if not self.sampling_prob:
             return None
@@ -182,11 +179,8 @@ class SoftLoss(nn.Module):
             rows = torch.arange(len(image_index), device=image_index.device)
             inputs = [torch.full_like(image_index, START)]
             suppressed = torch.tensor([PAD, START], device=image_index.device)
-            for step, words in enumerate(tokens[order].T[:-1]):
+            for words in tokens[order].T[:-1]:
                 output, states = decoder.step(states, rows, inputs[-1])
-                if step < self.offset:
-                    inputs.append(words)
-                    continue
                 scores = output.scores.index_fill(1, suppressed, -torch.inf)
                 sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
                 inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < self.sampling_prob, words))

@@ -19,6 +19,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from showattendtell.data.tokenizers import are_unspaced
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
     GroundedWord,
@@ -35,7 +36,6 @@ from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.runtime.distributed import gather, rank
 
-ENGLISH = "en"
 ENGLISH_ONLY = {
     "meteor": "METEOR needs tables of paraphrases, and pycocoevalcap has those of English only",
     "spice": "SPICE parses English",
@@ -190,14 +190,14 @@ def measure(
     hypotheses: Sequence[Caption],
     references: Sequence[Sequence[Caption]],
     metrics: Sequence[str],
-    language: str = ENGLISH,
 ) -> CaptionMetrics:
     """Return the statistics of a corpus for several metrics. A metric that fails does not prevent the others.
+
+    Metrics of English are missing for captions in a script without spaces.
 
     Args:
         hypotheses, references: as for `CaptionScore.update`.
         metrics: names from `METRICS`, or import paths of subclasses of `CaptionScore`.
-        language: code of the captions' language. Metrics for English are missing for another one.
 
     Raises:
         UserError: a metric is unknown, or an import path has no such class.
@@ -205,10 +205,10 @@ def measure(
     """
     classes = {name: _find_metric(name) for name in metrics}
     pairs = pair_up(hypotheses, references)
-    result = CaptionMetrics({}, {})
+    result, unspaced = CaptionMetrics({}, {}), are_unspaced(map("".join, hypotheses))
     for name, cls in classes.items():
-        if language != ENGLISH and name in ENGLISH_ONLY:
-            result.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
+        if unspaced and name in ENGLISH_ONLY:
+            result.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in a script without spaces"
             continue
         try:
             statistics = cls().measure(pairs)

@@ -28,7 +28,7 @@ from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence, with_defaults
-from showattendtell.data.languages import tokenized
+from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
@@ -133,7 +133,7 @@ def build_module(
                 "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
                 "expectation"
             )
-        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
+        references = [[caption.words for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
     module = CaptioningModule(
         encoder=encoder,

@@ -144,7 +144,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.loss is None:
             self.loss = loss_of_recipe(resolve_name(self.captioner.attention.loss))
         self.loss.check(self.captioner)
-        self.loss.offset = self.vocabulary.offset
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:

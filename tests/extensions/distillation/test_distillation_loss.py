@@ -15,7 +15,7 @@ from test_exact_resume import assert_resumes_from_every_checkpoint
 from torch import Tensor, nn
 
 from showattendtell.config.instantiate import build_captioner
-from showattendtell.data.assembly import assemble, map_examples
+from showattendtell.data.assembly import assemble
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, WordTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
@@ -29,7 +29,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.interfaces import Packing
 from showattendtell.models.scores import AdditiveScore
-from showattendtell.types import Batch, Caption, Dataset, Example
+from showattendtell.types import Batch, Caption
 
 TEACHERS = {
     "soft": ["soft"],
@@ -188,30 +188,20 @@ def test_generated_captions_of_several_files_take_the_place_of_references_in_tra
     (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")
     captions = {"a.jpg": ["A dog"], "b.jpg": ["A bird"]}
     file = CaptionFile("test", captions, split_of={"a.jpg": "train", "b.jpg": "val"})
-    dataset = map_examples(
-        assemble("pets", file, Path(), 5),
-        lambda e: e._replace(captions=tuple(caption._replace(language="en") for caption in e.captions)),
-    )
+    dataset = assemble("pets", file, Path(), 5)
     files = [str(tmp_path / "1.json"), str(tmp_path / "2.csv")]
 
     replaced = with_generated(dataset, PlainTokenizer(), files)
     assert replaced.split("val") == dataset.split("val")
     [example] = replaced.split("train")
     assert example.captions == (
-        Caption(("a", "cat"), (), "A cat.", "en", ("a", "cat")),
-        Caption(("it", "purrs"), (), "It purrs", "en", ("it", "purrs")),
+        Caption(("a", "cat"), (), "A cat.", ("a", "cat")),
+        Caption(("it", "purrs"), (), "It purrs", ("it", "purrs")),
     )
     [added] = with_generated(dataset, PlainTokenizer(), str(tmp_path / "*.json"), keep_references=True).split("train")
     assert added.captions == (*dataset.split("train")[0].captions, example.captions[0])
     [letters] = with_generated(dataset, CharacterTokenizer(), files[0]).split("train")
     assert letters.captions[0][:3] == (tuple("A▁cat."), (), "A cat.")
-
-
-def test_generated_captions_for_several_languages_are_refused(tmp_path: Path):
-    captions = (Caption(("dog",), language="en"), Caption(("hund",), language="de"))
-    dataset = Dataset("pets", {"train": (Example("a.jpg", "", captions),)})
-    with pytest.raises(UserError, match="replaces captions in one language, and pets has 2"):
-        with_generated(dataset, PlainTokenizer(), str(tmp_path))
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,7 +13,6 @@ from small_models import VOCABULARY, small_captioner, small_model
 from torch import nn
 
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
@@ -26,7 +25,6 @@ from showattendtell.models.kernels.parallel import plain_torch
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
     "suppressed_tokens": [0, 1],
-    "languages": {},
     "max_length": 6,
 }
 REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
@@ -75,7 +73,7 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
             expected = decoding.generate(Ensemble([captioner]), [REGIONS], VOCABULARY)
             graphs = in_plain_torch(captioner)
             for number, [other] in enumerate(expected):
-                caption = beam_search(graphs, SEARCH, start(graphs, SEARCH, np.array([number])), beam)
+                caption = beam_search(graphs, SEARCH, start(graphs, np.array([number])), beam)
                 assert caption.tokens == other.tokens
                 assert caption.log_prob == pytest.approx(other.log_prob, rel=1e-4)
                 np.testing.assert_allclose(caption.attention, other.attention, rtol=1e-3, atol=1e-5)
@@ -84,25 +82,10 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
     assert {1, 6} <= lengths
 
 
-@pytest.mark.parametrize("language", [None, "en"])
-@torch.no_grad()
-def test_the_script_begins_with_the_language(language: str | None):
-    vocabulary = Vocabulary([*SPECIAL, "<de>", "<en>", "a", "dog", "runs", "over"], languages=("de", "en"))
-    captioner, card = small_captioner(), {**SEARCH, "languages": {"de": 4, "en": 5}}
-    decoding = BeamSearch(beam_size=3, max_length=SEARCH["max_length"], language=language)
-    model = ImageCaptioner(Grids(), captioner, vocabulary, decoding)  # type: ignore[arg-type]
-    with plain_torch():
-        graphs = in_plain_torch(captioner)
-        for number, [other] in enumerate(model.generate(REGIONS)):
-            caption = beam_search(graphs, card, start(graphs, card, np.array([number]), language), 3)
-            assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
-
-
 @pytest.mark.parametrize(("attention", "decoder"), [("soft", "lstm"), *cases("SMALL_PAIRS")])
 @torch.no_grad()
-def test_the_graphs_have_room_for_the_language_and_the_longest_caption(attention: str, decoder: str):
-    model, card = small_model(), {**SEARCH, "languages": {"de": 4, "en": 5}, "max_length": 3}
-    model.vocabulary = Vocabulary([*SPECIAL, "<de>", "<en>", "a", "dog", "runs", "over"], languages=("de", "en"))
+def test_the_graphs_have_room_for_the_longest_caption(attention: str, decoder: str):
+    model, card = small_model(), {**SEARCH, "max_length": 3}
     model.captioner = small_captioner(attention, decoder, model.encoder.region_dim)
     model.decoding = BeamSearch(beam_size=3, max_length=3, min_length=3)
     pixels = torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -110,7 +93,7 @@ def test_the_graphs_have_room_for_the_language_and_the_longest_caption(attention
     with plain_torch():
         graphs = {name: array_function(graph.module) for name, graph in graphs_of(model, 3).items()}
         for image, [other] in zip(pixels.unsqueeze(1).numpy(), model.generate(pixels), strict=True):
-            caption = beam_search(graphs, card, start(graphs, card, image), 3)
+            caption = beam_search(graphs, card, start(graphs, image), 3)
             assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
 
 
@@ -129,7 +112,7 @@ def test_the_script_is_as_sure_as_the_package():
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
         card = {**SEARCH, "calibration": {"curve": [0.8, 0.4, -0.5], "threshold": calibration.threshold.item()}}
         for number, [other] in enumerate(expected):
-            started = start(graphs, card, np.array([number]))
+            started = start(graphs, np.array([number]))
             caption = beam_search(graphs, card, started, 3)
             confidence, unsure = script_assess(graphs, card, started, caption)
             assert confidence == pytest.approx(other.confidence, **close)

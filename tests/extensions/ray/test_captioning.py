@@ -34,7 +34,6 @@ def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
     Path("b.png").write_text("no image")
     config = compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"])
     settings = {name: value for name, value in to_plain(config, resolve=False).items() if name != "hydra"}
-    settings["decoding"]["language"] = None
     worker = CaptionWorker(settings, "0123", str(tmp_path))
     rows = worker({"file": names})
     assert rows.schema == schema()

@@ -9,22 +9,15 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import torch
 from hostile_uploads import encoded, noise
 from PIL import Image
 from server_requests import FORM, caption, form, part, send_request
-from small_server import SETTINGS, Served
+from small_server import Served
 
-from showattendtell.config.compose import compose
-from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.data.tokenizers import WordTokenizer
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
-from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.extensions.serving.models import ServedModel, describe
-from showattendtell.extensions.serving.schemas import CaptionRequest, RequestError, Upload
+from showattendtell.extensions.serving.models import ServedModel
+from showattendtell.extensions.serving.schemas import CaptionRequest
 from showattendtell.inference import pipeline
-from showattendtell.inference.pipeline import CaptioningPipeline, load
+from showattendtell.inference.pipeline import load
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import EXAMPLES
 
@@ -91,7 +84,7 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
         ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
         (
             {"beams": "3"},
-            "there is no field 'beams'; available: model, beam_size, attention, seed, language, photograph",
+            "there is no field 'beams'; available: model, beam_size, attention, seed, photograph",
         ),
     ],
 )
@@ -148,7 +141,7 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
     openapi = send_request(served.address, "openapi.json").json
     page = send_request(served.address, "docs").content.decode()
     fields = openapi["components"]["schemas"]["CaptionForm"]
-    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed", "language"}
+    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed"}
     names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
     for name in (*fields["properties"], *names, *openapi["paths"]):
         assert name in page
@@ -214,41 +207,7 @@ def test_no_other_file_than_examples_is_served(served: Served):
         assert send_request(served.address, path).status == 404
 
 
-PICTURE = noise(90, 60)
-
-
-def language_pipeline(*languages: str, language: str | None = None) -> CaptioningPipeline:
-    config = compose("train", SETTINGS)
-    torch.manual_seed(1)
-    words = [*SPECIAL, *(f"<{each}>" for each in languages), *"狗跑在草地上的一只", "dog", "runs"]
-    vocabulary, encoder = Vocabulary(words, WordTokenizer(), languages), build(config.encoder)
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
-    for parameter in captioner.parameters():
-        torch.nn.init.normal_(parameter)
-    decoding = BeamSearch(min_length=3, max_length=5, allow_unk=False, language=language)
-    return CaptioningPipeline.from_module(ImageCaptioner(encoder, captioner, vocabulary, decoding), "model")
-
-
-def test_a_request_chooses_among_the_languages_of_the_model():
-    models, photograph = {"model": ServedModel(language_pipeline("en", "zh"))}, Upload("a.png", encoded(PICTURE, "PNG"))
-    assert models["model"].languages == ["en", "zh"]
-    scores = {}
-    for language in ("en", "zh", None):
-        [answer] = describe(models, [photograph], CaptionRequest(language=language))["model"]
-        expected = language_pipeline("en", "zh", language=language)(PICTURE)
-        assert (answer.caption, answer.log_prob) == (expected.caption, pytest.approx(expected.log_prob))
-        scores[language] = answer.log_prob
-    assert scores[None] == scores["en"] != pytest.approx(scores["zh"])
-
-
-@pytest.mark.parametrize(("languages", "said"), [(("en", "zh"), "'de'; available: en, zh"), ((), "leave it out")])
-def test_a_language_that_the_model_does_not_write_is_refused(languages: tuple[str, ...], said: str):
-    photograph = Upload("a.png", encoded(PICTURE, "PNG"))
-    with pytest.raises(RequestError, match=said):
-        describe({"model": ServedModel(language_pipeline(*languages))}, [photograph], CaptionRequest(language="de"))
-
-
-PHOTOGRAPH = PICTURE
+PHOTOGRAPH = noise(90, 60)
 SEARCH = {"min_length": 3, "max_length": 5, "allow_unk": False}
 
 

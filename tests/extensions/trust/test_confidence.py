@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from scipy.special import expit
 from small_checkpoints import save
-from small_models import VOCABULARY, small_model
+from small_models import small_model
 
 from showattendtell import load
-from showattendtell.data.vocabulary import EOS, SPECIAL, Vocabulary
+from showattendtell.data.vocabulary import EOS
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import (
     Calibration,
@@ -128,19 +128,15 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
     assert CALIBRATION not in average([path, path])
 
 
-@pytest.mark.parametrize("languages", [(), ("de", "en")])
 @pytest.mark.parametrize("settings", [{}, {"min_length": 2, "max_length": 2}], ids=["ended", "cut"])
-def test_evaluate_stores_the_confidence_that_captions_have(languages: tuple[str, ...], settings: dict[str, Any]):
+def test_evaluate_stores_the_confidence_that_captions_have(settings: dict[str, Any]):
     model = small_model(seed=2)
-    own_words = VOCABULARY.words[len(SPECIAL) + len(languages) :]
-    model.vocabulary = Vocabulary([*SPECIAL, *(f"<{each}>" for each in languages), *own_words], languages=languages)
     model.decoding = BeamSearch(beam_size=2, **settings)
     calibration, width = made_up(model.encoder.region_dim), model.encoder.feature_dim
     grids = torch.rand(3, 4, width, generator=torch.Generator().manual_seed(2))
     captions = ImageCaptionerEnsemble([model], calibration).generate([grids])
     assert [EOS in caption.tokens for [caption] in captions] == 3 * [not settings]
-    language = languages[0] if languages else ""
-    examples = tuple(Example(str(i), "", (Caption(("a", "dog"), language=language),)) for i in range(3))
+    examples = tuple(Example(str(i), "", (Caption(("a", "dog")),)) for i in range(3))
 
     def source(positions: Sequence[int], draw: Any = None) -> torch.Tensor:
         return grids[list(positions)]
@@ -149,8 +145,7 @@ def test_evaluate_stores_the_confidence_that_captions_have(languages: tuple[str,
     dataset = Dataset("own", {"test": examples})
     run = EvaluationRun(["a.ckpt"], [""], [loaded], [source], dataset, "test", source)  # type: ignore[arg-type,list-item]
     _, targets = zip(*word_log_probs(model, source, examples), strict=True)
-    said = model.vocabulary.encode(("a", "dog"), language)[model.vocabulary.offset :]
-    assert sorted(torch.cat(targets).tolist()) == sorted(3 * said)
+    assert sorted(torch.cat(targets).tolist()) == sorted(3 * model.vocabulary.encode(("a", "dog")))
     words = {str(i): [model.vocabulary.decode(caption.tokens)] for i, [caption] in enumerate(captions)}
     stored = CalibrationMetric().measure(run, words, seed=1).figures["confidence"]
     assert list(stored.values()) == pytest.approx([caption.confidence for [caption] in captions], rel=1e-4)

@@ -114,7 +114,6 @@ class Reader:
     encoder = SimpleNamespace(grid=(2, 3), preprocessing=Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3))
     encoder.arrange = partial(Encoder.arrange, encoder)
     device = torch.device("cpu")
-    language = None
 
     def __call__(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         cells = (images[image_index].long() + torch.arange(tokens.shape[1])) % 6

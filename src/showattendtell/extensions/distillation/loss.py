@@ -40,17 +40,9 @@ def with_generated(
             one or more captions.
 
     Raises:
-        UserError: a file lacks a caption of a training image, or the reference captions are in several languages.
+        UserError: a file lacks a caption of a training image.
     """
     train = dataset.split("train")
-    languages = {caption.language for example in train for caption in example.captions}
-    if len(languages) > 1:
-        raise UserError(
-            f"distillation.captions replaces captions in one language, and {dataset.name} has {len(languages)}; "
-            "leave it out"
-        )
-    [language] = languages
-
     captions = {example.image: list(example.captions) if keep_references else [] for example in train}
     for path, file in read_all(find_caption_files(files)).items():
         missing = dict.fromkeys(captions)
@@ -59,7 +51,7 @@ def with_generated(
                 if plain := tokenize(sentence):
                     missing.pop(image, None)
                     words = tokenizer.tokenize(sentence)
-                    image_captions.append(Caption(words, (), sentence.strip(), language, plain))
+                    image_captions.append(Caption(words, (), sentence.strip(), plain))
         if missing:
             raise UserError(
                 f"{path} has no caption or an empty one of {len(missing):,} of {len(captions):,} training images "

@@ -178,7 +178,7 @@ def check_formats(
             graphs = {graph: _open(graph_file(folder, name, graph)) for graph in model.graphs}
         agreements = []
         for i, (pixels, other) in enumerate(zip(images, expected, strict=True), start=1):
-            caption = beam_search(graphs, card, start(graphs, card, pixels), BEAM)
+            caption = beam_search(graphs, card, start(graphs, pixels), BEAM)
             agreement = compare(caption, other)
             if is_exact and not (agreement.log_prob <= DIFFERENCE and agreement.maps <= DIFFERENCE):
                 raise UserError(

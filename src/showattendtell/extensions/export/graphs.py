@@ -155,8 +155,7 @@ def graphs_of(model: ImageCaptioner, max_length: int, calibration: Calibration |
     attention.check_export()
     side = model.encoder.preprocessing.crop
     pixels = torch.zeros(2, 3, side, side, dtype=torch.uint8)
-    # the token of the language is one more
-    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length + model.vocabulary.offset)
+    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
     regions = encode(pixels)
     cache, _ = model.captioner.init_state(regions)
     if not isinstance(cache.keys, AdditiveKeys | Tensor):
@@ -233,7 +232,6 @@ def export_model(
         "graphs": [*graphs],
         "vocabulary": vocabulary.words,
         "detokenizer": vocabulary.tokenizer.joining(),
-        "languages": {language: vocabulary.language_token(language) for language in vocabulary.languages},
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
         "suppressed_tokens": SUPPRESSED_TOKENS,
         "precision": precision,

@@ -130,7 +130,7 @@ def _write_model(folder: Path, number: int, model: ExportModel, graphs: Path) ->
         "name": model.name,
         "folder": model_folder.relative_to(folder).as_posix(),
         "hard_attention": False,  # the mode is that of the export
-        **{key: model.metadata[key] for key in ("graphs", "languages", "grid", "preprocessing")},
+        **{key: model.metadata[key] for key in ("graphs", "grid", "preprocessing")},
     }
 
 

@@ -2,7 +2,6 @@
 
     python run_onnx.py photo.jpg other.jpg              beam 3
     python run_onnx.py photo.jpg --beam 1 --where       greedy, with the region of each word
-    python run_onnx.py photo.jpg --language de          for a model of several languages
 
 Sizes: I images, B captions, T steps, L regions, V words, S the side of what the encoder sees.
 """
@@ -135,30 +134,19 @@ def _center(image: Image.Image, width: int, height: int) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[Any]:
-    """Return the regions and keys of one image (1, 3, S, S), the state before the first word, and the token to read
-    first. A model of several languages writes `language`, or its first one."""
+def start(graphs: Graphs, pixels: ndarray) -> list[Any]:
+    """Return the regions and keys of one image (1, 3, S, S), and the state before the first word."""
     [regions] = graphs["encode"](pixels)
-    keys, hidden, cell = graphs["begin"](regions)
-    first, languages = card["special"]["start"], card["languages"]
-    if language is not None and language not in languages:
-        raise ValueError(
-            f"the model does not write the language '{language}'; available: {', '.join(languages) or 'none'}"
-        )
-    if languages:  # the language is the first word
-        last = (np.zeros(1, np.int64), hidden, cell, np.array([first], np.int64))
-        *_, hidden, cell = graphs["step"](regions, keys, *last)
-        first = languages[language or next(iter(languages))]
-    return [regions, keys, hidden, cell, first]
+    return [regions, *graphs["begin"](regions)]
 
 
 def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> OnnxCaption:
     """Beam search for the likeliest caption of an image that was `started`, with `beam` open captions. A caption that
     ends is replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
-    regions, keys, hidden, cell, first = started
-    eos, suppressed = card["special"]["eos"], [*card["suppressed_tokens"], *card["languages"].values()]
+    regions, keys, hidden, cell = started
+    eos, suppressed = card["special"]["eos"], card["suppressed_tokens"]
     captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
-    words, parents, ended = [first], [0], captions[0]._replace(log_prob=-np.inf)
+    words, parents, ended = [card["special"]["start"]], [0], captions[0]._replace(log_prob=-np.inf)
     for _ in range(card["max_length"]):
         last = (np.zeros(len(words), np.int64), hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, *last)
@@ -232,20 +220,19 @@ def sentence_of(tokens: list[int], card: Card) -> str:
     return str(text)
 
 
-def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str | None = None) -> CaptionedPhotograph:
+def caption(photograph: str | Path | Image.Image, beam: int = 3) -> CaptionedPhotograph:
     """Caption a photograph with the graphs in the folder of this file.
 
     Args:
         photograph: a file or an image.
         beam: open captions of beam search; 1 is greedy.
-        language: of the caption, for a model of several; its first one by default.
 
     Raises:
-        ValueError: the photograph cannot be read, or the model does not have the language.
+        ValueError: the photograph cannot be read.
     """
     card, graphs = load(Path(__file__).parent)
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
-    started = start(graphs, card, pixels, language)
+    started = start(graphs, pixels)
     output = beam_search(graphs, card, started, beam)
     confidence, unsure = assess(graphs, card, started, output)
     words = words_of(output.tokens, card)
@@ -261,12 +248,11 @@ def main() -> int:
     about_beam = "open captions of an image, 1 to 20; 1 is greedy (default: 3)"
     parser.add_argument("--beam", type=int, default=3, choices=range(1, 21), metavar="BEAM", help=about_beam)
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
-    parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
     arguments = parser.parse_args()
     failed = 0
     for path in arguments.photographs:
         try:
-            output = caption(path, arguments.beam, arguments.language)
+            output = caption(path, arguments.beam)
         except ValueError as error:
             print(error, file=sys.stderr)
             failed = 1

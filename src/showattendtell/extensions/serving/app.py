@@ -135,10 +135,7 @@ class Service:
     def overview(self) -> ModelsResponse:
         """Return the names of the models, as the field model accepts them, and the limits of a request."""
         return ModelsResponse(
-            models=[
-                ModelInfo(name=name, hard_attention=bool(model.hard), languages=model.languages)
-                for name, model in self.models.items()
-            ],
+            models=[ModelInfo(name=name, hard_attention=bool(model.hard)) for name, model in self.models.items()],
             beam_size=getattr(next(iter(self.models.values())).decoding, "beam_size", None),
             attention=[*get_args(AttentionMode)],
             formats=[*FORMATS],

@@ -20,7 +20,7 @@ from showattendtell.inference.pipeline import CaptioningPipeline, stacked
 from showattendtell.visualization.pages import ImageCaptions
 
 FORMATS = tuple(name for name in image_limits.FORMATS if name != "PPM" and (name != "HEIF" or find_spec("pillow_heif")))
-VARIANTS = 8  # number of beam sizes and languages for which the pipeline of a model is kept
+VARIANTS = 8  # number of beam sizes for which the pipeline of a model is kept
 
 Outputs = dict[str, list[ImageCaptions]]
 """The captions of each photograph, by model."""
@@ -30,7 +30,6 @@ class ServedModel:
     """A checkpoint or an ensemble, with the options of each request.
 
     hard: the modules of hard attention, whose inference mode a request can choose, and the mode without a choice.
-    languages: those that a request can choose from; that of the server's setting comes first.
     """
 
     def __init__(self, captioner: CaptioningPipeline):
@@ -39,24 +38,20 @@ class ServedModel:
         attentions = (model.module.captioner.attention for model in captioner.models)
         self.hard = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self._pipeline = lru_cache(VARIANTS)(self._with_options)
-        module = captioner.models[0].module
-        self.decoding, self._vocabulary = module.decoding, module.vocabulary
-        self.languages = sorted(module.vocabulary.languages, key=lambda language: language != module.language)
+        self.decoding = captioner.models[0].module.decoding
 
     def describe(self, photographs: Sequence[tuple[str, Image.Image]], options: CaptionRequest) -> list[ImageCaptions]:
         """Return the captions of photographs with these names; called by one thread at a time."""
-        pipeline = self._pipeline(**options.model_dump(include={"beam_size", "language"}, exclude_none=True))
+        pipeline = self._pipeline(**options.model_dump(include={"beam_size"}, exclude_none=True))
         pipeline.seed = self._captioner.seed if options.seed is None else options.seed
         for attention, mode in self.hard.items():
             attention.inference_mode = options.attention or mode
         return list(pipeline.describe(photographs, stacked(pipeline.pixels(image) for _, image in photographs)))
 
     def _with_options(self, **changes: Any) -> CaptioningPipeline:
-        """Return a pipeline of the same models with another beam size and language; their weights are shared."""
+        """Return a pipeline of the same models with another beam size; their weights are shared."""
         try:
             decoding = dataclasses.replace(self.decoding, **changes)
-            if decoding.language:
-                self._vocabulary.language_token(decoding.language)
         except (TypeError, ValueError, UserError) as error:  # a TypeError where the decoding has no beam
             raise RequestError(422, printable(str(error))) from None
         models = []

@@ -98,7 +98,6 @@ class CaptionRequest(BaseModel):
         None, description="where hard attention looks; as in training by default. Ignored by other models."
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="random seed")
-    language: str | None = Field(None, max_length=20, description="of the captions, for a model of several; see models")
 
 
 class CaptionForm(CaptionRequest):
@@ -182,7 +181,6 @@ class CaptionsResponse(BaseModel):
 class ModelInfo(BaseModel):
     name: str
     hard_attention: bool = Field(description="whether the field attention has an effect")
-    languages: list[str] = Field(description="values of the field language; empty for a model of one")
 
 
 class ModelsResponse(BaseModel):

@@ -47,7 +47,7 @@ def score_baselines(
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """
-    from showattendtell.metrics.modular import ENGLISH, METRICS, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import METRICS, measure  # torchmetrics takes seconds to import
 
     names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")
@@ -59,11 +59,11 @@ def score_baselines(
         Path(NEAREST): list(map(run.sentence, nearest)),
         Path("model"): [run.sentence(captions[0]) for captions in captions_by_image.values()],
     }
-    matched, language = MatchedCaptions(list(captions_by_image), list(references), sentences), run.language or ENGLISH
+    matched = MatchedCaptions(list(captions_by_image), list(references), sentences)
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
 
     def score(hypotheses: Sequence[Words], others: Sequence[Sequence[Words]]) -> dict[str, float]:
-        return corpus_scores(measure(hypotheses, others, names, language).measured.values())
+        return corpus_scores(measure(hypotheses, others, names).measured.values())
 
     scores: dict[str, dict[str, Any]] = {}
     for name in (CONSTANT, NEAREST):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.config.instantiate import Config, find_source
-from showattendtell.data.languages import tokenized
+from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
 from showattendtell.decoding.image_captioner import (
@@ -180,14 +180,11 @@ def read_regions(module: ImageCaptioner, images: ImageSource, examples: Sequence
 def word_log_probs(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,),
-    without the token of the language."""
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     numbers = range(len(captions))
     for together, outputs, _ in outputs_by_batch(module, captions, numbers, "reading captions"):
-        tokens = captions.tokens.pad(together)
-        tokens[:, : module.vocabulary.offset] = PAD
-        targets = tokens.flatten()[outputs.indices.cpu()]
+        targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
@@ -236,12 +233,11 @@ class CalibrationMetric:
         by_image = measure_cider(pair_up(best, references)).by_image
         empty, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
         # as generated: a caption of the maximum length has no <eos>
-        offset, length = run.vocabulary.offset, run.module.decoding.max_length
-        tokens = (run.vocabulary.encode(words, run.language)[: offset + length] for words in best)
+        tokens = (run.vocabulary.encode(words)[: run.module.decoding.max_length] for words in best)
         for regions in read_regions(run.module, run.images[0], run.examples):
             batch = [[CaptionOutput(caption, empty, empty, empty)] for caption in islice(tokens, len(regions))]
             calibrated = calibrate_captions(run.module.captioner, calibration.to(regions.device), regions, batch)
-            outputs += [output.without_first() if offset else output for [output] in calibrated]
+            outputs += [output for [output] in calibrated]
         confidence = [output.confidence for output in outputs]
         unsure = 100 * float(np.mean([output.unsure for output in outputs]))
         confident = np.argsort(-np.array(confidence), kind="stable")[: max(len(confidence) // 2, 1)]

@@ -115,8 +115,8 @@ class FaithfulnessMetric:
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
-        if len(run.models) > 1 or run.vocabulary.languages:
-            raise UserError("faithfulness is scored for one model of one language; leave it out of metrics")
+        if len(run.models) > 1:
+            raise UserError("faithfulness is scored for one model; leave it out of metrics")
         check_intervention(run.models[0].module)
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:

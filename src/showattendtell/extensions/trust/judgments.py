@@ -160,7 +160,7 @@ def score_metrics(config: DictConfig) -> None:
     corpus = in_words(MatchedCaptions(list(images), rated.references, {source: list(candidates)}), tokenizer)
     clip = load_clip(config.clip) if config.clip else None
 
-    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
+    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics)
     by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
     if clip:
         paths = [str(expand_home(config.images) / image) for image in images]

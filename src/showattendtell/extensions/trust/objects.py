@@ -160,7 +160,7 @@ class ObjectMetric:
         """Return the scores, or the reason why there are none."""
         score = _hallucination if self._kind == "chair" else _grounding
         try:
-            if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
+            if not isinstance(run.vocabulary.tokenizer, PlainTokenizer):
                 raise MetricError("objects are found by their English names, in the words of tokenizer=plain")
             return RunScores(score(run, [image_captions[0] for image_captions in captions.values()]))
         except MetricError as error:
@@ -229,8 +229,8 @@ def maps_of_captions(
     """
     captioned = []
     for example, words in zip(examples, written, strict=True):
-        captioned.append(example._replace(captions=(Caption(tuple(words), language=module.language or ""),)))
-    captions, offset = CaptionDataset(captioned, module.vocabulary, images), module.vocabulary.offset
+        captioned.append(example._replace(captions=(Caption(tuple(words)),)))
+    captions = CaptionDataset(captioned, module.vocabulary, images)
     for number, weights, regions in maps_by_caption(module, captions, range(len(captions)), "grounding"):
         seen = module.encoder.preprocessing.frame(examples[number].path).seen
-        yield module.encoder.arrange(weights[offset : offset + len(written[number])], regions, seen)
+        yield module.encoder.arrange(weights[: len(written[number])], regions, seen)

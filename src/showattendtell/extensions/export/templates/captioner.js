@@ -179,22 +179,17 @@ function calibrated(logProbs, word, calibration) {
 }
 
 /**
- * Caption an image by beam search for the likeliest caption with `beam` open captions. A model of several languages writes `language`, or its first one.
+ * Caption an image by beam search for the likeliest caption with `beam` open captions.
  *
  * Returns {text, words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
  */
-export async function caption(graphs, card, pixels, beam, language) {
-  const side = card.preprocessing.crop, {start, eos} = card.special, languages = Object.values(card.languages);
-  const never = new Set([...card.suppressed_tokens, ...languages]);
+export async function caption(graphs, card, pixels, beam) {
+  const side = card.preprocessing.crop, {start, eos} = card.special, never = new Set(card.suppressed_tokens);
   const [regions] = await graphs.encode({data: pixels, dims: [1, 3, side, side]});
   let [keys, hidden, cell] = await graphs.begin(regions);
   const [, count] = regions.dims, vocabulary = card.vocabulary.length;
   let open = [{steps: [], logProb: 0}], words = [start], parents = [0], ended = null;
   const integers = values => ({data: BigInt64Array.from(values, BigInt), dims: [values.length]});
-  if (languages.length) {  // the language is the first word
-    words = [card.languages[language] ?? languages[0]];
-    [, , , hidden, cell] = await graphs.step(regions, keys, integers([0]), hidden, cell, integers([start]));
-  }
   for (let step = 0; step < card.max_length; step++) {
     const images = integers(words.map(() => 0)), last = integers(words);
     const outputs = await graphs.step(regions, keys, images, select(hidden, parents), select(cell, parents), last);

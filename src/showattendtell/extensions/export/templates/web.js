@@ -53,7 +53,7 @@ async function ask(file, fields) {
       reject(new Error(`takes longer than ${PATIENCE / 1000} seconds; choose another photograph`));
     }, PATIENCE * chosen.length);
   });
-  const request = {file, chosen, beam: Number(get.beam_size ?? 3), language: get.language};
+  const request = {file, chosen, beam: Number(get.beam_size ?? 3)};
   return Promise.race([call(request), late]).finally(() => clearTimeout(timer));
 }
 

@@ -62,11 +62,11 @@ function see(bitmap, settings) {
   return preprocess(data, part.width, part.height, part.size, settings);
 }
 
-async function describe({file, chosen, beam, language}) {
+async function describe({file, chosen, beam}) {
   const bitmap = await decode(file), outputs = [];
   for (const name of chosen) {
     const {card, graphs} = models.get(name);
-    outputs.push({name, ...await caption(graphs, card, see(bitmap, card.preprocessing), beam, language)});
+    outputs.push({name, ...await caption(graphs, card, see(bitmap, card.preprocessing), beam)});
   }
   return {width: bitmap.width, height: bitmap.height, outputs};
 }

@@ -1,0 +1,39 @@
+"""Constraints and boxes in the tokens of other tokenizers."""
+
+import pytest
+
+from showattendtell.data.tokenizers import SubwordTokenizer
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.datamodules.datasets import TargetMaker
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.errors import UserError
+from showattendtell.types import Box, Caption, Phrase
+
+
+def subwords() -> Vocabulary:
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(["Ein Hund", "Ein Hund", "Ein Mann"], 20)
+    return Vocabulary.build([], 30, tokenizer)
+
+
+def test_a_prefix_may_have_several_tokens_a_word():
+    vocabulary = subwords()
+    tokens = BeamSearch(prefix="Ein Mund").in_tokens(vocabulary).prefix
+    assert vocabulary.text(tokens) == "Ein Mund"
+    assert len(tokens) > 2
+
+
+def test_a_forbidden_word_is_one_token():
+    vocabulary = subwords()
+    assert vocabulary.ids["▁Hund"] in BeamSearch(forbidden=["Hund"]).in_tokens(vocabulary).suppressed
+    with pytest.raises(UserError, match="forbidden: 'Hand' is . tokens of the model, and only one can be forbidden"):
+        BeamSearch(forbidden=["Hand"]).in_tokens(vocabulary)
+    with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
+        BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)
+
+
+def test_boxes_are_at_the_tokens_of_their_words():
+    caption = Caption(("a", "dog"), (Phrase(1, (Box(0, 0, 1, 1),)),))
+    targets = TargetMaker([caption], lambda positions, draw: [], (1, 1))
+    assert targets.words[0].tolist() == [1]
+    assert targets.boxes[0].tolist() == [0, 0, 1, 1]
