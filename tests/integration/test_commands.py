@@ -221,19 +221,6 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     assert f"{store.parent.relative_to(folder)}: checksums match" in shown
 
 
-@pytest.mark.slow
-def test_frozen_embeddings_are_the_word_vectors_at_the_end(run: Run, folder: Path):
-    (folder / "vectors.txt").write_text("red 0 2\nblue 1 0\n")
-    settings = ["init_embeddings=vectors.txt", "freeze_embeddings=true", "decoder.embedding_dim=2"]
-    done = assert_done(run("train", *TINY, *settings, "hydra.run.dir=runs/vectors"))
-    checkpoint = torch.load(folder / "runs/vectors/best.ckpt", weights_only=True)
-    vocabulary, weights = checkpoint["showattendtell"]["vocabulary"], checkpoint["state_dict"]
-    assert f"word vectors: 2 of {len(vocabulary)} words have one in vectors.txt" in done.out
-    embeddings = weights["captioner.decoder.embedding.weight"]
-    expected = torch.tensor([[0.0, 4 / 3], [2 / 3, 0.0]])  # the mean length of (0, 2) and (1, 0) is 1.5
-    torch.testing.assert_close(embeddings[[vocabulary.index("red"), vocabulary.index("blue")]], expected)
-
-
 @pytest.mark.parametrize("precision", slow_after(1, [[], ["trainer.precision=bf16-mixed"]]), ids=["single", "mixed"])
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
     run: Run, checkpoint: Path, folder: Path, precision: list[str]

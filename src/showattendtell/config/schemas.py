@@ -27,10 +27,6 @@ class TrainConfig:
             the released code.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions.
-        init_embeddings: word vectors that initialize the word embeddings: a text file such as GloVe's, a safetensors
-            matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
-            embeddings of its own.
-        freeze_embeddings: do not train the word embeddings.
         monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, -log p
             per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
@@ -45,8 +41,6 @@ class TrainConfig:
     init_from: Text | None
     weight_init: Literal["default", "released"]
     init_vocabulary: Literal["checkpoint", "extended"]
-    init_embeddings: Text | None
-    freeze_embeddings: bool
     monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat

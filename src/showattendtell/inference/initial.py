@@ -1,4 +1,4 @@
-"""The initial weights of a training: those of a checkpoint, and word vectors."""
+"""The initial weights and the vocabulary of a training that starts from a checkpoint."""
 
 import math
 from collections.abc import Mapping
@@ -13,14 +13,12 @@ from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence
-from showattendtell.data.vocabulary import SPECIAL, UNK, Vocabulary
-from showattendtell.data.word_vectors import read_word_vectors
+from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import ENCODER, read_checkpoint, read_vocabulary
 from showattendtell.inference.finding import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.interfaces import Decoder
 from showattendtell.types import Dataset
 
 WORD_BIAS = "decoder.word_scores.bias"
@@ -120,27 +118,3 @@ def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | 
         return InitialCheckpoint(file, metadata, weights, model_differences(settings, metadata["config"]))
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
         raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
-
-
-def load_word_vectors(decoder: Decoder, vocabulary: Vocabulary, source: str) -> int:
-    """Initialize word embeddings with word vectors, and return how many words have one. Other words keep their random
-    embeddings. The vectors are scaled to a mean length of 1, that of random embeddings.
-
-    Args:
-        source: see `read_word_vectors`.
-
-    Raises:
-        UserError: as `read_word_vectors`, or the vectors have another width than the embeddings.
-    """
-    vectors = read_word_vectors(source, frozenset(vocabulary.words[len(SPECIAL) :]))
-    indices = [i for i, word in enumerate(vocabulary.words) if word in vectors]
-    rows = torch.stack([vectors[vocabulary.words[i]] for i in indices])
-    weights = decoder.embedding.weight
-    if rows.shape[1] != weights.shape[1]:
-        raise UserError(
-            f"the vectors of {source} have {rows.shape[1]} values, the embeddings {weights.shape[1]}; set "
-            f"decoder.embedding_dim={rows.shape[1]}"
-        )
-    with torch.no_grad():
-        weights[indices] = rows / rows.norm(dim=1).mean().clamp(min=torch.finfo(torch.float32).tiny)
-    return len(indices)

@@ -33,7 +33,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata
-from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
+from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.products import MATMUL, library
@@ -101,13 +101,8 @@ def build_training(config: DictConfig) -> tuple[CaptioningModule, CaptionDataMod
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
     module = build_module(config, encoder, vocabulary, metadata, references, extras)
-    decoder = module.captioner.decoder
     if origin:
         origin.load_captioner(module.captioner, vocabulary)
-    elif config.init_embeddings:
-        number = load_word_vectors(decoder, vocabulary, config.init_embeddings)
-        print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
-    decoder.embedding.requires_grad_(not config.freeze_embeddings)
     return module, data
 
 
