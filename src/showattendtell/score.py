@@ -1,31 +1,14 @@
-"""Score caption files of any origin, compare several files, and measure metrics by human judgments."""
+"""Score caption files of any origin, and compare several files."""
 
 from typing import Any
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.errors import UserError
 
 
 @entry_point("score")
 def main(config: DictConfig) -> None:
-    if (config.hypotheses is None) == (config.judgments is None):
-        raise UserError("give either captions, as hypotheses=results.json, or human judgments, as judgments=FILE")
-    if config.clip and not (config.judgments and config.images):
-        raise UserError(
-            "clip needs judgments=FILE and the folder of the judged images, as images=DIR; evaluate has clip for the "
-            "captions of a model"
-        )
-    if config.hypotheses:
-        return _score_files(config)
-    from showattendtell.config.command_line import read_option
-    from showattendtell.config.instantiate import build
-
-    return build(read_option("measure", "judgments"))(config)
-
-
-def _score_files(config: DictConfig) -> None:
     """Read the files, print their scores, and write them with what is needed to repeat them."""
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match

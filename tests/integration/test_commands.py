@@ -140,7 +140,7 @@ def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Examp
 
 
 def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint: Path, folder: Path):
-    metrics = "metrics=[bleu,rouge_l,cider,chair,grounding]"
+    metrics = "metrics=[bleu,rouge_l,cider,chair]"
     line = ["evaluate", f"checkpoint={checkpoint}", metrics, "baselines=true", "output=baselines/results-test.json"]
     done = assert_done(run(*line))
     result = json.loads((folder / "baselines/results-test.json").read_text())
@@ -156,7 +156,6 @@ def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint
     invented = sum(map(len, result["hallucinations"].values()))
     assert result["chair_i"] == pytest.approx(100 * invented / max(result["chair_mentions"], 1))
     assert result["chair_s"] == pytest.approx(100 * len(result["hallucinations"]) / len(examples))
-    assert 0 <= result["grounding_f1_all"] <= result["grounding_f1_loc"] <= 100
 
     assert list(result["baselines"]) == ["constant", "nearest", "human", "model_leave_one_out"]
     training = read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pycocoevalcap.rouge.rouge import Rouge
-from repository import SHARED
 from runs import Run, assert_done, assert_error
-from scipy.stats import kendalltau
 from slow_cases import slow_after
 
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -112,78 +109,6 @@ def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpo
     assert scored.pop("missing") == {}
     assert {"bleu4", "cider", "rouge_l", "distinct_captions", "reference_words"} <= scored.keys()
     assert {name: evaluated[name] for name in scored} == pytest.approx(scored)
-
-
-TOKENS = "".join(f"{image}#{n}\t{said}\n" for image, both in REFERENCES.items() for n, said in enumerate(both))
-JUDGMENTS = "a.jpg\ta.jpg#0\t4\t4\t4\na.jpg\tc.jpg#1\t1\t2\t1\nb.jpg\tb.jpg#1\t4\t3\t4\nb.jpg\ta.jpg#0\t1\t1\t2\n"
-JUDGMENTS += "c.jpg\ta.jpg#1\t2\t3\t3\nc.jpg\tb.jpg#1\t1\t1\t1\n"
-
-
-@pytest.fixture
-def judged(user: Path) -> Path:
-    """A folder with human judgments, two of which are of references of the image."""
-    (user / "Flickr8k.token.txt").write_text(TOKENS)
-    (user / "judgments.txt").write_text(JUDGMENTS)
-    return user
-
-
-def test_metrics_are_measured_by_human_judgments(score: Run, judged: Path):
-    line = ["judgments=judgments.txt", "references=Flickr8k.token.txt", QUICK, "output=tau.json"]
-    done = assert_done(score(*line))
-    result = read(judged, "tau.json")
-    assert result["scores"].keys() == {"bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider"}
-    assert (result["captions"], result["ratings"], result["own_references"]) == (4, 12, 2)
-    assert result["judgments"]["layout"] == "Flickr8k-Expert"
-    assert "12 ratings of 4 captions" in done.out
-    candidates = [REFERENCES["c.jpg"][1], REFERENCES["a.jpg"][0], REFERENCES["a.jpg"][1], REFERENCES["b.jpg"][1]]
-    images, ratings = ["a.jpg", "b.jpg", "c.jpg", "c.jpg"], [1, 2, 1, 1, 1, 2, 2, 3, 3, 1, 1, 1]
-    rouge = [
-        Rouge().calc_score([" ".join(split(said))], [" ".join(split(one)) for one in REFERENCES[image]])
-        for image, said in zip(images, candidates, strict=True)
-    ]
-    each = [value for value in rouge for _ in range(3)]
-    for variant in "bc":
-        expected = 100 * kendalltau(each, ratings, variant=variant).statistic
-        assert result["scores"]["rouge_l"][f"tau_{variant}"] == pytest.approx(expected)
-    assert_error(score(*line[:-1], "output=judgments.txt"), "judgments.txt exists")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    slow_after(
-        1,
-        [
-            ([], ["hypotheses=", "judgments="]),
-            (["judgments=judgments.txt", "hypotheses=results.json"], ["either"]),
-            (["judgments=judgments.txt"], ["references is not set"]),
-            (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["no caption a.jpg#0"]),
-            (["judgments=judgments.txt", "references=Flickr8k.token.txt", "clip=openai/clip"], ["images=DIR"]),
-            (["hypotheses=results.json", "clip=openai/clip"], ["clip needs judgments=FILE"]),
-        ],
-    ),
-)
-def test_a_fault_in_judgments_is_reported_in_a_sentence(
-    score: Run, judged: Path, settings: list[str], words: list[str]
-):
-    assert_error(score(*settings, QUICK, "output=tau.json"), *words)
-    assert not (judged / "tau.json").exists()
-
-
-EXPERTS = SHARED / "flickr8k/judgments/ExpertAnnotations.txt"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not EXPERTS.is_file(), reason="needs SHOWATTENDTELL_SHARED")
-def test_the_correlations_of_flickr8k_are_the_published_ones(score: Run, user: Path):
-    """Hessel et al. 2021, Table 1, with one digit: 32.3, 30.8, 32.3, 41.8, 43.9."""
-    references = EXPERTS.parents[1] / "Flickr8k.token.txt"
-    line = [f"judgments={EXPERTS}", f"references={references}", "tokenizer=ptb", "output=tau.json"]
-    assert_done(score(*line))
-    result = read(user, "tau.json")
-    assert (result["captions"], result["ratings"], result["own_references"]) == (5664, 16992, 158)
-    assert (result["candidates"], result["published_protocol"]) == ("drop", True)
-    expected = {"bleu1": 32.324, "bleu4": 30.776, "rouge_l": 32.314, "meteor": 41.822, "cider": 43.891}
-    assert {name: result["scores"][name]["tau_c"] for name in expected} == pytest.approx(expected, abs=0.001)
 
 
 def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):

@@ -116,8 +116,8 @@ class EvaluateConfig(ModelConfig):
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
             probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
-            not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
-            The import path of a class adds a metric of your own.
+            not in the image, needs the same annotations as attention. The import path of a class adds a metric of your
+            own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the new result file; results-SPLIT.json or results-SPLIT-2.json, ... next to the checkpoint by default,
             attention-SPLIT.json for attention alone.
@@ -215,15 +215,9 @@ class ScoreConfig:
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the new result file; scores.json, or scores-2.json, ... by default.
-        judgments: instead of hypotheses, a file of human judgments of captions: Flickr8k's ExpertAnnotations.txt or
-            CrowdFlowerAnnotations.txt; each metric gets its Kendall's tau with the ratings.
-        candidates: drop judged captions that are a reference of their own image, or keep them and remove them from the
-            references of the image; by default as published for the data set.
-        images: the folder of the judged images, for clip.
-        clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).
     """
 
-    hypotheses: Texts | None
+    hypotheses: Texts
     references: Texts | None
     split: Text | None
     metrics: Annotated[
@@ -233,10 +227,6 @@ class ScoreConfig:
     resamples: PositiveInt
     seed: Seed
     output: Text | None
-    judgments: Text | None
-    candidates: Literal["drop", "keep"] | None
-    images: Text | None
-    clip: Text | None
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -131,19 +130,12 @@ def maps_at_nouns(
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
-    for number, weights, regions in maps_by_caption(module, captions, selected, "attention at nouns", silent):
-        seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
-        maps, place = module.encoder.arrange(weights, regions, seen)
-        for phrase in phrases[number]:
-            yield GroundedWord(maps[phrase.noun], place, phrase.boxes, phrase.kind)
-
-
-def maps_by_caption(
-    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
-) -> Iterator[tuple[int, np.ndarray, Tensor]]:
-    """Yield the index of each caption, the attention weights (T, L) at its words, and the input that they look at."""
-    for together, outputs, inputs in outputs_by_batch(module, captions, numbers, doing, silent):
-        yield from zip(together, outputs.weights.cpu().numpy(), inputs, strict=True)
+    for together, outputs, inputs in outputs_by_batch(module, captions, selected, "attention at nouns", silent):
+        for number, weights, regions in zip(together, outputs.weights.cpu().numpy(), inputs, strict=True):
+            seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
+            maps, place = module.encoder.arrange(weights, regions, seen)
+            for phrase in phrases[number]:
+                yield GroundedWord(maps[phrase.noun], place, phrase.boxes, phrase.kind)
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:

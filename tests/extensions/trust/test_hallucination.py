@@ -1,11 +1,18 @@
 """CHAIR against counts by hand (Rohrbach et al. 2018)."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from showattendtell.data.coco import CATEGORIES
-from showattendtell.data.tokenizers import tokenize
+from showattendtell.data.coco import CATEGORIES, mark_instances
+from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, Tokenizer, tokenize
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.extensions.trust.hallucination import (
     CHAIR,
+    HallucinationMetric,
     coco_names,
     find_hallucinations,
     find_mentions,
@@ -13,7 +20,9 @@ from showattendtell.extensions.trust.hallucination import (
     merge_synonyms,
     singular,
 )
-from showattendtell.types import WHOLE, Caption, Phrase
+from showattendtell.inference.evaluator import EvaluationRun, RunScores
+from showattendtell.inference.loading import LoadedModel
+from showattendtell.types import WHOLE, Caption, Dataset, Example, Phrase
 
 NAMES = coco_names()
 
@@ -116,3 +125,70 @@ def test_nouns_of_the_same_thing_are_one_object():
 )
 def test_the_singular_of_a_noun(word: str, expected: str):
     assert singular(word, {"glass", "box", "knive"}) == expected
+
+
+def measure(dataset: Dataset, written: dict[str, list[Any]], vocabulary: Vocabulary) -> RunScores:
+    """What `evaluate` measures of a data set's test images."""
+    none: Any = None
+    model: Any = LoadedModel(SimpleNamespace(vocabulary=vocabulary), none, {})  # of a model it reads the vocabulary
+    run = EvaluationRun([], [], [model], [], dataset, "test", none)
+    return HallucinationMetric().measure(run, written, 0)
+
+
+def scored(dataset: Dataset, written: dict[str, list[Any]]) -> dict[str, Any]:
+    scores = measure(dataset, written, Vocabulary(SPECIAL))
+    assert scores.missing == {}
+    return scores.figures
+
+
+def annotated() -> list[Example]:
+    said = (caption("a dog and a ball", "dog", "ball"), caption("the dog", "dog"))
+    return [Example(f"{number}.png", "", said) for number in range(10)]
+
+
+def test_nouns_that_no_reference_names_are_hallucinated():
+    examples = annotated()
+    train = tuple(example._replace(captions=(caption("a cat", "cat"),)) for example in examples)
+    dataset = Dataset("made up", {"train": train, "test": tuple(examples)})
+    written = {example.image: [["a", "puppy", "and", "dogs"]] for example in examples}
+    written |= {"3.png": [["a", "cat", "and", "a", "dog"]], "5.png": [["a", "dog", "on", "a", "kite"]]}
+    figures = scored(dataset, written)
+    assert (figures["chair_objects"], figures["chair_images"]) == ("nouns", 10)
+    assert figures["hallucinations"] == {"3.png": ["cat"]}
+    assert (figures["chair_mentions"], figures["chair_i"], figures["chair_s"]) == (11, pytest.approx(100 / 11), 10)
+
+
+def test_images_with_annotated_objects_are_scored_by_categories(tmp_path: Path):
+    """The second image is in no file of instances; the third shows a cat that no caption mentions."""
+    content = {
+        "images": [{"id": n, "file_name": f"{n}.png", "width": 200, "height": 100} for n in (0, 2)],
+        "categories": [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}],
+        "annotations": [
+            {"image_id": 0, "category_id": 18, "bbox": [0, 0, 9, 9], "iscrowd": 0},
+            {"image_id": 2, "category_id": 17, "bbox": [0, 0, 9, 9], "iscrowd": 1},
+        ],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    examples = [Example(f"{n}.png", "", (caption("a man"),)) for n in range(3)]
+    dataset = mark_instances(Dataset("coco", {"test": tuple(examples)}), tmp_path / "instances.json")
+    assert [example.objects for example in dataset.split("test")] == [("dog",), None, ("cat",)]
+    written = {
+        "0.png": [tokenize("a man with two puppies")],
+        "1.png": [tokenize("a zebra")],
+        "2.png": [tokenize("a kitten looks at a dog and a person")],
+    }
+    figures = scored(dataset, written)
+    assert (figures["chair_objects"], figures["chair_images"]) == ("coco", 2)
+    assert figures["hallucinations"] == {"2.png": ["dog"]}
+    assert (figures["chair_mentions"], figures["chair_i"], figures["chair_s"]) == (5, pytest.approx(20), 50)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "reason"),
+    [(PlainTokenizer(), "dataset.entities=entities.zip"), (CharacterTokenizer(), "in the words of tokenizer=plain")],
+)
+def test_what_cannot_be_scored_has_a_reason(tokenizer: Tokenizer, reason: str):
+    dataset = Dataset("made up", {"test": (Example("0.png", "", (caption("a dog"),)),)})
+    scores = measure(dataset, {"0.png": [["a", "dog"]]}, Vocabulary(SPECIAL, tokenizer))
+    assert scores.figures == {}
+    assert reason in scores.missing["chair"]

@@ -15,10 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from showattendtell.data.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
-from showattendtell.data.tokenizers import CONTENT, tokenize, word_class
+from showattendtell.data.tokenizers import CONTENT, PlainTokenizer, tokenize, word_class
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes
 from showattendtell.metrics.modular import GatheredMetric, scalars
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Caption as ReferenceCaption
+from showattendtell.visualization.tables import Labels
 
 Names = Mapping[Name, str]
 """The object of each name, by the words of the name; empty for a name such as "train track" that is not an object."""
@@ -268,3 +270,43 @@ def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:
         name: synonyms.get(noun) or synonyms.get(categories.get((noun,), "")) or categories.get((noun,)) or noun
         for name, noun in nouns.items()
     }
+
+
+LABELS: Labels = {
+    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+    "chair_s": ("CHAIR-s, % of captions", ".1f"),
+    "chair_mentions": ("mentioned objects", ",.0f"),
+}
+
+
+class HallucinationMetric:
+    """CHAIR of the best caption of each image. With COCO's instances the objects are its categories, else the nouns of
+    phrases with ground-truth boxes."""
+
+    labels: Labels = LABELS
+
+    def check(self, run: EvaluationRun) -> None:
+        """Every model can be scored, or has a reason why not in the results."""
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Return the scores, or the reason why there are none; `hallucinations` has the words by image."""
+        if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
+            reason = "objects are found by their English names, in the words of tokenizer=plain"
+            return RunScores({}, {"chair": reason})
+        examples, names = [example for example in run.examples if example.objects is not None], coco_names()
+        variant = "coco" if examples else "nouns"
+        if not examples:
+            nouns = find_nouns(caption for example in run.dataset.examples() for caption in example.captions)
+            examples, names = list(run.examples), merge_synonyms(nouns)
+        if not names:
+            return RunScores({}, {"chair": ask_for_boxes(run)})
+        mentions, hallucinations = [], {}
+        for example in examples:
+            caption, references = captions[example.image][0], [reference.words for reference in example.captions]
+            found, hallucinated = find_hallucinations(caption, references, example.objects or (), names)
+            mentions.append((found, hallucinated))
+            if hallucinated:
+                hallucinations[example.image] = [caption[word] for word, _ in hallucinated]
+        rates = hallucination_rates(mentions)
+        about = {"chair_objects": variant, "chair_images": len(examples), "hallucinations": hallucinations}
+        return RunScores({**rates, **about})
