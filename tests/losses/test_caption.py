@@ -63,7 +63,7 @@ class Saying(nn.Module):
         super().__init__()
         self.trace = trace
 
-    def forward(self, regions: Tensor, image_index: Tensor, tokens: Tensor, read: None) -> CaptionerOutput:
+    def forward(self, regions: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         return self.trace
 
 

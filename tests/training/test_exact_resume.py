@@ -96,7 +96,6 @@ VARIANTS = {
     "sampled captions": ["decoding=sample"],
     "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
     "supervised": ["loss.supervision_weight=0.5"],
-    "behind its own words": ["loss.scheduled_sampling=1"],
 }
 
 

@@ -30,8 +30,6 @@ def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be
     trained: dict[float, CaptioningModule],
 ):
     alone, mixed = (trained[weight].train() for weight in (0.0, 0.25))
-    for module in (alone, mixed):
-        module.loss.progress = 0.5
     people = mixed.loss(mixed.captioner, BATCH.images, BATCH.image_index, BATCH.tokens)
     step = mixed._step(BATCH, WHOLE, log_nll=False)
     assert step.terms.keys() == {"likelihood", "doubly_stochastic", "reward"}

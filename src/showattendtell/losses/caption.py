@@ -10,13 +10,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import PAD, START
-from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.sampling import multinomial
+from showattendtell.data.vocabulary import PAD
 from showattendtell.errors import UserError
-from showattendtell.models.captioner import Captioner, eval_mode
+from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
-from showattendtell.settings import Fraction, NonNegativeFloat, Probability
+from showattendtell.settings import Fraction, NonNegativeFloat
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, scatter_words
 
 
@@ -53,8 +51,6 @@ class SoftLoss(nn.Module):
         label_smoothing: the share of a target word's probability that is spread over all words.
         penalty_reduction: captions: sum over regions, mean over captions; locations: mean over regions, sum over
             captions, as in the released code.
-        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from the
-            caption (Bengio et al. 2015); it increases linearly from 0 during training.
         supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
         supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
             lies inside of the boxes.
@@ -63,7 +59,6 @@ class SoftLoss(nn.Module):
     doubly_stochastic_weight: NonNegativeFloat = 1.0
     label_smoothing: Fraction = 0.0
     penalty_reduction: Literal["captions", "locations"] = "captions"
-    scheduled_sampling: Probability = 0.0
     supervision_weight: NonNegativeFloat = 0.0
     supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy"
 
@@ -72,9 +67,6 @@ class SoftLoss(nn.Module):
 
     penalty_gradient = True
     """Whether the doubly stochastic penalty has a gradient; false: it is only logged."""
-
-    progress = 0.0
-    """The fraction of training that is completed."""
 
     def __post_init__(self) -> None:
         super().__init__()  # of torch's module
@@ -124,7 +116,7 @@ class SoftLoss(nn.Module):
         Args:
             num_captions: number of captions in the whole batch.
         """
-        outputs = captioner(regions, image_index, tokens, self.mix_words(captioner, regions, image_index, tokens))
+        outputs = captioner(regions, image_index, tokens)
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         penalty = self.penalty(outputs, tokens, num_captions)
         learned = penalty if self.penalty_gradient else penalty.detach()
@@ -134,7 +126,7 @@ class SoftLoss(nn.Module):
     @property
     def is_capturable(self) -> bool:
         """Whether a CUDA graph can compute the loss: nothing but its arguments changes from step to step."""
-        return not self.scheduled_sampling
+        return True
 
     def target_maps(self, targets: AttentionTargets | Tensor | None, tokens: Tensor) -> Tensor | None:
         """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
@@ -162,35 +154,6 @@ class SoftLoss(nn.Module):
         mean = compare(output.outputs.weights, maps).mean()
         terms = {**output.terms, "supervision": self.supervision_weight * mean}
         return output._replace(terms=terms, metrics={**output.metrics, "attention_supervision": mean.detach()})
-
-    @torch.no_grad()
-    def mix_words(self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if no word is sampled.
-
-        They are `<start>`, then the caption's words, each replaced with `sampling_prob` by a word that is sampled from
-        the model given the inputs so far. The model is in evaluation mode.
-        """
-        if not self.sampling_prob:
-            return None
-        order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
-        with eval_mode(captioner):
-            decoder = Ensemble([captioner]).make_decoder([regions])
-            states = decoder.init_state().index_select(image_index[order])
-            rows = torch.arange(len(image_index), device=image_index.device)
-            inputs = [torch.full_like(image_index, START)]
-            suppressed = torch.tensor([PAD, START], device=image_index.device)
-            for words in tokens[order].T[:-1]:
-                output, states = decoder.step(states, rows, inputs[-1])
-                scores = output.scores.index_fill(1, suppressed, -torch.inf)
-                sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
-                inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < self.sampling_prob, words))
-        mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
-        return mixed.masked_fill(tokens == PAD, PAD)
-
-    @property
-    def sampling_prob(self) -> float:
-        """The current probability that an input word is sampled from the model; 0 outside training."""
-        return self.scheduled_sampling * self.progress if self.training else 0.0
 
     def penalty(self, outputs: CaptionerOutput, tokens: Tensor, num_captions: int) -> Tensor:
         """Return the doubly stochastic penalty of a batch of `num_captions`, before its weight."""

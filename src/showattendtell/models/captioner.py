@@ -64,7 +64,6 @@ class Captioner(nn.Module):
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
-        input_tokens: Tensor | None = None,
         locations: Tensor | None = None,
     ) -> CaptionerOutput:
         """Score every word of the captions `tokens` (B, T) given the words before it.
@@ -72,13 +71,11 @@ class Captioner(nn.Module):
         Args:
             regions: (I, L, D), each image appears once.
             image_index: (B,) the image of each caption.
-            input_tokens: (B, T), one before each target; by default `<start>` and the caption's own words.
             locations: (B, T, H) region indices for hard attention; negative entries are sampled, as are all by default.
         """
         cache, state = self.init_state(regions)
-        inputs = shift_right(tokens) if input_tokens is None else input_tokens
         packing = Packing.of(tokens)
-        captions = GivenCaptions(cache, state, image_index, inputs, packing, locations)
+        captions = GivenCaptions(cache, state, image_index, shift_right(tokens), packing, locations)
         steps = self.decoder.unroll(self.attention, captions)
         return CaptionerOutput(
             self.decoder.output_layer(steps),

@@ -217,7 +217,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
         batch, shard = sharded_batch
-        self.loss.progress = self.global_step / self._num_steps
         interval = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
         output = self._step(batch, shard, log_nll=batch_idx % interval == 0)
         loss = total(output.terms)
@@ -338,8 +337,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 "trainer: the learning rate schedule needs a last step; set trainer.max_epochs or trainer.max_steps, "
                 "and trainer.max_time to end it earlier"
             )
-        self._num_steps = int(self.trainer.estimated_stepping_batches)
-        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, self._num_steps))
+        num_steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, num_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -195,7 +195,6 @@ class WaitingLoss(SoftLoss):
 KINDS: dict[str, dict[str, Any]] = {
     "soft": {"attention": "soft"},
     "hard": {"attention": "hard"},
-    "scheduled sampling": {"attention": "soft", "loss": SoftLoss(scheduled_sampling=0.5)},
     "waiting": {"attention": "soft", "loss": WaitingLoss()},
     "gradients of two batches": {"attention": "soft", "accumulated": 2},
     "trainable encoder": {"attention": "soft", "trainable": True},
@@ -212,4 +211,4 @@ def test_training_with_graphs_has_the_losses_of_training_without(kind: str, tmp_
     captured, graphs = train(tmp_path, True, **copy.deepcopy(KINDS[kind]))
     assert captured[:10] == pytest.approx(eager[:10], rel=0.02)  # rounding grows from step to step
     assert eager[-1] != pytest.approx(eager[0], rel=1e-3)
-    assert (graphs == 0) == (kind in ("scheduled sampling", "waiting"))
+    assert (graphs == 0) == (kind == "waiting")

@@ -178,11 +178,6 @@ def test_a_student_that_trains_its_encoder_needs_the_same_pixels_only():
         checked(tuned, encoder=student.encoder)
 
 
-def test_a_loss_whose_model_reads_its_own_words_is_refused():
-    with pytest.raises(UserError, match=r"loss\.scheduled_sampling lets the model read its own words"):
-        checked(small_model(), loss=SoftLoss(scheduled_sampling=0.1))
-
-
 def test_generated_captions_of_several_files_take_the_place_of_references_in_training(tmp_path: Path):
     (tmp_path / "1.json").write_text('{"captions": {"a.jpg": "A cat.", "b.jpg": "x"}, "references": {}}')
     (tmp_path / "2.csv").write_text("image,caption\na.jpg,It purrs\na.jpg,...\n")

@@ -130,11 +130,6 @@ class DistillationLoss:
                 "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it "
                 "above 0, or leave distillation.teacher out of this stage"
             )
-        if student.loss.scheduled_sampling:
-            raise UserError(
-                "loss.scheduled_sampling lets the model read its own words, and distillation.teacher reads those of "
-                "the captions; leave one of them out"
-            )
         for teacher in self.teachers:
             if _identity(teacher.vocabulary) != _identity(student.vocabulary):
                 raise UserError(
