@@ -5,6 +5,7 @@ Sizes are those of `showattendtell.types`; K is the number of principal directio
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.functional import logsigmoid, normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.errors import UserError
 from showattendtell.models.captioner import Captioner
@@ -138,17 +140,21 @@ class ImageCaptionerEnsemble:
         self._ensemble = Ensemble([model.captioner for model in models], self._decoding.precision)
 
     @torch.no_grad()
-    def generate(self, images: Sequence[Tensor]) -> Captions:
+    def generate(self, images: Sequence[Tensor], beam_size: int | None = None) -> Captions:
         """Generate captions, best first for each image.
 
         Args:
             images: the same images for each model, as pixels or grids.
+            beam_size: of beam search; by default as in the decoding. Ignored by other decodings.
 
         Raises:
             UserError: as `Decoding.generate`, or the weights of a model are so large that its scores are not finite.
         """
         regions = [model.regions(model_images) for model, model_images in zip(self._models, images, strict=True)]
-        captions = self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
+        decoding = self._decoding
+        if beam_size and isinstance(decoding, BeamSearch):
+            decoding = replace(decoding, beam_size=beam_size)
+        captions = decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
         log_probs = [caption.log_probs for caption in chain.from_iterable(captions)]
         if not all(captions) or not torch.cat(log_probs).isfinite().all():
             raise UserError(

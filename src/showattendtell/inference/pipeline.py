@@ -128,7 +128,7 @@ class CaptioningPipeline(ModelHubMixin):
         return [model.module.encoder.preprocessing(photograph) for model in self.models]
 
     def describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor]
+        self, pictures: Sequence[tuple[str, Image.Image]], images: Sequence[Tensor], beam_size: int | None = None
     ) -> Iterator[ImageCaptions]:
         """Yield the captions of photographs. They are generated together, or one by one if they depend on random draws,
         so that a caption does not depend on the other photographs.
@@ -136,17 +136,18 @@ class CaptioningPipeline(ModelHubMixin):
         Args:
             pictures: names and photographs.
             images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model.
+            beam_size: of beam search; by default as in the decoding.
         """
         if len(pictures) > 1 and not self.is_deterministic:
             for i, picture in enumerate(pictures):
-                yield from self.describe([picture], [own[i : i + 1] for own in images])
+                yield from self.describe([picture], [own[i : i + 1] for own in images], beam_size)
             return
         inputs = [own.to(model.module.device) for model, own in zip(self.models, images, strict=True)]
         gpus = {images.device for images in inputs if images.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            captions_of_images = self._ensemble.generate(inputs)
+            captions_of_images = self._ensemble.generate(inputs, beam_size)
         for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
             box = self._first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
             decoded = tuple(_decode(self._first, caption, regions, box) for caption in captions)

@@ -14,9 +14,6 @@ from PIL import Image
 from server_requests import FORM, caption, form, part, send_request
 from small_server import Served
 
-from showattendtell.extensions.serving.models import ServedModel
-from showattendtell.extensions.serving.schemas import CaptionRequest
-from showattendtell.inference import pipeline
 from showattendtell.inference.pipeline import load
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.rendering import EXAMPLES
@@ -60,7 +57,7 @@ def test_an_option_lasts_no_longer_than_its_request(served: Served):
     others = {looks(attention=one) for one in ("sample", "argmax", "expectation")}
     assert len(others) == 3
     assert looks() == before == looks(attention="sample")
-    assert looks(seed="1") == before
+    assert looks(beam_size="1") != before == looks()
 
 
 def test_a_picture_has_a_panel_for_each_word(served: Served, checkpoints: list[Path]):
@@ -80,12 +77,9 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
     ("fields", "sentence"),
     [
         ({"model": "sof/best.ckpt"}, "there is no model 'sof/best.ckpt'; did you mean 'soft/best.ckpt'?"),
-        ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1"),
-        ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
-        (
-            {"beams": "3"},
-            "there is no field 'beams'; available: model, beam_size, attention, seed, photograph",
-        ),
+        ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1; see /docs"),
+        ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'; see /docs"),
+        ({"beams": "3"}, "beams: extra inputs are not permitted; see /docs"),
     ],
 )
 def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], sentence: str):
@@ -93,18 +87,10 @@ def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], se
     assert (answered.status, answered.error) == (422, sentence)
 
 
-def test_a_field_of_one_value_that_has_several_is_refused(served: Served):
-    answered = caption(served.address, encoded(WIDE, "PNG"), beam_size=["1", "2"])
-    assert (answered.status, answered.error) == (422, "the field beam_size has several values; send one")
-
-
-def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
-    answer = send_request(served.address, "api/models")
-    assert [(one["name"], one["hard_attention"]) for one in answer.json["models"]] == list(
-        zip(NAMES, (False, True), strict=True)
-    )
-    assert answer.json["beam_size"] == 3
-    assert str(checkpoints[0].parents[1]) not in answer.content.decode()
+def test_the_page_names_the_models_and_not_where_they_are(served: Served, checkpoints: list[Path]):
+    page = send_request(served.address, "").content.decode()
+    assert re.findall(r'name="model" value="(.*?)"', page) == NAMES
+    assert str(checkpoints[0].parents[1]) not in page
 
 
 def counted(address: str) -> dict[str, float]:
@@ -113,7 +99,7 @@ def counted(address: str) -> dict[str, float]:
     answered = send_request(address, "metrics")
     assert answered.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = list(parser.text_string_to_metric_families(answered.content.decode()))
-    assert all(family.documentation and family.type in ("counter", "summary", "gauge") for family in families)
+    assert all(family.documentation and family.type in ("counter", "summary") for family in families)
     return {
         "|".join([sample.name.removeprefix("showattendtell_"), *sample.labels.values()]): sample.value
         for family in families
@@ -121,27 +107,26 @@ def counted(address: str) -> dict[str, float]:
     }
 
 
-def test_metrics_count_requests_captions_and_places(served: Served):
+def test_metrics_count_requests_and_captions(served: Served):
     before = counted(served.address)
     assert caption(served.address, encoded(WIDE, "PNG"), encoded(TALL, "PNG"), model=NAMES).status == 200
-    assert caption(served.address, b"no image").status == 415
+    assert caption(served.address, b"no image").status == 422
     after = counted(served.address)
     added = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
     assert added.pop("request_seconds_sum") > 0
     assert added == {
         "requests_total|200": 1,
-        "requests_total|415": 1,
+        "requests_total|422": 1,
         "request_seconds_count": 2,
         "captions_total|false": 4,
     }
-    assert (after["places"], after["places_taken"]) == (16, 0)
 
 
 def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
     openapi = send_request(served.address, "openapi.json").json
     page = send_request(served.address, "docs").content.decode()
     fields = openapi["components"]["schemas"]["CaptionForm"]
-    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed"}
+    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention"}
     names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
     for name in (*fields["properties"], *names, *openapi["paths"]):
         assert name in page
@@ -150,7 +135,7 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
     assert referred <= set(openapi["components"]["schemas"])
 
 
-@pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "api/models", "nowhere"])
+@pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "examples/dog.jpg", "metrics", "nowhere"])
 def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
     headers = send_request(served.address, path, headers={"Origin": "http://evil.example"}).headers
     policy = headers["content-security-policy"]
@@ -179,20 +164,22 @@ def test_a_page_of_another_site_is_refused(served: Served):
         assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
-PAGES = ["", "docs", "openapi.json", "serve.js", "style.css", "health"]
+PAGES = ["", "docs", "serve.js", "style.css", "health"]
 PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_answers_proxies_and_monitors(served: Served, path: str):
+def test_a_page_answers_head(served: Served, path: str):
     whole = send_request(served.address, path)
     assert whole.status == 200
     head = send_request(served.address, path, method="HEAD")
     assert (head.status, head.content) == (200, b"")
     for name in ("content-length", "content-type"):
         assert head.headers[name] == whole.headers[name]
-    part_of_it = send_request(served.address, path, headers={"Range": "bytes=0-9"})
-    assert (part_of_it.status, part_of_it.content) == (200, whole.content)
+
+
+def test_health_is_ok(served: Served):
+    assert send_request(served.address, "health").json == {"status": "ok"}
 
 
 @pytest.mark.parametrize(("path", "status"), [("nowhere", 404), ("api/caption", 405)])
@@ -205,28 +192,3 @@ def test_another_method_or_address_is_refused_in_the_form_of_all_errors(served: 
 def test_no_other_file_than_examples_is_served(served: Served):
     for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
         assert send_request(served.address, path).status == 404
-
-
-PHOTOGRAPH = noise(90, 60)
-SEARCH = {"min_length": 3, "max_length": 5, "allow_unk": False}
-
-
-def test_requests_that_differ_in_their_seed_share_an_ensemble(checkpoints: list[Path], monkeypatch: pytest.MonkeyPatch):
-    seeds = {None: 1, 5: 5, 6: 6}
-    expected = {
-        seed: load(checkpoints[1], attention_mode="sample", seed=same, **SEARCH)(PHOTOGRAPH)
-        for seed, same in seeds.items()
-    }
-    model = ServedModel(load(checkpoints[1], **SEARCH))
-    built: list[Any] = []
-    build = pipeline.ImageCaptionerEnsemble
-    monkeypatch.setattr(pipeline, "ImageCaptionerEnsemble", lambda *given: built.append(given) or build(*given))
-    given = [("a.png", PHOTOGRAPH)]
-    for seed in (None, 5, 6, None, 5):
-        [output] = model.describe(given, CaptionRequest(seed=seed, attention="sample"))
-        assert output.tokens == expected[seed].tokens
-        np.testing.assert_allclose(output.attention, expected[seed].attention, atol=1e-6)
-        np.testing.assert_allclose(output.log_probs, expected[seed].log_probs, atol=1e-5)
-    assert len(built) == 1
-    model.describe(given, CaptionRequest(beam_size=2, seed=7))
-    assert len(built) == 2

@@ -53,9 +53,9 @@ def test_whatever_a_file_is_called_its_name_is_a_name_and_no_more(served: Served
     answered = send(served, Attack("", PHOTOGRAPH, file_name=name))
     if answered.status == 200:
         [photograph] = answered.json["photographs"]
-        assert photograph["name"]
-        assert len(photograph["name"]) <= 120
-        assert not set(photograph["name"]) & set("/\\\0\r\n\u202e")
+        assert photograph["name"].isprintable()
+        assert 0 < len(photograph["name"]) < 1000
+        assert "/" not in photograph["name"]
         assert "set-cookie" not in answered.headers
     else:
         assert_refused(answered, 400)
@@ -78,7 +78,7 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
     "headers that do not end": (f"--{BOUNDARY}\r\n{'A: b' * 50_000}".encode(), FORM),
     "1,000 headers": (b"--boundary\r\n" + b"A: b\r\n" * 1000 + b"\r\nx\r\n--boundary--", FORM),
     "too many photographs": (form(*[GOOD] * 9), FORM),
-    "too many fields": (form(*[part("seed", "1")] * 99, GOOD), FORM),
+    "too many fields": (form(*[part("model", "a")] * 99, GOOD), FORM),
     "too long a field": (form(part("model", "x" * 100_000), GOOD), FORM),
     "a form within a form": (
         form(part("photograph", form(GOOD), "a.jpg", f"multipart/mixed; boundary={BOUNDARY}")),
@@ -105,8 +105,8 @@ def test_a_malformed_form_is_refused(served: Served, kind: str):
     "fields",
     [
         *({"model": "../../etc/passwd"}, {"model": "<script>"}, {"beam_size": "0"}, {"beam_size": "21"}),
-        *({"beam_size": "1e9"}, {"beam_size": "nan"}, {"seed": "-1"}, {"seed": str(2**70)}, {"attention": "x" * 1000}),
-        *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}, {"seed": "9" * 1900}),
+        *({"beam_size": "1e9"}, {"beam_size": "nan"}, {"beam_size": str(2**70)}, {"attention": "x" * 1000}),
+        *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}, {"beam_size": "9" * 1900}),
     ],
     ids=str,
 )
@@ -125,7 +125,6 @@ def coming_again(ask: Callable[[], Response]) -> Response:
         answered = ask()
         if answered.status != 503:
             break
-        assert float(answered.headers["retry-after"]) > 0
         time.sleep(0.1)
     return answered
 

@@ -99,10 +99,14 @@ def write_web(
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
     content = {
-        "overview": {"models": described, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}},
-        "note": note,
+        "models": [model["name"] for model in described],
+        "loaded": described,
+        "formats": FORMATS,
+        "beam_size": 3,
         "beams": MAX_BEAM_SIZE,
-        "gated": [True, False],
+        "hard_attention": False,
+        "megabytes": MEGABYTES,
+        "note": note,
         "bytes": total,
         "darkest": DARKEST,
         "unsure": UNSURE,

@@ -1,284 +1,180 @@
-"""The ASGI application: the web page, the JSON endpoint and its documentation, and the work on their requests."""
+"""The web application: the page, the endpoints and their documentation, and the work on their requests."""
 
 import asyncio
-import json
+import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
-from pathlib import Path
+from importlib.util import find_spec
+from pathlib import Path, PureWindowsPath
 from time import perf_counter
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Form, Request, Response
+import numpy as np
+from fastapi import FastAPI, Form, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
-from fastapi.routing import APIRoute
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from omegaconf import DictConfig
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
-from starlette.types import Message, Receive
 
-from showattendtell import __version__
-from showattendtell.extensions.serving.models import FORMATS, Outputs, ServedModel, check_pixels, describe
-from showattendtell.extensions.serving.schemas import (
-    MAX_BEAM_SIZE,
-    MEGA,
-    AttentionMode,
-    CaptionForm,
-    CaptionsResponse,
-    ErrorResponse,
-    Limits,
-    ModelInfo,
-    ModelsResponse,
-    RequestError,
-    Upload,
-    clean,
-)
+from showattendtell.data.image_limits import FORMATS
+from showattendtell.data.images import decode_image
+from showattendtell.errors import UserError, did_you_mean, printable
+from showattendtell.extensions.serving.schemas import CaptionForm, CaptionsResponse, WordResponse
+from showattendtell.inference.captioning import load_captioners, model_note
+from showattendtell.inference.pipeline import stacked
+from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
+from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.figures import encode
-from showattendtell.visualization.pages import Page, make_entry, render
+from showattendtell.visualization.pages import ImageCaptions, Page, describe_peak, make_entry, render
 from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 
-Make = Callable[[list[Upload], Outputs], bytes]
-"""Computes the content of an answer."""
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
 TEMPLATES = Path(__file__).parent / "templates"
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorResponse, "description": "the request cannot be answered"},
-    "503": {"model": ErrorResponse, "description": "all places are taken; Retry-After says when to try again"},
-}
+HEADERS = [line.split(": ", 1) for line in fill(TEMPLATES / "headers.txt").splitlines()]  # of every response
+Sent = Annotated[CaptionForm, Form(media_type="multipart/form-data")]
+Outputs = dict[str, list[ImageCaptions]]  # the captions of each photograph, by model
 
 
 class Service:
-    """The served models, a thread that works on one request at a time, and counts since the server was started:
-    requests with photographs by status, their seconds, and captions of which a model is unsure or not."""
+    """The models, which one thread uses, and counts of requests by status, of their seconds, and of unsure captions."""
 
-    def __init__(self, models: dict[str, ServedModel], limits: Limits):
-        self.models, self.limits = models, limits
-        self.places_taken, self._thread = 0, ThreadPoolExecutor(1, "models")
+    def __init__(self, config: DictConfig):
+        keep_freed_memory(LARGE_BLOCK)
+        self.config, self._thread = config, ThreadPoolExecutor(1)
+        self.models = {captioner.name: captioner for captioner in load_captioners(config)}
+        attentions = [model.module.captioner.attention for one in self.models.values() for model in one.models]
+        self.modes = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
 
-    async def answer(self, request: Request, handle: Handler) -> Response:
-        """Return the answer of a request with photographs by its handler, and count it."""
-        started, status = perf_counter(), 500
+    async def answer(self, form: CaptionForm, make: Callable[[Outputs], Any]) -> Any:
+        """Return what `make` computes of the captions of the photographs in a form."""
+        sent = [(str(file.filename).replace("%22", '"'), await file.read()) for file in form.photograph]
+        files = [(printable(PureWindowsPath(path).name, 120) or "photograph", content) for path, content in sent]
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: make(self._describe(form, files)))
+
+    def _describe(self, form: CaptionForm, files: Sequence[tuple[str, bytes]]) -> Outputs:
+        for name in {*form.model} - self.models.keys():
+            raise HTTPException(422, f"there is no model '{printable(name)}'{did_you_mean(name, self.models)}")
+        for attention, mode in self.modes.items():
+            attention.inference_mode = form.attention or mode
+        images, pixels, outputs = [], 1e6 * self.config.megapixels, Outputs()
         try:
-            response = await self._answer(request, handle)
-            status = response.status_code
-            return response
-        except HTTPException as error:
-            status = error.status_code
-            raise
-        finally:
-            self.answers[status] += 1
-            self.seconds += perf_counter() - started
-
-    async def _answer(self, request: Request, handle: Handler) -> Response:
-        """Handle a request if there is a place for it, within limited time."""
-        if request.headers.get("sec-fetch-site") == "cross-site":
-            raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
-        if self.places_taken == self.limits.waiting:
-            raise RequestError(503, f"all {self.limits.waiting} places are taken; try again in a moment")
-        self.places_taken += 1
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                return await handle(Request(request.scope, self._limited(request)))
-        except RequestValidationError as error:
-            raise RequestError(422, describe_faults(error.errors())) from None
-        except TimeoutError:
-            raise RequestError(408, f"it took longer than {self.limits.seconds:g} seconds; send less") from None
-        except asyncio.CancelledError:
-            raise RequestError(503, "the server is shutting down; try again") from None
-        finally:
-            self.places_taken -= 1
-
-    def _limited(self, request: Request) -> Receive:
-        """Return the function that reads the body of a request, with an error if it is too large."""
-        declared, received = int(request.headers.get("content-length", 0)), 0
-
-        async def receive() -> Message:
-            nonlocal received
-            message = await request.receive()
-            received += len(message.get("body", b""))
-            if max(declared, received) > self.limits.request_megabytes * MEGA:
-                raise RequestError(413, f"the request has more than {self.limits.request_megabytes:g} MB; send less")
-            return message
-
-        return receive
-
-    async def caption(self, request: Request, form: CaptionForm, make: Make) -> bytes:
-        """Return the answer that `make` computes of the captions of the photographs in a form."""
-        fields = await request.form()  # has been read
-        for name, value in form:
-            if len(fields.getlist(name)) > 1 and not isinstance(value, tuple | list):
-                raise RequestError(422, f"the field {name} has several values; send one")
-        photographs = [Upload(file_name(file.filename or ""), await file.read()) for file in form.photograph]
-
-        def work() -> tuple[bytes, Outputs]:
-            check_pixels(photographs, self.limits)
-            outputs = describe(self.models, photographs, form, MEGA * self.limits.megapixels)
-            return make(photographs, outputs), outputs
-
-        done = asyncio.wrap_future(self._thread.submit(work))  # if it is cancelled, work that has not begun is dropped
-        hung_up = asyncio.create_task(_wait_until_disconnected(request))
-        hung_up.add_done_callback(lambda _: done.cancel())
-        try:
-            content, outputs = await done
-        finally:
-            hung_up.cancel()
-        self.captions.update(one.unsure for one in chain.from_iterable(outputs.values()))
-        return content
-
-    def overview(self) -> ModelsResponse:
-        """Return the names of the models, as the field model accepts them, and the limits of a request."""
-        return ModelsResponse(
-            models=[ModelInfo(name=name, hard_attention=bool(model.hard)) for name, model in self.models.items()],
-            beam_size=getattr(next(iter(self.models.values())).decoding, "beam_size", None),
-            attention=[*get_args(AttentionMode)],
-            formats=[*FORMATS],
-            limits=self.limits._asdict(),
-        )
-
-    async def metrics(self) -> Response:
-        """Return counts of requests and captions, in the text format of Prometheus."""
-        return Response(fill(TEMPLATES / "metrics.txt", service=self), media_type="text/plain; version=0.0.4")
+            for name, content in files:  # a large JPEG is reduced to the number of pixels that the others leave
+                images.append((name, decode_image(content, name, pixels)))
+                pixels -= images[-1][1].width * images[-1][1].height
+            for name in form.model or [*self.models][:1]:
+                inputs = stacked(self.models[name].pixels(image) for _, image in images)
+                outputs[name] = list(self.models[name].describe(images, inputs, form.beam_size))
+        except UserError as error:
+            raise HTTPException(422, str(error)) from None
+        self.captions.update(one.unsure for captions in outputs.values() for one in captions)
+        return outputs
 
 
-async def _wait_until_disconnected(request: Request) -> None:
-    """Wait until the client of a request, whose body has been read, closes the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def make_captions(outputs: Outputs) -> dict[str, Any]:
+    """Return the fields of `CaptionsResponse`."""
+    photographs = []
+    for captions in zip(*outputs.values(), strict=True):
+        models = []
+        for model, output in zip(outputs, captions, strict=True):
+            own = [caption_fields(caption, output.seen) for caption in output.captions]
+            models.append({"model": model, "seen": output.seen._asdict(), "captions": own})
+        width, height = captions[0].photograph.size
+        photographs.append({"name": captions[0].name, "width": width, "height": height, "outputs": models})
+    return {"photographs": photographs}
 
 
-def file_name(path: str) -> str:
-    """Return the last part of a path of any operating system; browsers send a quotation mark as %22."""
-    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or "photograph"
+def caption_fields(one: CaptionOutput[np.ndarray], seen: Box) -> dict[str, Any]:
+    """Return the fields of `CaptionResponse`; <eos> is no word."""
+    places = [describe_peak(grid, seen) for grid in one.attention]
+    columns = one.log_probs, np.exp(one.best_log_probs), one.gates, places, one.attention.tolist()
+    words = [dict(zip(WordResponse.model_fields, row, strict=True)) for row in zip(one.words, *columns, strict=False)]
+    return {"words": words} | {name: getattr(one, name) for name in ("caption", "log_prob", "confidence", "unsure")}
 
 
-def describe_faults(errors: Sequence[Any]) -> str:
-    """Return a sentence about the first errors of pydantic in the fields of a form."""
-    faults = []
-    for detail in errors[:3]:
-        name = clean(str((*detail["loc"], "a field")[1]))
-        if detail["type"] == "extra_forbidden":
-            faults.append(f"there is no field '{name}'; available: {', '.join(CaptionForm.model_fields)}")
-        else:
-            faults.append(f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
-    return "; ".join(faults)
-
-
-def make_captions(photographs: list[Upload], outputs: Outputs) -> bytes:
-    """Caption photographs; return log p, beta and the attention map of each word."""
-    return CaptionsResponse.of([one.name for one in photographs], outputs).model_dump_json().encode()
-
-
-def make_picture(photographs: list[Upload], outputs: Outputs) -> bytes:
-    """Caption one photograph with one model; return a PNG with a panel for each word."""
-    if len(photographs) * len(outputs) > 1:
-        raise RequestError(422, "a picture is of one photograph and one model; send one of each")
-    [[output]] = outputs.values()
-    return encode(output.plot())
-
-
-def make_cards(photographs: list[Upload], outputs: Outputs) -> bytes:
-    """Return the captioned photographs as HTML for the page."""
-    pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
-    entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
+def make_cards(outputs: Outputs) -> bytes:
+    """Return the photographs with their captions as HTML."""
+    entries = [make_entry(captions[0].name, captions) for captions in zip(*outputs.values(), strict=True)]
     return render(Page("", list(outputs), entries), "cards.html").encode()
 
 
-class PhotographRoute(APIRoute):
-    """The route of a form with photographs, which has a place while it is received and answered."""
-
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def limited(request: Request) -> Response:
-            service: Service = request.app.state.service
-            return await service.answer(request, handle)
-
-        return limited
+async def refuse(_: Request, error: Exception) -> JSONResponse:
+    """Return an error as JSON with one sentence."""
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    if isinstance(error, RequestValidationError):
+        faults = [f"{printable(str(fault['loc'][-1]))}: {fault['msg'].lower()}" for fault in error.errors()[:3]]
+        return JSONResponse({"error": f"{'; '.join(faults)}; see /docs"}, 422)
+    traceback.print_exception(error)
+    return JSONResponse({"error": "the server failed; its output has the reason"}, 500)
 
 
-def add_endpoint(router: APIRouter, path: str, make: Make, kind: str, **answer: Any) -> None:
-    """Add an endpoint that takes the form with photographs.
-
-    Args:
-        kind: media type of what `make` returns.
-        answer: what FastAPI documents of it; nothing for an endpoint that is not documented.
-    """
-
-    async def endpoint(
-        request: Request, form: Annotated[CaptionForm, Form(media_type="multipart/form-data")]
-    ) -> Response:
-        service: Service = request.app.state.service
-        return Response(await service.caption(request, form, make), media_type=kind)
-
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        description=make.__doc__ or "",
-        responses={**ERRORS, 200: answer},
-        response_class=Response,
-        include_in_schema=bool(answer),
+def make_app(service: Service, hosts: Sequence[str], address: str) -> FastAPI:
+    """Create the application at an address, for requests to these hosts."""
+    MultiPartParser.spool_max_size = 2**40  # no temporary files
+    app = FastAPI(
+        title="showattendtell",
+        docs_url=None,
+        responses={"4XX": {"description": 'an error, as {"error": "..."} with one sentence'}},
+        exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), refuse),
+        form_limits={"max_files": service.config.photographs, "max_fields": 32, "max_part_size": 2000},
+        max_body_size=int(service.config.megabytes * 1e6),
     )
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.mount("/examples", StaticFiles(directory=EXAMPLES))
 
+    @app.middleware("http")
+    async def count(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            return JSONResponse({"error": "this server does not answer pages of other sites"}, 403)
+        started, response = perf_counter(), await handle(request)
+        if request.method == "POST":
+            service.answers[response.status_code] += 1
+            service.seconds += perf_counter() - started
+        return response
 
-def add_pages(app: FastAPI, overview: ModelsResponse, note: str, address: str) -> None:
-    """Add the pages, which are rendered once: they are the same for everyone."""
-    openapi = app.openapi()
-    site = fill("upload.html", overview=overview.model_dump(), note=note, beams=MAX_BEAM_SIZE, gated=[True, False])
-    pages: dict[str, tuple[str, str | bytes]] = {
-        "/": ("text/html", site),
-        "/docs": ("text/html", fill(TEMPLATES / "reference.html", openapi=openapi, address=address)),
-        "/openapi.json": ("application/json", json.dumps(openapi)),
+    @app.post("/api/caption")
+    async def caption(form: Sent) -> CaptionsResponse:
+        """Caption photographs; return log p, beta and the attention map of each word."""
+        return await service.answer(form, make_captions)
+
+    @app.post("/api/picture", response_class=Response, responses={200: {"content": {"image/png": {}}}})
+    async def picture(form: Sent) -> Response:
+        """Caption one photograph with one model; return a PNG with a panel for each word."""
+        if len(form.photograph) * len(form.model or [1]) > 1:
+            raise HTTPException(422, "a picture is of one photograph and one model; send one of each")
+        content = await service.answer(form, lambda outputs: encode(outputs.popitem()[1][0].plot()))
+        return Response(content, media_type="image/png")
+
+    @app.post("/cards", include_in_schema=False)
+    async def cards(form: Sent) -> Response:
+        return Response(await service.answer(form, make_cards), media_type="text/html")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return counts of requests and captions, in the text format of Prometheus."""
+        return Response(fill(TEMPLATES / "metrics.txt", service=service), media_type="text/plain; version=0.0.4")
+
+    page = fill(
+        "upload.html",
+        formats=[name for name in FORMATS if name != "HEIF" or find_spec("pillow_heif")],
+        models=[*service.models],
+        beam_size=service.config.decoding.get("beam_size"),
+        hard_attention=bool(service.modes),
+        megabytes=service.config.megabytes,
+        note=model_note(service.config),
+    )
+    pages = {
+        "/": ("text/html", page),
+        "/docs": ("text/html", fill(TEMPLATES / "reference.html", openapi=app.openapi(), address=address)),
         "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST)),
         "/style.css": ("text/css", fill("style.css")),
         "/health": ("application/json", '{"status":"ok"}'),
     }
-    pages |= {f"/examples/{file.name}": ("image/jpeg", file.read_bytes()) for file in EXAMPLES.iterdir()}
     for path, (kind, content) in pages.items():
         app.router.routes.append(Route(path, Response(content, media_type=kind), methods=["GET"]))
-
-
-async def http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-def make_app(models: dict[str, ServedModel], limits: Limits, hosts: Sequence[str], note: str, address: str) -> FastAPI:
-    """Create the application.
-
-    Args:
-        hosts: accepted host names, as `TrustedHostMiddleware` takes them.
-        note: what users of the page should know about the models.
-        address: the URL of the server, for its documentation.
-    """
-    app = FastAPI(
-        title="showattendtell",
-        version=__version__,
-        summary="Captions of photographs, and where the model looked at each word",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        exception_handlers={HTTPException: http_error},
-        form_limits={"max_files": limits.photographs, "max_fields": 32, "max_part_size": 2000},
-    )
-    # a page of another site could read the answers under a name of its own for this server
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    MultiPartParser.spool_max_size = 2**40  # no temporary files
-    service = app.state.service = Service(models, limits)
-    router, png = APIRouter(route_class=PhotographRoute), "image/png"
-    captions = {"model": CaptionsResponse, "description": "the captions"}
-    add_endpoint(router, "/api/caption", make_captions, "application/json", **captions)
-    add_endpoint(router, "/api/picture", make_picture, png, content={png: {}}, description="the picture")
-    add_endpoint(router, "/cards", make_cards, "text/html")
-    app.include_router(router)
-    app.add_api_route("/api/models", service.overview)
-    app.add_api_route("/metrics", service.metrics, response_class=PlainTextResponse)
-    add_pages(app, service.overview(), note, address)
     return app

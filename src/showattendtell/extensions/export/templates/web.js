@@ -1,6 +1,6 @@
 const DARKEST = {{ darkest }};
 const UNSURE = {{ unsure | tojson }};
-const MODELS = {{ overview.models | tojson }};  // name, folder, graphs, grid and preprocessing of each
+const MODELS = {{ loaded | tojson }};  // name, folder, graphs, grid and preprocessing of each
 const BYTES = {{ bytes }};             // of all models
 const PATIENCE = 60_000;               // milliseconds that a photograph may take
 {% include "page.js" %}

@@ -1,6 +1,9 @@
 """Serve a web page and an HTTP API that caption photographs."""
 
-from importlib import import_module
+import socket
+import sys
+from contextlib import suppress
+from ipaddress import ip_address
 
 from omegaconf import DictConfig
 
@@ -10,15 +13,34 @@ from showattendtell.errors import UserError
 
 @entry_point("serve")
 def main(config: DictConfig) -> None:
-    for package in ("fastapi", "uvicorn", "python_multipart"):
-        try:
-            import_module(package)
-        except ImportError:
-            name = package.replace("_", "-")
-            raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
-    from showattendtell.extensions.serving.server import serve
+    try:
+        import python_multipart  # noqa: F401  # FastAPI imports it for the first form
+        import uvicorn
 
-    serve(config)
+        from showattendtell.config.instantiate import build
+        from showattendtell.extensions.serving.app import HEADERS, Service, make_app
+    except ModuleNotFoundError as error:
+        raise UserError(f"serve needs the package {error.name}; run pip install 'showattendtell[serve]'") from None
+    listening = listen(config.host, config.port)
+    service, (bound, port, *_) = Service(config), listening.getsockname()
+    address = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}/"
+    hosts = ["localhost", "127.0.0.1", "[::1]", config.host]
+    if not ip_address(bound).is_loopback:
+        hosts = ["*"]
+        print(f"note: host={config.host} opens the server to everyone; it has no password", file=sys.stderr)
+    server = uvicorn.Server(build(config.server, app=make_app(service, hosts, address), headers=HEADERS))
+    print(f"{', '.join(service.models)} at {address} (Ctrl-C ends it)", flush=True)
+    with suppress(KeyboardInterrupt):
+        server.run([listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raise `UserError` if the address cannot be bound."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise UserError(f"cannot bind to host={host} port={port} ({reason}); set another host= or port=") from None
 
 
 if __name__ == "__main__":

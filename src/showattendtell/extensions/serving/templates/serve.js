@@ -2,9 +2,8 @@ const DARKEST = {{ darkest }};
 {% include "page.js" %}
 {% include "upload.js" %}
 
-const TRIES = 30;  // attempts of a request while all places are taken
-
-const pause = seconds => new Promise(done => setTimeout(done, 1000 * seconds));
+const TRIES = 30;    // attempts of a request while the server has too many connections
+const PAUSE = 2000;  // milliseconds between them
 
 /** Send a photograph and return the response; throw an error with the server's sentence. */
 async function ask(address, file, fields) {
@@ -16,9 +15,8 @@ async function ask(address, file, fields) {
       throw new Error("the server does not answer; is it still running?");
     });
     if (answer.ok) return answer;
-    const wait = answer.headers.get("Retry-After");
-    if (!wait || !tries) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
-    await pause(Number(wait));
+    if (answer.status !== 503 || !tries) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
+    await new Promise(done => setTimeout(done, PAUSE));
   }
 }
 
