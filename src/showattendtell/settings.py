@@ -1,7 +1,6 @@
 """Settings as plain data: their types and accepted values, the nodes that hold them, and calls as configuration."""
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
 from inspect import signature
@@ -126,10 +125,13 @@ def all_values(node: Any) -> Iterator[Any]:
         yield from all_values(value)
 
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""A control character, which is a command to a terminal."""
+
+
 def has_control(content: Any) -> bool:
-    """Return whether a text in data of JSON has control characters, which are commands to a terminal."""
-    texts = (value for value in all_values(content) if isinstance(value, str))
-    return any(unicodedata.category(character) == "Cc" for text in texts for character in text)
+    """Return whether a text in data of JSON has control characters."""
+    return any(isinstance(value, str) and CONTROL.search(value) for value in all_values(content))
 
 
 def format_value(value: Any) -> str:

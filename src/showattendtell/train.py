@@ -8,26 +8,42 @@ from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import as_argument, as_command
+from showattendtell.config.command_line import MULTIRUN, Arguments, as_argument, as_command, quoted, value_of
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
+from showattendtell.errors import UserError
 from showattendtell.inference.finding import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
 from showattendtell.runtime.launched import adopt_task, is_launched
 
 
-def expanded(arguments: list[str]) -> list[str]:
-    """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes of torchrun or
-    SLURM than the first get settings that create no folder."""
-    if any(name in argument for argument in arguments for name in ("resume", "ckpt_path")):
-        from showattendtell.training.resume import recall
-
-        arguments = recall(arguments)
+def with_folder(given: Arguments) -> Arguments:
+    """Add the folder of the run that `resume` names, so that Hydra makes none; in other processes of torchrun or SLURM
+    than the first, the working folder."""
     adopt_task()
-    is_other = is_launched() and os.environ["RANK"] != "0"
-    return [*arguments, "hydra.run.dir=."] if is_other else arguments
+    resume = value_of("resume", given.overrides)
+    if is_launched() and os.environ["RANK"] != "0":
+        folder = Path()
+    elif not isinstance(resume, str):
+        return given
+    elif MULTIRUN & set(given.flags):
+        raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
+    else:
+        from showattendtell.training.resume import run_of
+
+        folder = run_of(resume)
+    return given._replace(overrides=[*given.overrides, f"hydra.run.dir={quoted(str(folder))}"])
 
 
-@entry_point("train", expand=expanded)
+def restored(config: DictConfig) -> DictConfig:
+    """Return the configuration of the run that `resume` names, changed by this command line, if it names one."""
+    if not isinstance(config.resume, str):
+        return config
+    from showattendtell.training.resume import restore
+
+    return restore(config)
+
+
+@entry_point("train", expand=with_folder, restore=restored)
 def main(config: DictConfig) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word."""
     if not config.resume:  # a finished run needs no data

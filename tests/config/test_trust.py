@@ -1,115 +1,135 @@
 """Settings in files of strangers are data: what they may not do, function by function."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hydra import compose as compose_overrides
+from hydra import initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
-from slow_cases import slow_after
-from small_training import METADATA, SETTINGS, small_config
+from omegaconf import DictConfig, OmegaConf
+from small_training import METADATA, small_config
 
+from showattendtell.config.command_line import command_folder, parse
+from showattendtell.config.compose import plain_settings, to_plain
+from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
+from showattendtell.config.trust import TRUST, literal
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.training.checkpointing import BestCheckpoint
-from showattendtell.training.resume import recall
+from showattendtell.training.resume import restore
 
 SECRET = "a-password-in-the-environment"
 
 
-def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
+def write_checkpoint(folder: Path, config: Any, **metadata: Any) -> Path:
     """A last.ckpt as anyone can write it."""
     callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
     folder.mkdir(exist_ok=True)
-    card = {"format": 3, "arguments": arguments, "config": {"trainer": {}, **config}}
+    card = {**METADATA, "config": config, **metadata}
     content = {METADATA_KEY: card, "callbacks": callbacks, "epoch": 0, "global_step": 0}
     torch.save(content, folder / "last.ckpt")
     return folder
 
 
-ATTACKS = {  # the first are one of each kind
-    "a callback": ["+hydra.callbacks.x._target_=torch.load", "+hydra.callbacks.x.f=x.pkl"],
-    "a callback in a dict": ["++hydra={callbacks:{x:{_target_:torch.load}}}"],
-    "a launcher": ["hydra/launcher=joblib"],
-    "a function": ["schedule._target_=torch.load", "++schedule.f=x.pkl"],
-    "a target in a list": ["++optimizer.x=[{a:{_target_:os.system}}]"],
-    "a target behind a reference": ["++schedule._target_=${cache}"],
-    "several runs": ["-m"],
-    "another folder of settings": ["--config-dir=/tmp/evil"],
-    "a path as an option": ["experiment=../../../tmp/evil"],
-    "no setting": ["seed"],
-    "a zero": ["seed=\0"],
-    "removal": ["~schedule"],
-    "a sweep": ["seed=1,2"],
-    "the environment": ["cache=${oc.env:SECRET}"],
-    "behind a reference": [r"cache='\${seed}${oc.env:SECRET}'"],
-    "brackets": ["seed=" + "[" * 3000],
-    "Hydra's folder": ["hydra.run.dir=elsewhere"],
-    "Hydra's search path": ["hydra.searchpath=[file:///tmp/evil]"],
-    "in Hydra's package": ["+experiment@hydra=coco"],
-    "a target in brackets": ["schedule[_target_]=torch.load"],
-    "a path among options": ["logger=[wandb,../../../tmp/evil]"],
-    "a path behind a reference": ["experiment=${cache}"],
-    "two lines": ["seed=1\nhydra.x=1"],
-    "any resolver": ["seed=${anything:x}"],
-    "behind an escape": [r"cache='\\${oc.env:SECRET}'"],
-    "control characters": ['cache="/tmp/\x1b]0;x"'],
+def stored(**changes: Any) -> dict[str, Any]:
+    """The configuration in a checkpoint, with changes of whole parts."""
+    return {**plain_settings(small_config()), **changes}
+
+
+@pytest.fixture
+def restored() -> Iterator[Callable[..., DictConfig]]:
+    """The configuration of a run that this command line resumes."""
+
+    def resume(folder: Path, *typed: str) -> DictConfig:
+        with initialize_config_dir(command_folder("train"), version_base=None):
+            given = parse("train", [f"resume='{folder}'", *typed]).overrides
+            config = compose_overrides("train", given, return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        return restore(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
+
+    yield resume
+    HydraConfig.instance().cfg = None
+
+
+ATTACKS = {
+    "a function": {"schedule": {"_target_": "torch.load", "f": "x.pkl"}},
+    "a target in a list": {"optimizer": {"_target_": "torch.optim.AdamW", "x": [{"a": {"_target_": "os.system"}}]}},
+    "a target behind a reference": {"schedule": {"_target_": "${cache}"}, "cache": "os.system"},
+    "settings of Hydra": {"hydra": {"callbacks": {"x": {"_target_": "showattendtell.config.schemas.TrainConfig"}}}},
+    "another setting": {"evil": 1},
+    "control characters": {"cache": "/tmp/\x1b]0;x"},
+    "no settings": {"trainer": 5},
+    "numbers for parts": {"encoder": 5},
 }
 
 
-@pytest.mark.parametrize("arguments", slow_after(16, ATTACKS.values()), ids=ATTACKS)
-def test_a_stored_argument_that_is_more_than_data_is_refused(
-    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", ATTACKS.values(), ids=ATTACKS)
+def test_a_stored_configuration_that_is_more_than_data_is_refused(
+    tmp_path: Path, changes: dict[str, Any], restored: Callable[..., DictConfig]
+):
+    with pytest.raises(UserError, match=r"last\.ckpt") as refused:
+        restored(write_checkpoint(tmp_path, stored(**changes)))
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("metadata", [{"choices": {"attention": 5}}, {"format": 2}, {"choices": None}], ids=str)
+def test_metadata_of_another_form_are_refused(
+    tmp_path: Path, metadata: dict[str, Any], restored: Callable[..., DictConfig]
+):
+    with pytest.raises(UserError, match=r"last\.ckpt"):
+        restored(write_checkpoint(tmp_path, stored(), **metadata))
+
+
+def test_a_run_has_its_own_settings_as_texts_but_no_processes(
+    tmp_path: Path, restored: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SECRET", SECRET)
-    folder = write_checkpoint(tmp_path, [*SETTINGS, *arguments])
-    with pytest.raises(UserError) as refused:
-        recall([f"resume={folder}"])
-    sentence = str(refused.value)
-    assert len(sentence.splitlines()) == 1
-    assert len(sentence) < 1000
-    assert SECRET not in sentence
+    usual = stored(cache="${oc.env:SECRET}")
+    processes = {part: dict(usual[part]) for part in ("trainer", "data", "features")}
+    processes["trainer"] |= {"devices": 1000, "num_nodes": 9, "strategy": {"_target_": "os.system"}}
+    processes["data"]["num_workers"] = processes["features"]["workers"] = 100_000
+    folder = write_checkpoint(tmp_path, {**usual, **processes}, choices={"attention": "own", "schedule": "linear"})
+    assert to_plain(restored(folder)) == {**usual, "resume": str(folder)}
+    assert read_choices() == {**read_choices(), "attention": "own", "schedule": "linear"}
+    typed = restored(
+        folder, "trainer.devices=2", "init_from='${dataset.root}/x'", "logger.own={a: 1}", "schedule=cosine"
+    )
+    assert (typed.trainer.devices, typed.init_from) == (2, f"{usual['dataset']['root']}/x")
+    assert (typed.logger, typed.schedule.warmup) == ({"own": {"a": 1}}, 300)
 
 
-@pytest.mark.parametrize(
-    "arguments", slow_after(3, [5, None, {"seed": 1}, [1], [["seed=1"]], "seed=1", ["a" * 2 * LIMIT]])
-)
-def test_arguments_that_are_no_texts_are_reported_in_a_sentence(tmp_path: Path, arguments: Any):
-    with pytest.raises(UserError, match=r"last.ckpt was altered: its arguments are"):
-        recall([f"resume={write_checkpoint(tmp_path, arguments)}"])
+def test_what_chooses_several_parts_is_not_typed_again(tmp_path: Path, restored: Callable[..., DictConfig]):
+    with pytest.raises(UserError, match="experiment changes other settings, and a resumed run has its own"):
+        restored(write_checkpoint(tmp_path, stored()), "experiment=flickr8k")
 
 
 HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
 
 
 def test_a_function_of_your_own_is_typed_again_or_trusted(
-    tmp_path: Path, write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    write_module: Callable[[str, str], Path],
+    restored: Callable[..., DictConfig],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     write_module("homemade", HOMEMADE)
-    target, other = "schedule._target_=homemade.rate", "++schedule.late=0.25"
-    folder = write_checkpoint(tmp_path / "run", [*SETTINGS, target, other])
-    assert recall([f"resume={folder}", target]) == [
-        *(*SETTINGS, other, f"resume={folder}", target),
-        f'hydra.run.dir="{folder}"',
-    ]
-    with pytest.raises(UserError, match="homemade"):
-        recall([f"resume={folder}", "seed=3"])
+    own = {"_target_": "homemade.rate", "late": 0.25}
+    folder = write_checkpoint(tmp_path / "run", stored(schedule=own))
+    with pytest.raises(UserError, match=r"last\.ckpt asks to run homemade\.rate"):
+        restored(folder, "seed=3")
+    assert restored(folder, "schedule._target_=homemade.rate").schedule == own
     monkeypatch.setenv(TRUST, "homemade")
-    assert recall([f"resume={folder}"])[: len(SETTINGS) + 2] == [*SETTINGS, target, other]
-
-
-def test_plain_references_and_literal_braces_are_recalled(tmp_path: Path):
-    arguments = ["dataset.root=${cache}/x", 'cache="/tmp/{x}"']
-    assert recalled(arguments, [], tmp_path) == arguments
+    assert restored(folder).schedule == own
 
 
 @given(st.text(alphabet="a\\${}:.", max_size=12))

@@ -13,14 +13,14 @@ import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
-from small_training import SETTINGS, small_config, small_run
+from small_training import small_config, small_run
 from three_images import caption_data
 from three_images import examples_of as three_examples
 
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
-from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, recall, run_lock, run_of
+from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, run_lock, run_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -275,19 +275,6 @@ def test_what_a_killed_process_had_not_written_to_its_end_is_removed(tmp_path: P
         (tmp_path / name).write_text("")
     with run_lock(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, "notes.tmp", "last.ckpt"}
-
-
-def test_the_folder_alone_stands_for_the_whole_command(trained: Path, root: Path):
-    killed = copied(trained, "killed", root / "a run")
-    content = torch.load(killed / LAST, weights_only=True)
-    content["showattendtell"]["arguments"] = [*SETTINGS, "++decoder.tie_embeddings=true"]
-    torch.save(content, killed / LAST)
-    line = recall([f"resume='{killed}'", "cache=elsewhere"])
-    place = f'hydra.run.dir="{killed}"'
-    assert line == [*SETTINGS, "++decoder.tie_embeddings=true", f"resume='{killed}'", "cache=elsewhere", place]
-    assert recall(["resume=true", "seed=3"]) == ["resume=true", "seed=3"]
-    with pytest.raises(UserError, match="-m runs several"):
-        recall(["-m", f"resume='{killed}'", "seed=1,2"])
 
 
 @pytest.mark.parametrize("name", ["best.ckpt", "missing/last.ckpt"])

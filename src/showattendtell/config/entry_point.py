@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, command_folder, parse, quoted
+from showattendtell.config.command_line import COMPLETION, HELP, Arguments, command_folder, parse, quoted
 from showattendtell.config.compose import compose
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import quiet_pipe
@@ -30,12 +30,19 @@ from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file, ope
 Task = Callable[[DictConfig], Any]
 """The function of a command, which gets its configuration."""
 
+Expand = Callable[[Arguments], Arguments]
+Restore = Callable[[DictConfig], DictConfig]
+
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra writes it."""
 
 
+def _same(given: Any) -> Any:
+    return given
+
+
 def entry_point(
-    name: str, positional: str = "", expand: Callable[[list[str]], list[str]] = list
+    name: str, positional: str = "", expand: Expand = _same, restore: Restore = _same
 ) -> Callable[[Task], Callable[[], None]]:
     """Decorate the function of a command, which gets its configuration: the result composes `NAME.yaml` with the
     command line, checks it and calls the function.
@@ -45,11 +52,12 @@ def entry_point(
     Args:
         positional: the setting that collects positional arguments as a list.
         expand: function that rewrites the arguments first.
+        restore: function that rewrites the configuration before it is checked; not in sweeps.
     """
-    return lambda task: partial(run_command, name, task, positional, expand)
+    return lambda task: partial(run_command, name, task, positional, expand, restore)
 
 
-def run_command(name: str, task: Task, positional: str, expand: Callable[[list[str]], list[str]]) -> None:
+def run_command(name: str, task: Task, positional: str, expand: Expand, restore: Restore) -> None:
     """Answer `--version`, `--help` and shell completion, or run the task of a command. See `entry_point`."""
     # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
     gc.set_threshold(50_000)
@@ -68,19 +76,19 @@ def run_command(name: str, task: Task, positional: str, expand: Callable[[list[s
             given = [argument for argument in typed if argument not in {*HELP, "all"}]
             print(help_page(name, given, "all" in typed, positional))
         else:
-            flags, overrides = parse(name, expand(typed), positional)
+            flags, overrides = expand(parse(name, typed, positional))
             sys.argv[1:] = [*flags, *overrides]
             # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
             main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
             try:
-                main(partial(run_task, task, os.getcwd()))()
+                main(partial(run_task, task, restore, os.getcwd()))()
             except (HydraException, ValueError):  # Hydra raises both for overrides
                 # compose again, which raises an error with a sentence for everything that is wrong
                 compose(name, sys.argv[1:], complete=False)
                 raise
 
 
-def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
+def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
     """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
     before it writes anything there.
 
@@ -92,6 +100,7 @@ def run_task(task: Task, cwd: str, config: DictConfig) -> Any:
         # an error ends the process here: Hydra would print a line of its own before it
         with report_errors():
             try:
+                config = restore(config)
                 raise_errors(validate(config))
                 return task(config)
             except BaseException:
@@ -200,23 +209,13 @@ def search_root() -> Path | None:
     return None if is_named else folder.parent
 
 
-class Choices(NamedTuple):
-    """The choices of a run: the option of each config group, and the arguments of its command."""
-
-    choices: dict[str, str]
-    arguments: list[str]
-
-
-def read_choices() -> Choices:
-    """Return the choices of this run, without the arguments `resume` and `sweep` and the parts of an option."""
-    config = HydraConfig.get()
-    choices = {
+def read_choices() -> dict[str, str]:
+    """Return the option of each config group that was chosen for this run, without the parts of an option."""
+    return {
         group: option
-        for group, option in config.runtime.choices.items()
+        for group, option in HydraConfig.get().runtime.choices.items()
         if option and group != "sweep" and not group.startswith(("hydra", "experiment/", "variant/"))
     }
-    arguments = [line.lstrip("+") for line in config.overrides.task]
-    return Choices(choices, [line for line in arguments if not line.startswith(("resume=", "sweep="))])
 
 
 def read_origin(folder: Path) -> tuple[str | None, list[str]]:

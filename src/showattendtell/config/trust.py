@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
@@ -11,23 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from showattendtell.config.command_line import config_folders, escaped
-from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, printable
-from showattendtell.settings import all_values, has_control
+from showattendtell.settings import CONTROL
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
-SCHEMA = "showattendtell.config.schemas.TrainConfig"
-LIMIT = 8_000  # the largest number of characters in a stored command, which takes Hydra seconds to parse
 DEPTH = 20  # how deep stored metadata may be nested
 VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
-PLAIN = str | int | float | bool | dict | list | None
 SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
@@ -87,22 +81,6 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
     return DictConfig(literally(settings))
 
 
-def stored_arguments(content: Any, file: Path) -> list[str]:
-    """Return the arguments that a file holds.
-
-    Raises:
-        UserError: if they are not a list of texts, or longer than `LIMIT`.
-    """
-    is_list = isinstance(content, list) and all(isinstance(argument, str) for argument in content)
-    if not is_list or sum(map(len, content), len(content)) > LIMIT:
-        raise UserError(
-            f"{file} was altered: its arguments are not a list of strings of at most {LIMIT:,} characters; train again "
-            "without resume"
-        )
-    check_content(content, file)
-    return content
-
-
 def check_content(content: Any, file: str | Path) -> None:
     """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
     has control characters: on a terminal they are commands."""
@@ -129,54 +107,8 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
                 f"{file} was altered: it has more than {max_values:,} values or {max_characters:,} characters, or they "
                 f"are nested more than {DEPTH} deep; do not trust the file"
             )
-        if isinstance(node, str) and has_control(node):
+        if isinstance(node, str) and CONTROL.search(node):
             raise UserError(f"{file} was altered: {printable(node, 100)} has control characters; do not trust the file")
-
-
-def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
-    """Return the arguments of a stored command, without the settings that the user has typed again.
-
-    They are data: only settings of this project, with trusted targets and without interpolations. The `typed` ones on
-    the command line may be anything.
-
-    Raises:
-        UserError: for any other argument in `file`.
-    """
-    retyped = {argument.partition("=")[0].lstrip("+") for argument in typed}
-    kept = [argument for argument in stored if argument.partition("=")[0].lstrip("+") not in retyped]
-    for argument in kept:
-        _refuse_code(argument, file)
-    return kept
-
-
-def _refuse_code(argument: str, file: Path) -> None:
-    """Raise a `UserError` for a stored argument that is no setting, or that could run code or read the environment."""
-
-    def refusal(reason: str) -> UserError:
-        return UserError(f"{file} holds the argument {printable(argument, 100)}, {reason}, else do not trust the file")
-
-    name = re.match(r"\+*([A-Za-z_][\w./]*)=", argument)
-    try:
-        node = OverridesParser.create().parse_override(argument).value()
-    except (HydraException, RecursionError):
-        name = None
-    if name is None or name[1].count(".") >= DEPTH or not all(isinstance(value, PLAIN) for value in all_values(node)):
-        raise refusal("which is not name=value; train again without resume")
-    path = re.split("[./]", name[1])
-    if path[0] in ("hydra", "resume"):
-        raise refusal(f"and settings of {path[0]} are not recalled; if you need it, type it again")
-    if re.search(r"\$\{[^}]*:", argument):  # a resolver, such as oc.env
-        raise refusal("and ${...} in it is not resolved; if you need it, type it again")
-    is_choice = len(path) == 1 or "/" in name[1]
-    if is_choice and path[0] not in read_signature(SCHEMA).parameters and re.search(r"\.\.|\$|[=,\[]/", argument):
-        raise refusal("which is no name of an option; if you need it, type it again")
-    for name in filter(None, reversed(path)):
-        node = {name: node}
-    for target in untrusted_targets(node):
-        raise refusal(
-            f"which asks to run {printable(target, 100)}, not part of showattendtell; if it is your own, type the "
-            f"argument again or give {TRUST}={_package(target)} in the environment"
-        )
 
 
 def _package(target: str) -> str:

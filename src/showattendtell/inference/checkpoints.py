@@ -19,7 +19,6 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
 from showattendtell.config.compose import plain_settings
-from showattendtell.config.entry_point import Choices
 from showattendtell.config.trust import check_content
 from showattendtell.data.parsing import check_layout
 from showattendtell.data.tokenizers import Tokenizer
@@ -71,9 +70,12 @@ class _Metadata(TypedDict):
 
 
 def build_metadata(
-    config: Mapping[str, Any], chosen: Choices, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+    config: Mapping[str, Any], choices: Mapping[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
+
+    Args:
+        choices: the option of each config group that was chosen.
 
     `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`,
     `cache`, `features` and `seed`.
@@ -82,8 +84,7 @@ def build_metadata(
         "format": FORMAT,
         "version": __version__,
         "config": plain_settings(config),
-        "choices": chosen.choices,
-        "arguments": chosen.arguments,
+        "choices": dict(choices),
         "vocabulary": list(vocabulary.words),
         "encoder": encoder.describe(),
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
@@ -159,7 +160,6 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
         raise _damaged(file, type(error).__name__) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(METADATA_KEY), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
-    check_content(checkpoint[METADATA_KEY], file)
     return checkpoint
 
 
@@ -243,7 +243,7 @@ def write_model_folder(
     config = {**without_folders(metadata["config"]), "cache": CACHE}
     if with_encoder:
         config["encoder"] = {**config["encoder"], "weights": "random"}
-    other_metadata = {name: value for name, value in metadata.items() if name not in ("config", "arguments")}
+    other_metadata = {name: value for name, value in metadata.items() if name != "config"}
     left_out = ("loss.",) if with_encoder else ("loss.", ENCODER)
     weights = {}
     for name, value in state.items():

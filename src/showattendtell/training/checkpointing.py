@@ -164,9 +164,11 @@ class LastCheckpoint(Callback):
 
     def _stop(self, trainer: Trainer) -> None:
         if rank() == 0:
+            number = trainer.num_devices
+            devices = f" trainer.devices={number}" if number > 1 else ""
             print(
                 f"stopped after step {trainer.global_step}, which is saved; resume with\n"
-                f"  {as_command('train')} {as_argument('resume', self._folder)}",
+                f"  {as_command('train')} {as_argument('resume', self._folder)}{devices}",
                 file=sys.stderr,
             )
         self._signals.end_process()

@@ -11,7 +11,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from showattendtell.config.compose import compose, to_plain
-from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.data.vocabulary import Vocabulary
@@ -101,8 +100,7 @@ class Recipe:
             "decoder": _describe(self.decoder),
             "tokenizer": vocabulary.tokenizer.settings(),
         }
-        chosen = Choices({**self.names, "dataset": dataset.name}, [])
-        return build_metadata(config, chosen, vocabulary, encoder, dataset)
+        return build_metadata(config, {**self.names, "dataset": dataset.name}, vocabulary, encoder, dataset)
 
 
 def restore(

@@ -4,21 +4,28 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from showattendtell.config.command_line import MULTIRUN, parse, quoted, value_of
-from showattendtell.config.compose import find_differences
-from showattendtell.config.trust import recalled, stored_arguments
-from showattendtell.config.validation import sentence
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, read_write
+
+from showattendtell.config.compose import find_differences, to_plain
+from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
+from showattendtell.inference.checkpoints import METADATA_KEY, check_metadata, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 
 READING_ERRORS = (AttributeError, LookupError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
+
+PROCESSES = ("trainer.devices", "trainer.num_nodes", "trainer.strategy", "data.num_workers", "features.workers")
+"""Settings of the command line alone: a run's folder, which may be from others, starts no processes."""
 
 
 class ResumePoint(NamedTuple):
@@ -109,22 +116,42 @@ def _check_unused(folder: Path) -> None:
         )
 
 
-def recall(arguments: list[str]) -> list[str]:
-    """Replace `resume=RUN` in the arguments by the whole command of that run, followed by the other arguments.
+def restore(config: DictConfig) -> DictConfig:
+    """Return the stored configuration of the run that `resume` names, with the settings of this command line on top.
+
+    The stored one is data: its texts are literal, its targets are those that files may name, and it starts no
+    processes. The options that the run chose count as those of this command.
+
+    Args:
+        config: the configuration of this command alone.
 
     Raises:
-        UserError: the run's own arguments could run code outside this project, and were not typed again.
+        UserError: the stored configuration is of another version, or names a target that is neither trusted nor typed
+            again.
     """
-    flags, typed = parse("train", arguments)
-    resume = value_of("resume", typed)
-    if not isinstance(resume, str) or not resume:
-        return arguments
-    if MULTIRUN & set(flags):
-        raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
-    start = peek(run_of(resume))
-    assert start.checkpoint
-    stored = stored_arguments(start.metadata.get("arguments"), start.checkpoint)
-    return [*recalled(stored, typed, start.checkpoint), *arguments, f"hydra.run.dir={quoted(str(start.folder))}"]
+    about, start = HydraConfig.get(), peek(run_of(config.resume))
+    settings, own = literal(start.metadata["config"]), to_plain(config, resolve=False)
+    for name in PROCESSES:
+        part, _, key = name.partition(".")
+        settings[part].pop(key, None)
+    typed = [line.lstrip("+").partition("=")[0].replace("/", ".") for line in about.overrides.task]
+    for name in (*PROCESSES, *typed):
+        try:
+            value = reduce(getitem, name.split("."), own)
+        except LookupError:
+            if name in typed:
+                raise UserError(f"{name} changes other settings, and a resumed run has its own; leave it out") from None
+            continue
+        OmegaConf.update(settings, name, value, merge=False, force_add=True)
+    if differing := sorted({*settings} ^ {*own}):
+        raise UserError(
+            f"{start.checkpoint} was altered, or is of another version, which differs in the settings "
+            f"{listed(differing)}; install that version, or leave resume out"
+        )
+    check_targets(to_plain(settings), start.checkpoint, list(find_targets(own)))
+    with read_write(about):
+        about.runtime.choices.update(start.metadata["choices"])
+    return settings
 
 
 @contextmanager
@@ -166,8 +193,8 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     stored = {**stored, "init_from": settings["init_from"]}  # may have moved; the run has its own weights by now
     if differences := find_differences(settings, stored):
         raise UserError(
-            f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
-            "or leave resume out for a new run"
+            f"{folder} has other settings: {listed(differences, shown=5)}; give its own, or leave resume out for a new "
+            "run"
         )
     if is_extended:
         is_short = start.epoch < stored_epochs or start.step == stored["trainer"].get("max_steps")
@@ -231,11 +258,13 @@ def _read(file: Path) -> ResumePoint:
     """
     content = load(file, mmap=True)
     metadata, callbacks = content[METADATA_KEY], content.get("callbacks", {})
+    check_metadata(metadata, file)
     try:
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
-        metadata["config"]["trainer"].keys()  # raises if it is no mapping
+        for name in PROCESSES:
+            metadata["config"][name.partition(".")[0]].keys()  # raises if it is no mapping
         best, epoch, step = None if best is None else float(best), int(content["epoch"]), int(content["global_step"])
         return ResumePoint(file.parent, file, metadata, finished, best, epoch, step)
     except READING_ERRORS as error:
