@@ -24,7 +24,6 @@ from showattendtell.visualization.rendering import EXAMPLES
 CARD = {
     "format": 3,
     "config": {"cache": "/home/someone/cache", "encoder": {"weights": "/data/vgg.pth"}, "dataset": {"root": "photos"}},
-    "arguments": ["dataset.root=/home/someone/photos"],
     "vocabulary": ["<pad>", "<start>", "<eos>", "<unk>", "été"],
 }
 STATE = {

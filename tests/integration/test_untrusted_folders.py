@@ -93,7 +93,7 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     slow_after(
         1,
         [
-            (replaced("showattendtell", "config", value={}), "was altered"),
+            (replaced("showattendtell", "config", value={}), "were altered"),
             (replaced("callbacks", value=None), "was altered"),
             (replaced("global_step", value="\x1b[31m"), "was altered"),
             (

@@ -129,7 +129,9 @@ def restore(config: DictConfig) -> DictConfig:
         UserError: the stored configuration is of another version, or names a target that is neither trusted nor typed
             again.
     """
-    about, start = HydraConfig.get(), peek(run_of(config.resume))
+    about: Any = HydraConfig.get()
+    start = peek(run_of(config.resume))
+    assert start.checkpoint
     settings, own = literal(start.metadata["config"]), to_plain(config, resolve=False)
     for name in PROCESSES:
         part, _, key = name.partition(".")
