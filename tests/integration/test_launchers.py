@@ -26,12 +26,14 @@ SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: str, program: str = light_command.__file__, **environment: str
+) -> subprocess.Popen[str]:
     """The light command in a process group of its own, with all that it keeps in `folder`."""
     own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    line = [sys.executable, light_command.__file__, "-m", *arguments]
+    line = [sys.executable, program, "-m", *arguments]
     return subprocess.Popen(
         line,
         cwd=folder,
@@ -67,8 +69,8 @@ def results(printed: str) -> dict[str, str]:
 
 
 ENDS = {
-    0: "0.500",
-    1: "1.500",
+    0: "bleu4 0.500",
+    1: "bleu4 1.500",
     light_command.FAULTY: "a seed of 2 is a fault; take another",
     light_command.BROKEN: "Traceback (most recent call last):",
 }
@@ -103,7 +105,25 @@ def test_runs_in_turn_continue_after_one_that_failed(run_light: Run, tmp_path: P
     command = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
     done = run_light(command, "train", "-m", "seed=8,2,9", folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path))
     assert done.status == 2
-    assert results(done.out + done.err) == {"seed=8": "8.500", "seed=9": "9.500", "seed=2": ENDS[light_command.FAULTY]}
+    ends = {"seed=8": "bleu4 8.500", "seed=9": "bleu4 9.500", "seed=2": ENDS[light_command.FAULTY]}
+    assert results(done.out + done.err) == ends
+
+
+@pytest.mark.parametrize(("monitor", "order"), [("bleu4", ["12", "9", "8"]), ("nll", ["8", "9", "12"])])
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=pytest.mark.slow)])
+def test_a_sweep_prints_a_line_for_each_run_and_a_table_of_those_that_differ(
+    tmp_path: Path, monitor: str, order: list[str], launcher: str
+):
+    done = sweep(tmp_path, "seed=8,9,12", f"monitor={monitor}", "decoder.dropout=0.1", f"hydra/launcher={launcher}")
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("each run prints into train.log in its folder in runs/shapes-sweep/")
+    assert all(line.startswith("runs/shapes-sweep/") and f" {monitor} " in line for line in lines[:3])
+    assert re.findall(r"│ \d +│ seed=(\d+) +│ ([\d.]+) +│", "\n".join(lines[3:])) == [
+        (seed, f"{seed}.500") for seed in order
+    ]
+    for run, seed in zip(run_folders(tmp_path), (8, 9, 12), strict=True):
+        assert said(run).startswith(f"seed {seed} in ")
 
 
 @pytest.mark.parametrize(("number", "status"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))

@@ -230,7 +230,7 @@ def test_a_fault_is_reported_once(folder: Path, prepared: Any, name: str):
 def test_a_sweep_has_runs_of_several_processes(folder: Path, two: Path):
     done = run(folder, *TRAIN, "-m", *SETTINGS, *TWO, "seed=1,2", "hydra.sweep.dir=runs/pairs")
     assert_all_done(done)
-    assert len(re.findall(r"^runs/pairs/\d .*seed=\d  \d", done.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^runs/pairs/\d .*seed=\d  bleu4 \d", done.out, re.MULTILINE)) == 2
     assert_same_weights(two, folder / "runs/pairs/0")
 
 

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, Arguments, command_folder, parse, quoted
 from showattendtell.config.compose import compose
+from showattendtell.config.sweeps import record_result
 from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
 from showattendtell.errors import quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file, open_regular
@@ -92,8 +93,8 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
     """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
     before it writes anything there.
 
-    In a sweep, print its result or its error, which would otherwise be printed after all runs; runs of other processes
-    print into their folder.
+    In a sweep, print its result or its error, which would otherwise be printed after all runs; trainings, and runs of
+    other processes, print everything else into their folder.
     """
     about = HydraConfig.get()
     if about.mode != RunMode.MULTIRUN:
@@ -106,20 +107,26 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
             except BaseException:
                 discard_empty_run()
                 raise
-    label = " ".join([str(run_folder()), *(line.lstrip("+") for line in about.overrides.task)])
+    settings, metric = [line.lstrip("+") for line in about.overrides.task], config.get("monitor")
+    label = " ".join([str(run_folder()), *settings])
     try:
         raise_errors(validate(config))
-        if about.runtime.choices["hydra/launcher"] == "basic":
+        if about.runtime.choices["hydra/launcher"] == "basic" and metric is None:
             result = task(config)
         else:
             multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
-            file = Path(about.runtime.output_dir, f"{about.job.name}.log")
-            with chdir(cwd), open_regular(file, "a") as log, redirect_stdout(log), redirect_stderr(log):
-                result = task(config)
+            with chdir(cwd):
+                file = run_folder() / f"{about.job.name}.log"  # a training does not write to its log twice
+                with open_regular(file, "a") as log, redirect_stdout(log), redirect_stderr(log):
+                    result = task(config)
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
         raise
-    print(f"{label}  {result:.3f}" if isinstance(result, float) else label, flush=True)
+    if isinstance(result, float):
+        label += f"  {metric or 'score'} {result:.3f}"
+        if metric:
+            record_result(metric, result, settings)
+    print(label, flush=True)
     return result
 
 

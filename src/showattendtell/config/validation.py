@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -162,19 +162,6 @@ def sentence(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "an argument or a file is nested too deeply; shorten it (--debug shows where)"
     return f"{type(error).__name__}: {first_line(error)}"
-
-
-@contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Report any error of reading files that are trusted like code, whose content is not checked, as a `UserError`."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, USER_ERRORS) and not isinstance(error, RecursionError):
-            raise
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        hint = "restore a copy of it, or start another; --debug shows where"
-        raise UserError(f"{what} cannot be read ({sentence(cause)}); {hint}") from error
 
 
 DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too

@@ -1,6 +1,7 @@
 """Searches as users start, kill and share them."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import light_command
+import light_search
 import optuna
 import postgres
 import pytest
+import test_launchers
+from disks import fill, small_disk
 from optuna.trial import FrozenTrial
-from runs import Run, assert_done, assert_error, wait_until
-from test_launchers import start, sweep
+from runs import TINY, Run, assert_done, assert_error, wait_until
 
-from showattendtell.extensions.search.study import FILE, open_storage
+from showattendtell.extensions.search.study import FILE, open_storage, trials_of
 from showattendtell.visualization.figures import read_metrics
+
+start = partial(test_launchers.start, program=light_search.__file__)
+sweep = partial(test_launchers.sweep, program=light_search.__file__)
+SOON = "from showattendtell.extensions.search import study; study.HEARTBEAT, study.GRACE_PERIOD = 1, 10"
 
 SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
 TWELVE = [*SPACE, "hydra.sweeper.n_trials=12"]
@@ -24,7 +31,7 @@ TWELVE = [*SPACE, "hydra.sweeper.n_trials=12"]
 
 def trials(folder: Path, storage: str | None = None, name: str = "own") -> list[FrozenTrial]:
     opened = open_storage(storage, folder / f"runs/{name}-study")
-    return optuna.load_study(study_name=name, storage=opened).trials
+    return trials_of(optuna.load_study(study_name=name, storage=opened))
 
 
 def assert_all_different(trials: list[FrozenTrial], number: int = 12) -> None:
@@ -34,7 +41,7 @@ def assert_all_different(trials: list[FrozenTrial], number: int = 12) -> None:
 
 
 def test_a_search_has_the_trials_that_are_given_and_no_two_alike(run_light: Callable[..., Any], tmp_path: Path):
-    run = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
+    run = f"runpy.run_path({light_search.__file__!r}, run_name='__main__')"
     line = ["train", "-m", *SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=3"]
     assert_done(run_light(run, *line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path)))
     found = trials(tmp_path)
@@ -59,9 +66,10 @@ def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tm
     assert done.returncode == 0, done.stderr
     after = trials(tmp_path)
     assert_all_different(after, 6)
-    assert [trial.params for trial in after[: len(before)]] == [trial.params for trial in before]
+    points = [trial.params for trial in after]
+    assert all(trial.params in points for trial in before)
     assert all(trial.value == trial.params["seed"] + 0.5 for trial in after)
-    assert sorted(int(run.name) for run in folder.iterdir() if run.name.isdigit()) == list(range(6))
+    assert {int(run.name) for run in folder.iterdir() if run.name.isdigit()} == {trial.number for trial in after}
     for number, config in written.items():
         assert (folder / f"{number}/.hydra/config.yaml").read_bytes() == config
 
@@ -73,17 +81,15 @@ def database() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", [FILE, "journal", "database"])
+@pytest.mark.parametrize("storage", [FILE, "database"])
 def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest.FixtureRequest):
-    place = {FILE: None, "journal": str(tmp_path / "journal")}.get(storage, "")
-    if place == "":
-        place = request.getfixturevalue(storage)
+    place = None if storage == FILE else request.getfixturevalue(storage)
     line = [f"seed={light_command.NEEDS_ANOTHER}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     workers = [start(tmp_path, *line) for _ in range(2)]
     output = [worker.communicate(timeout=900) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in output)
     assert_all_different(trials(tmp_path, place))
-    ran = [out.count(f"seed {light_command.NEEDS_ANOTHER} in runs/own-study/") for out, _ in output]
+    ran = [len(re.findall(r"^runs/own-study/\d+ .* bleu4 10.500$", out, re.MULTILINE)) for out, _ in output]
     assert sum(ran) == 12
     assert min(ran) > 0
 
@@ -92,7 +98,7 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
 def test_the_report_is_reported_again_by_a_command(tmp_path: Path, run_forked: Run):
     sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
     done = assert_done(run_forked("study", "runs/mine-study", folder=tmp_path))
-    assert done.out.startswith("mine: 2 finished")
+    assert done.out.startswith("mine: 2 complete")
     assert "showattendtell train seed=21" in done.out
     assert_error(run_forked("study", "runs", folder=tmp_path), "runs has no study.db")
 
@@ -108,14 +114,15 @@ def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_
     assert_done(run("train", *SMALL, "hydra.run.dir=default"))
     default = max(read_metrics(tmp_path / "default/metrics.csv")["val/bleu4"].values())
     line = ["train", "-m", "sweep=shapes", *SMALL, "hydra.sweeper.seed=1"]
-    started = start_forked(*line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    started = start_forked(*line, first=SOON, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
     wait_until((tmp_path / "runs/shapes-study/6/last.ckpt").exists)
     os.kill(started.process.pid, signal.SIGKILL)
     started.finish()
     assert [trial.state.name for trial in trials(tmp_path, name="shapes")] == ["COMPLETE"] * 6 + ["RUNNING"]
-    done = assert_done(run(*line))
-    assert "runs/shapes-study/6 resumes after step" in done.out
+    assert_done(run(*line, first=SOON))
     after = trials(tmp_path, name="shapes")
+    logs = [(tmp_path / f"runs/shapes-study/{trial.number}/train.log").read_text() for trial in after]
+    assert sum("resumes after step" in log for log in logs) == 1
     assert_all_different(after)
     assert max(trial.value for trial in after) > default
 
@@ -142,16 +149,20 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     ends = {trial.params["seed"]: trial.user_attrs.get("error", trial.value) for trial in trials(tmp_path)}
     assert ends == {
-        20: 20.5,
-        21: 21.5,
-        light_command.FAULTY: "a seed of 2 is a fault; take another",
-        light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
+        "20": 20.5,
+        "21": 21.5,
+        str(light_command.FAULTY): "a seed of 2 is a fault; take another",
+        str(light_command.BROKEN): "ZeroDivisionError: there is something wrong here",
     }
 
 
 @pytest.mark.slow
-def test_the_trial_of_a_worker_that_is_killed_is_resumed_by_the_other(tmp_path: Path):
-    line = ["seed=range(20, 200)", *TWELVE]
+@pytest.mark.parametrize("storage", [FILE, "database"])
+def test_the_trial_of_a_worker_that_is_killed_is_repeated_by_the_other(
+    tmp_path: Path, storage: str, request: pytest.FixtureRequest
+):
+    place = None if storage == FILE else request.getfixturevalue(storage)
+    line = ["seed=range(20, 200)", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     killed, other = (start(tmp_path, *line) for _ in range(2))
     try:
         wait_until(lambda: (tmp_path / "runs/own-study/3").exists())
@@ -160,5 +171,33 @@ def test_the_trial_of_a_worker_that_is_killed_is_resumed_by_the_other(tmp_path: 
     killed.communicate()
     out, err = other.communicate(timeout=900)
     assert other.returncode == 0, err
-    assert_all_different(trials(tmp_path))
+    assert_all_different(trials(tmp_path, place))
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(("seed", "number"), [(light_command.FAULTY, 1), (light_command.BROKEN, 1)])
+def test_a_search_without_a_finished_trial_is_an_error(run_light: Run, tmp_path: Path, seed: int, number: int):
+    run = f"runpy.run_path({light_search.__file__!r}, run_name='__main__')"
+    line = ["train", "sweep=own", f"seed={seed},{seed}", f"hydra.sweeper.n_trials={number}"]
+    for _ in range(2):  # the second command trains nothing
+        done = run_light(run, *line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path))
+        assert done.status == 2
+        assert "own: 1 fail" in done.out
+        assert done.err.endswith("error: no trial of the study own has finished; raise hydra.sweeper.n_trials\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 300_000], ids=["nothing fits", "no checkpoint fits"])
+def test_a_full_disk_ends_a_search_which_then_continues_with_the_same_trials(
+    tmp_path: Path, run_forked: Run, room: int
+):
+    with small_disk(tmp_path / "disk", "16m") as disk:
+        run = partial(run_forked, folder=tmp_path, first=SOON, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+        line = ["train", "sweep=own", *TINY, "hydra.sweeper.n_trials=4", f"hydra.sweep.dir={disk}/study"]
+        line += ["seed=range(1, 100)"]
+        assert_done(run(*line, "hydra.sweeper.n_trials=1"))
+        fill(disk, room)
+        assert_error(run(*line), f"{disk}/study", "full" if room == 0 else "No space left on device")
+        (disk / "others").unlink()
+        done = assert_done(run(*line))
+        assert "own: 4 complete" in done.out

@@ -1,60 +1,54 @@
 """Studies of Optuna: the search space, the storage, the trials that a worker runs, and the report."""
 
+import errno
 import itertools
 import math
-import resource
+import os
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TextIO
+from threading import Event, Thread
+from typing import Any
 
 import optuna
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 from rich.table import Table
 from rich.text import Text as Literal
 from sqlalchemy.engine import URL
 
-from showattendtell.config.validation import reading
+from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.errors import UserError, listed, printable
-from showattendtell.runtime.files import LAST, LOCK, duration, expand_home, file_lock, lock_file
-from showattendtell.settings import NonNegativeInt, PositiveInt, Text, format_value, may_differ
+from showattendtell.runtime.files import LAST, LOCK, file_lock
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
 from showattendtell.visualization.tables import Terminal
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+warnings.filterwarnings("ignore", category=ExperimentalWarning)  # Optuna calls heartbeats experimental
+warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with")  # see `Worker.heartbeats`
 
 FILE = "study.db"  # the default storage of a study, in its folder
-HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 TIMEOUT = 60  # seconds to wait while another process writes to a file of SQLite
-MOST_ATTEMPTS = 3
+HEARTBEAT, GRACE_PERIOD = 15, 60  # seconds between heartbeats, and without one until a trial counts as interrupted
+MOST_RETRIES, MOST_FAILURES = 2, 3  # repetitions of an interrupted trial; first runs that fail until a search ends
+
+DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")
+"""Parts of error messages on a full disk; the last is SQLite's. Only the message of a run in another process is known
+here."""
 
 NUM_BEST = 10
 """Number of best trials that are shown."""
-
-STATES = {
-    TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-}
-"""The states that a report counts, and their names in it."""
-
-METRICS = {"bleu4": "BLEU-4", "cider": "CIDEr", "nll": "-log p per word"}
-"""Metrics that trials can optimize, by their values of `monitor`, and their labels."""
-
-SECONDS, MEMORY = 60, 4 * 2**30
-"""The most time and memory, in bytes, that the report of a study takes: a query of its storage may have no end."""
 
 
 @dataclass
@@ -63,8 +57,7 @@ class SearchConfig:
 
     Attributes:
         study_name: the study's name in its storage.
-        storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by
-            default study.db in the study's folder.
+        storage: the database of the study, as postgresql://USER@HOST/NAME; by default study.db in the study's folder.
         n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
         n_jobs: number of trials that are launched at a time.
         seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
@@ -96,53 +89,64 @@ class StudyConfig:
     storage: Text | None
 
 
-def open_storage(url: str | None, folder: Path) -> BaseStorage:
-    """Open the storage at `url`, a database or a file; None for the database in a study's folder.
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Report any error of a storage, whose content is trusted like code and not checked, as a `UserError`."""
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        hint = "restore a copy of it, or start another study; --debug shows where"
+        raise UserError(f"the storage of {folder} cannot be used ({sentence(cause)}); {hint}") from error
+
+
+def open_storage(url: str | None, folder: Path) -> RDBStorage:
+    """Open the database at `url`; None for the one in a study's folder.
 
     Raises:
         UserError: if it cannot be opened.
     """
-    with reading("the storage of the study"):
-        if url and "://" not in url:
-            return JournalStorage(JournalFileBackend(str(expand_home(url))))
-        address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
-        options = {"connect_args": {"timeout": TIMEOUT}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+    address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
+    options = {"connect_args": {"timeout": TIMEOUT}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+    with storage_errors(folder):
         try:
-            return RDBStorage(address.replace("{", "{{").replace("}", "}}"), engine_kwargs=options)  # Optuna formats it
+            return RDBStorage(
+                address.replace("{", "{{").replace("}", "}}"),  # Optuna formats it
+                engine_kwargs=options,
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE_PERIOD,
+                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(
+                    MOST_RETRIES, inherit_intermediate_values=True
+                ),
+            )
         except ImportError:
             raise UserError("the storage needs a package: pip install 'showattendtell[postgresql]'") from None
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
-    """Return the study whose trials are in a folder, `NAME-study`, or the only one of its storage.
+    """Return the study whose trials are in a folder.
 
     Args:
-        url: its storage, if that is not the database in the folder.
+        url: its storage, which has the study `NAME` of the folder `NAME-study`; None for the database in the folder.
     """
     if url is None and not (folder / FILE).is_file():
         raise UserError(f"{folder} has no {FILE}; give the folder of a search, runs/NAME-study, or storage=PLACE")
-    storage = open_storage(url, folder)
-    with reading(f"the storage of {folder}"):
-        names = optuna.get_all_study_names(storage)
-        name = names[0] if len(names) == 1 else folder.name.removesuffix("-study")
-        if name not in names:
-            raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE")
-        study = optuna.load_study(study_name=name, storage=storage)
-        study.get_trials(deepcopy=False)
-        return study
+    name = folder.name.removesuffix("-study") if url else None  # the only one
+    return optuna.load_study(study_name=name, storage=open_storage(url, folder))
 
 
-def current_trial(study: optuna.Study, number: int) -> Trial:
-    """Return a running trial, to report its values to the study from another process."""
-    storage = study._storage
-    return Trial(study, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials that have begun, without interrupted ones that another trial repeats."""
+    trials = study.get_trials(deepcopy=False)
+    repeated = {number for trial in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)}
+    return [trial for trial in trials if trial.state != TrialState.WAITING and trial.number not in repeated]
 
 
 def distribution_of(override: Override) -> BaseDistribution | None:
     """Return the distribution of a setting with several values or a range; None for a setting with one value."""
     value = override.value()
-    if isinstance(value, ChoiceSweep):
-        return CategoricalDistribution([_text(choice) for choice in value.list])
     is_log = "log" in getattr(value, "tags", ())
     if isinstance(value, IntervalSweep):
         return FloatDistribution(float(value.start or 0), float(value.end or 0), log=is_log)
@@ -153,14 +157,7 @@ def distribution_of(override: Override) -> BaseDistribution | None:
         step = abs(values[1] - values[0]) if len(values) > 1 else 1
         kind: Any = IntDistribution if isinstance(values[0], int) else FloatDistribution
         return kind(min(values), max(values), step=step)
-    return None
-
-
-def _text(choice: Any) -> Any:
-    """Return a choice as plain data: a text if it was quoted, or a list."""
-    if isinstance(choice, QuotedString):
-        return choice.text
-    return choice if isinstance(choice, str | int | float | bool | None) else format_value(choice)
+    return CategoricalDistribution(list(override.sweep_string_iterator())) if override.is_sweep_override() else None
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
@@ -172,52 +169,45 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
     return range(sys.maxsize)
 
 
+@dataclass
 class Worker:
     """Takes trials of a study for this process, and tells the study how they end.
 
-    Any number of processes, on one machine or several, may work on one study. Each locks a file in the folder of a
-    trial that it runs; the kernel releases the lock however the process ends. So others see which trials were
-    interrupted, and resume them in the same folder.
+    Any number of processes, on one machine or several, may work on one study. A trial without heartbeats was
+    interrupted, and is repeated.
 
-    Args:
+    Attributes:
         study: the study, with sampler and pruner.
         folder: has a folder for each trial.
         space: the distribution of each searched setting.
         fixed: the value of each other setting.
-        monitor: the metric that the trials optimize.
-        total: number of trials that the study is to have.
+        total: number of trials that the study is to have; fewer if the search space has fewer points.
 
     Raises:
         UserError: if the study has trials with other settings.
     """
 
-    def __init__(
-        self,
-        study: optuna.Study,
-        folder: Path,
-        space: dict[str, BaseDistribution],
-        fixed: Mapping[str, str],
-        monitor: str,
-        total: int,
-    ):
-        self.study, self._folder, self._space, self._fixed = study, folder, space, fixed
-        self._held: dict[int, TextIO] = {}
-        self._total = total
-        values = [_values(distribution) for distribution in space.values()]
-        with file_lock(folder / LOCK), reading(f"the storage of {folder}"):
-            self._refuse_others(monitor)
-            if math.prod(map(len, values)) <= total:  # each combination once, instead of proposals of the sampler
-                for combination in itertools.product(*values):
-                    study.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
-                self._total = min(total, len(study.get_trials(deepcopy=False)))  # with those of other bounds
+    study: optuna.Study
+    folder: Path
+    space: dict[str, BaseDistribution]
+    fixed: Mapping[str, str]
+    total: int
 
-    def _refuse_others(self, monitor: str) -> None:
-        """Raise a `UserError` if the study has trials with other settings or choices. Bounds of ranges may change."""
-        ours: dict[str, Any] = {name: value for name, value in self._fixed.items() if not may_differ(name)}
-        for name, distribution in self._space.items():
-            choices = getattr(distribution, "choices", None)
-            ours[name] = list(map(str, choices)) if choices else type(distribution).__name__
-        ours["monitor"] = monitor
+    def __post_init__(self) -> None:
+        self._storage: Any = self.study._storage
+        values = [_values(distribution) for distribution in self.space.values()]
+        size = math.prod(map(len, values))
+        with file_lock(self.folder / LOCK), storage_errors(self.folder):
+            self._refuse_others()
+            if size <= self.total:  # each combination once, instead of proposals of the sampler
+                self.total = size
+                for combination in itertools.product(*values):
+                    self.study.enqueue_trial(dict(zip(self.space, combination, strict=True)), skip_if_exists=True)
+
+    def _refuse_others(self) -> None:
+        """Raise a `UserError` if the study has trials with other settings or another search space."""
+        ours = {name: value for name, value in self.fixed.items() if not may_differ(name)}
+        ours |= {name: str(distribution) for name, distribution in self.space.items()}
         stored = self.study.user_attrs.get("space")
         if stored is None:
             self.study.set_user_attr("space", stored := ours)
@@ -227,128 +217,147 @@ class Worker:
                 "values, or start another study with hydra.sweeper.study_name=NAME"
             )
 
-    def take(self, number: int) -> dict[int, list[str]]:
+    def take(self, number: int) -> dict[Trial, list[str]]:
         """Claim up to `number` trials: first interrupted ones, then new ones until the study has its total.
 
+        If all others have ended, wait until those that run elsewhere would be known to be interrupted.
+
         Returns:
-            The settings of their runs by number; empty if all are done or run by other processes.
+            The settings of the run of each trial; empty if all are done or run by other processes.
         """
-        claimed: dict[int, list[str]] = {}
-        with file_lock(self._folder / LOCK), reading(f"the storage of {self._folder}"):
-            for trial in self._trials():
-                is_left = len(claimed) < number and trial.state == TrialState.RUNNING
-                if is_left and (settings := self._resume(trial)):
-                    claimed[trial.number] = settings
-            while len(claimed) < number and len(self._trials()) < self._total:
-                added = self.study.ask(self._space)
-                self._hold(added.number)
-                claimed[added.number] = self._settings(added.params)
-                added.set_user_attr("settings", dict(line.split("=", 1) for line in claimed[added.number]))
+        claimed = self._claim(number)
+        if not claimed and any(trial.state == TrialState.RUNNING for trial in trials_of(self.study)):
+            print(f"waiting {GRACE_PERIOD} s for trials of other processes, which may have been interrupted")
+            time.sleep(GRACE_PERIOD + 1)
+            claimed = self._claim(number)
         return claimed
 
-    def _trials(self) -> list[FrozenTrial]:
-        trials = self.study.get_trials(deepcopy=False)
-        return [trial for trial in trials if trial.state != TrialState.WAITING]
+    def _claim(self, number: int) -> dict[Trial, list[str]]:
+        claimed: dict[Trial, list[str]] = {}
+        with file_lock(self.folder / LOCK), storage_errors(self.folder):  # or workers would exceed the total
+            fail_stale_trials(self.study)
+            while len(claimed) < number and len(trials_of(self.study)) < self.total:
+                trial = self.study.ask(self.space)
+                self._storage.record_heartbeat(trial._trial_id)
+                claimed[trial] = self._begin(trial)
+        return claimed
 
-    def _resume(self, trial: FrozenTrial) -> list[str]:
-        """Claim an interrupted trial, and return the settings of its run; none unless it was claimed.
+    def _begin(self, trial: Trial) -> list[str]:
+        """Return the settings of a trial's run, which continues in the folder of the interrupted one if there is one.
 
-        It fails if it was interrupted too often, or if this search could not have proposed its values: they come from
-        a database, and would become arguments.
+        Parameters in the storage that are not in the search space are ignored: they would become arguments.
         """
-        folder = self._folder / str(trial.number)
-        if not folder.is_dir() or not self._hold(trial.number):  # without a folder, it runs on another machine
-            return []
+        settings = {**{name: str(trial.params[name]) for name in self.space}, **self.fixed}
+        trial.set_user_attr("settings", settings)
+        folder = self.folder / str(trial.number)
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        for number in RetryHeartbeatStaleTrialCallback.retry_history(frozen):
+            with suppress(OSError):  # it never began, or ran on another machine
+                folder.with_name(str(number)).rename(folder)
+        is_resumed = (folder / LAST).is_file()
+        return [*(f"{name}={value}" for name, value in settings.items()), *(["resume=true"] if is_resumed else [])]
+
+    @contextmanager
+    def heartbeats(self, trials: Iterable[Trial]) -> Iterator[None]:
+        """Record heartbeats of trials in the `with` block. Optuna does so only in `Study.optimize`, which runs one
+        trial per thread: launchers run several at a time from one."""
+        ended = Event()
+
+        def record() -> None:
+            while not ended.wait(HEARTBEAT):
+                for trial in trials:
+                    with suppress(StorageInternalError):  # the next one may be recorded
+                        self._storage.record_heartbeat(trial._trial_id)
+
+        thread = Thread(target=record)
+        thread.start()
         try:
-            params = {}
-            for name, own in self._space.items():
-                params[name] = own.to_external_repr(own.to_internal_repr(trial.params[name]))
-        except (KeyError, ValueError):
-            self.fail(trial.number, "its values are outside of the search space")
-            return []
-        attempts = trial.user_attrs.get("attempts", 1)
-        if attempts == MOST_ATTEMPTS:
-            self.fail(trial.number, f"it was interrupted {MOST_ATTEMPTS} times")
-            return []
-        current_trial(self.study, trial.number).set_user_attr("attempts", attempts + 1)
-        return [*self._settings(params), *(["resume=true"] if (folder / LAST).is_file() else [])]
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
-    def _hold(self, number: int) -> bool:
-        file = lock_file(self._folder / str(number) / HELD) if number not in self._held else None
-        if file:
-            self._held[number] = file
-        return file is not None
+    def end(self, trial: Trial, returned: Any) -> str:
+        """Record the value that the run of a trial returned, or its error: the trial failed unless it is a finite
+        number. A trial that has ended, because it was pruned or seemed to be interrupted, is left as it is.
 
-    def _settings(self, params: Mapping[str, Any]) -> list[str]:
-        sampled = {name: format_value(value) for name, value in params.items()}
-        return [f"{name}={value}" for name, value in {**self._fixed, **sampled}.items()]
+        Returns:
+            The error message, if it failed.
 
-    def end(self, number: int, returned: Any) -> None:
-        """Record the value that the run of a trial returned. The trial failed if it is not a finite number."""
-        if self.study.get_trials(deepcopy=False)[number].user_attrs.get("pruned"):
-            self.study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
-        elif isinstance(returned, float) and math.isfinite(returned):
-            self.study.tell(number, returned, skip_if_finished=True)
-        else:
-            self.fail(number, f"it returned {returned}")
-            return
-        self._held.pop(number).close()
+        Raises:
+            UserError: a disk is full; the trial is left to be repeated.
+        """
+        with storage_errors(self.folder), suppress(UpdateFinishedTrialError):
+            if isinstance(returned, float) and math.isfinite(returned):
+                self.study.tell(trial, returned, skip_if_finished=True)
+                return ""
+            error = sentence(returned) if isinstance(returned, Exception) else f"it returned {returned}"
+            if any(reason in error for reason in DISK_FULL):
+                raise UserError(f"{error}; the same command continues the search with this trial")
+            trial.set_user_attr("error", error)
+            self.study.tell(trial, state=TrialState.FAIL)
+        return error
 
-    def fail(self, number: int, error: str) -> None:
-        """Record that a trial failed, with the error message."""
-        current_trial(self.study, number).set_user_attr("error", error)
-        self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
-        self._held.pop(number).close()
+
+def search(
+    settings: SearchConfig,
+    folder: Path,
+    space: dict[str, BaseDistribution],
+    fixed: Mapping[str, str],
+    launch: Callable[[Mapping[int, list[str]]], Sequence[Any]],
+) -> None:
+    """Run trials until the study has its total, and report it.
+
+    Args:
+        folder, space, fixed: see `Worker`; `fixed` has `monitor`.
+        launch: runs trainings with the settings of trials by number, and returns their values or errors.
+
+    Raises:
+        UserError: the first trials fail, none finishes, or a disk is full.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder / LOCK), storage_errors(folder):  # two workers that create the tables would both fail
+        study = optuna.create_study(
+            study_name=settings.study_name,
+            storage=open_storage(settings.storage, folder),
+            direction="minimize" if fixed["monitor"] == "nll" else "maximize",
+            load_if_exists=True,
+            pruner=settings.pruner,
+        )
+    # a resumed study with the same seed would propose its first trials again
+    study.sampler = settings.sampler(seed=None if settings.seed is None else settings.seed + len(study.trials))
+    worker = Worker(study, folder, space, fixed, settings.n_trials)
+    errors: list[str] = []  # of all runs; empty for one that succeeded
+    while claimed := worker.take(settings.n_jobs):
+        with worker.heartbeats(claimed):
+            returned = launch({trial.number: arguments for trial, arguments in claimed.items()})
+        errors += map(worker.end, claimed, returned)
+        if len(errors) >= MOST_FAILURES and all(errors):
+            raise UserError("\n  ".join(["all of the first trials failed:", *errors]))
+    report(study, folder)
+    if not study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+        raise UserError(f"no trial of the study {study.study_name} has finished; raise hydra.sweeper.n_trials")
 
 
 def report(study: optuna.Study, folder: Path) -> None:
     """Print the number of trials of a study, whose runs are in `folder`, the best and the failed ones, and the command
     that trains the model of the best trial again, outside of the study."""
-    by_state: dict[TrialState, list[FrozenTrial]] = {state: [] for state in TrialState}
-    for trial in study.get_trials(deepcopy=False):
-        by_state[trial.state].append(trial)
-    counts = [f"{len(by_state[state])} {name}" for state, name in STATES.items() if by_state[state]]
-    maximize = study.direction == StudyDirection.MAXIMIZE
-    best = sorted(by_state[TrialState.COMPLETE], key=lambda trial: trial.value or 0.0, reverse=maximize)
-    table = Table("trial", METRICS[study.user_attrs["space"]["monitor"]], "wall time", "settings searched")
+    trials = trials_of(study)
+    counts = Counter(trial.state.name.lower() for trial in trials)
+    best = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    best.sort(key=lambda trial: trial.value or 0.0, reverse=study.direction == StudyDirection.MAXIMIZE)
+    table = Table("trial", study.user_attrs["space"]["monitor"], "settings searched")
     for trial in best[:NUM_BEST]:
-        time = duration(trial.duration.total_seconds()) if trial.duration else "?"
-        settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.3f}", time, Literal(printable(settings)))
-    lines = []
-    for trial in by_state[TrialState.FAIL]:
-        lines.append(f"{folder / str(trial.number)} failed: {trial.user_attrs.get('error', 'no reason is known')}")
+        searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        table.add_row(str(trial.number), f"{trial.value:.3f}", Literal(printable(searched)))
+    terminal = Terminal(highlight=False, markup=False, soft_wrap=True)
+    found = ", ".join(f"{number} {state}" for state, number in counts.items())
+    terminal.print(f"{study.study_name}: {found or 'no trials'}", table)
+    for trial in trials:
+        if trial.state == TrialState.FAIL:
+            error = trial.user_attrs.get("error", f"it was interrupted {MOST_RETRIES + 1} times")
+            terminal.print(f"{folder / str(trial.number)} failed: {error}")
     if best:
-        lines.append(f"to train the best, {folder / str(best[0].number)}, on its own, run")
-        settings_of_best = [f"{name}={value}" for name, value in best[0].user_attrs["settings"].items()]
-        lines.append(f"  {shlex.join(['showattendtell', 'train', *settings_of_best])}")
-    terminal = Terminal(highlight=False, markup=False)
-    terminal.print(f"{study.study_name}: {', '.join(counts) or 'no trials'}", table)
-    terminal.print("\n".join(lines), soft_wrap=True)
-
-
-def report_study(folder: Path, storage: str | None) -> None:
-    """Print the results of the study in a folder. Its content is trusted like code.
-
-    Raises:
-        UserError: it cannot be read, or not within `SECONDS` and `MEMORY`.
-    """
-    with ProcessPoolExecutor(1, get_context("fork"), initializer=_limit_resources) as pool:
-        try:
-            pool.submit(_read_and_report, folder, storage).result()
-        except BrokenProcessPool:
-            limits = f"{SECONDS} seconds or {MEMORY / 2**30:.0f} GB"
-            raise UserError(f"the study in {folder} takes more than {limits}; restore a copy of it") from None
-
-
-def _limit_resources() -> None:
-    """Make the system end this process if it needs more than `SECONDS`, or `MEMORY` besides what its parent has."""
-    signal.alarm(SECONDS)
-    inherited = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (inherited + MEMORY, hard_limit))
-
-
-def _read_and_report(folder: Path, storage: str | None) -> None:
-    with reading(f"the study in {folder}"):
-        report(find_study(folder, storage), folder)
+        settings = [f"{name}={value}" for name, value in best[0].user_attrs["settings"].items()]
+        terminal.print(f"to train the best, {folder / str(best[0].number)}, on its own, run")
+        terminal.print(f"  {shlex.join(['showattendtell', 'train', *settings])}")

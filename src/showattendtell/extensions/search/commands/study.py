@@ -9,10 +9,11 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.extensions.search.study import report_study
+    from showattendtell.extensions.search.study import find_study, report, storage_errors
 
-    for folder in config.folder:
-        report_study(Path(folder), config.storage)
+    for folder in map(Path, config.folder):
+        with storage_errors(folder):
+            report(find_study(folder, config.storage), folder)
 
 
 if __name__ == "__main__":
