@@ -290,7 +290,7 @@ class HallucinationMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
         """Return the scores, or the reason why there are none; `hallucinations` has the words by image."""
-        if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
+        if not isinstance(run.vocabulary.tokenizer, PlainTokenizer):
             reason = "objects are found by their English names, in the words of tokenizer=plain"
             return RunScores({}, {"chair": reason})
         examples, names = [example for example in run.examples if example.objects is not None], coco_names()
