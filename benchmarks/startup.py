@@ -23,7 +23,6 @@ from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import seconds_of
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.inference.checkpoints import build_metadata
@@ -46,7 +45,7 @@ def write_checkpoint(file: Path) -> None:
     config = compose("train", OVERRIDES)
     encoder = build(config.encoder)
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(WORDS - len(SPECIAL)))])
-    card = build_metadata(config, Choices({}, []), vocabulary, encoder, Dataset("none", {}))
+    card = build_metadata(config, {}, vocabulary, encoder, Dataset("none", {}))
     module = build_module(config, encoder, vocabulary, card)
     moments = [torch.zeros_like(weight) for weight in module.captioner.parameters() for _ in range(2)]
     torch.save({"state_dict": module.state_dict(), "optimizer_states": moments, **card}, file)
