@@ -18,7 +18,7 @@ COMMANDS = {
     "caption split": ["checkpoint=best.ckpt", "split=test", "number=1", *QUICK],
     "score": ["references=references.txt", "hypotheses=references.txt", "metrics=[bleu]"],
     "report": ["results.json"],
-    "export": ["checkpoint=best.ckpt", "formats=[torch]", "max_length=3"],
+    "export": ["checkpoint=best.ckpt", "max_length=3"],
 }
 """A command of each kind of output, without the output."""
 

@@ -39,7 +39,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank
 from showattendtell.runtime.launched import end_with_parent
 from showattendtell.runtime.memory import keep_freed_memory
-from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
+from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset
 
@@ -94,8 +94,7 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
-        graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
-        session = open_session(graph.model_proto.SerializeToString())
+        session = open_session(to_onnx(encoder, {"pixels": example}, ["images"], ["grids"]).SerializeToString())
 
         def run(pixels: Tensor) -> Tensor:
             parts = [session.run(None, {"pixels": part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]

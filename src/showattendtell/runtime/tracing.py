@@ -1,8 +1,8 @@
-"""Tracing of modules with torch.export, and their conversion to ONNX."""
+"""Conversion of modules to ONNX, and sessions of onnxruntime."""
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from showattendtell.errors import first_line
 
@@ -28,23 +28,22 @@ def quietly() -> Iterator[None]:
         logging.disable(previous)
 
 
-def traced(module: nn.Module, example: Sequence[Tensor], axes: Sequence[str]) -> ExportedProgram:
-    """Trace a module with torch.export, without gradients.
+def to_onnx(module: nn.Module, example: Mapping[str, Tensor], axes: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Convert a module to an ONNX model (`onnx.ModelProto`).
 
     Args:
-        example: the module's input tensors.
-        axes: for each tensor the name of its first dimension. It is dynamic; dimensions of one name are equal.
+        example: the module's input tensors by name.
+        axes: for each input the name of its first dimension. It is dynamic; dimensions of one name are equal.
+        outputs: names of the outputs.
     """
     sizes = {name: Dim(name) for name in axes}
     shapes = tuple({0: sizes[name]} for name in axes)
     with torch.no_grad(), quietly():
-        return torch.export.export(module, tuple(example), dynamic_shapes=shapes, strict=True)
-
-
-def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """Convert a traced module to a `torch.onnx.ONNXProgram` with these names of inputs and outputs."""
-    with quietly():
-        return torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False)
+        program = torch.export.export(module, tuple(example.values()), dynamic_shapes=shapes, strict=True)
+        converted: Any = torch.onnx.export(
+            program, dynamo=True, input_names=[*example], output_names=outputs, verbose=False
+        )
+    return converted.model_proto
 
 
 def lacks_onnx() -> str:

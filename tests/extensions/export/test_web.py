@@ -25,7 +25,7 @@ from showattendtell.data.images import CropMode, Preprocessing
 from showattendtell.decoding.image_captioner import Calibration
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
-from showattendtell.extensions.export.formats import write_formats, write_metadata
+from showattendtell.extensions.export.formats import write_graphs
 from showattendtell.extensions.export.graphs import ExportModel, export_model
 from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
@@ -57,14 +57,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     calibration = Calibration(torch.tensor([0.8, 0.4, -0.5]), torch.zeros(width), directions, torch.tensor(2.0))
     with plain_torch():
         model = export_model("small", small, weights, 8, calibration)
-        write_formats(folder, model, ["onnx"])
-    write_metadata(folder, model.metadata)
+        write_graphs(folder, model)
     return folder
 
 
 def small_web_model(exported: Path) -> tuple[ExportModel, Path]:
     card = json.loads((exported / "captioner.json").read_text(encoding="utf-8"))
-    return ExportModel("small", small_model(), {}, card), exported / "onnx"
+    return ExportModel("small", small_model(), None, {}, card), exported
 
 
 @pytest.fixture(scope="module")

@@ -1,62 +1,57 @@
-"""Export formats: writing graphs, reading them again, the check of their captions against PyTorch's on the same pixels,
-and captioner.json."""
+"""ONNX graphs of a model: writing them, and the check of their caption against PyTorch's."""
 
-import io
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy import ndarray
 from rich.console import Console
-from torch.export import ExportedProgram
+from torch import Tensor
 
+from showattendtell.data.images import open_image
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
-from showattendtell.extensions.export.graphs import ExportModel, Graph
-from showattendtell.extensions.export.run_onnx import Card, beam_search, sentence_of, start
-from showattendtell.runtime.files import sha256
-from showattendtell.runtime.tracing import lacks_onnx, quietly, reason_of, to_onnx, traced
-from showattendtell.visualization.tables import numeric_table
+from showattendtell.extensions.export.graphs import ExportModel
+from showattendtell.runtime.tracing import reason_of, to_onnx
+from showattendtell.visualization.rendering import EXAMPLES
 
 CARD = "captioner.json"
-
-FormatName = Literal["onnx", "torch"]
-
-PACKAGES = ("web", "wheel")
-"""Formats that contain ONNX graphs."""
 
 LARGE_WEIGHTS = 1024
 """Weights with fewer elements stay in float32."""
 
 BEAM = 3
-"""The beam of the captions that are checked."""
+"""The beam size of the caption that is checked."""
 
 DIFFERENCE = 1e-3
-"""Tolerance for log p (relative), alpha and beta; also for different captions to count as equally likely."""
+"""Tolerance for log p (relative), alpha, beta and the confidence."""
 
 
-RUNNERS: Mapping[FormatName, str] = {"onnx": "onnxruntime", "torch": "torch.export"}
-"""The runtimes of the formats of graphs."""
+def write_graphs(folder: Path, model: ExportModel) -> None:
+    """Write the graphs in `folder/onnx`, captioner.json, and the script that runs them.
 
-SUFFIXES: Mapping[FormatName, str] = {"onnx": "onnx", "torch": "pt2"}
-
-
-def _content(program: ExportedProgram, graph: Graph, name: FormatName, precision: str) -> bytes:
-    """Return the content of a graph's file; torch's own writers end the process if the disk is full."""
-    if name == "torch":
-        content = io.BytesIO()
-        torch.export.save(program, content)
-        return content.getvalue()
-    model = to_onnx(program, list(graph.example), graph.outputs).model_proto
-    if precision == "float16":
-        halve_weights(model)
-    return bytes(model.SerializeToString())
+    Raises:
+        UserError: a graph cannot be traced, or ONNX has no operator for it.
+    """
+    (folder / "onnx").mkdir(parents=True)
+    with Console(stderr=True).status("tracing the model") as status:
+        for name, graph in model.graphs.items():
+            status.update(f"writing {name}.onnx")
+            try:
+                onnx = to_onnx(graph.module, graph.example, graph.axes, graph.outputs)
+            except Exception as error:
+                raise UserError(f"the graph {name} of this model has no form in ONNX ({reason_of(error)})") from None
+            if model.card["precision"] == "float16":
+                halve_weights(onnx)
+            # ONNX's own writer ends the process if the disk is full
+            (folder / "onnx" / f"{name}.onnx").write_bytes(onnx.SerializeToString())
+    card = json.dumps(model.card, indent=1, ensure_ascii=False)
+    (folder / CARD).write_text(f"{card}\n", encoding="utf-8")
+    shutil.copy(run_onnx.__file__, folder)
 
 
 def halve_weights(model: Any) -> None:
@@ -73,144 +68,54 @@ def halve_weights(model: Any) -> None:
             model.graph.node.insert(0, cast)
 
 
-def _open(path: Path) -> Callable[..., list[ndarray]]:
-    """Return the graph in a file as a function from arrays to arrays."""
-    if path.suffix == ".onnx":
-        return run_onnx.open_graph(path)
-    module = torch.export.load(path).module()
-
-    def run(*arrays: ndarray) -> list[ndarray]:
-        with torch.no_grad():
-            outputs = module(*map(torch.from_numpy, arrays))
-        return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else [outputs])]
-
-    return run
-
-
-def graph_formats(names: Sequence[str]) -> list[FormatName]:
-    """Return the formats of graphs to write: those that were asked for, and ONNX for pages and wheels.
-
-    Raises:
-        UserError: one cannot be written here.
-    """
-    needing_onnx = [name for name in ("onnx", *PACKAGES) if name in names]
-    if needing_onnx and (missing := lacks_onnx()):
-        raise UserError(f"formats=[{needing_onnx[0]}] needs {missing}")
-    return [name for name in RUNNERS if name in names or (name == "onnx" and needing_onnx)]
-
-
-def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
-    """Trace all graphs; raise `UserError` for a model that torch.export cannot trace."""
-    programs = {}
-    for name, graph in graphs.items():
-        try:
-            programs[name] = traced(graph.module, [*graph.example.values()], graph.axes)
-        except Exception as error:
-            raise UserError(f"torch.export cannot trace the graph {name} of this model ({reason_of(error)})") from None
-    return programs
-
-
-def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
-    return folder / name / f"{graph}.{SUFFIXES[name]}"
-
-
-def write_formats(folder: Path, model: ExportModel, formats: Sequence[FormatName]) -> None:
-    """Write the graphs in each format, and for ONNX the script that runs them.
-
-    Raises:
-        UserError: a format does not support a graph.
-    """
-    with Console(stderr=True).status("tracing the model") as status:
-        programs = trace_graphs(model.graphs)
-        for name in formats:
-            (folder / name).mkdir(parents=True)
-            for part, graph in model.graphs.items():
-                status.update(f"writing {part} as {name}")
-                try:
-                    with quietly():
-                        content = _content(programs[part], graph, name, model.metadata["precision"])
-                except Exception as error:
-                    raise UserError(
-                        f"the graph {part} cannot be written as {name} ({reason_of(error)}); leave {name} out of "
-                        "formats"
-                    ) from None
-                graph_file(folder, name, part).write_bytes(content)
-    if "onnx" in formats:
-        shutil.copy(run_onnx.__file__, folder)
-
-
-def write_metadata(folder: Path, card: Card) -> None:
-    """Write captioner.json with the sizes and checksums of all files in the folder."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
-    content = json.dumps({**card, "files": sizes}, indent=1, ensure_ascii=False)
-    (folder / CARD).write_text(content + "\n", encoding="utf-8")
-
-
 class Agreement(NamedTuple):
-    """A caption, or several, compared with PyTorch's: the number of equal ones, and the largest differences of log p
-    (relative), and among equal captions of alpha and beta."""
+    """The captions of a photograph by onnxruntime and by PyTorch, and their largest differences: of log p (relative)
+    and the confidence, and of alpha and beta, which only equal captions have."""
 
-    same: int
-    log_prob: float
+    caption: str
+    expected: str
+    scores: float
     maps: float
 
+    @property
+    def is_close(self) -> bool:
+        return self.scores <= DIFFERENCE and self.maps <= DIFFERENCE
 
-def check_formats(
-    model: ExportModel, folder: Path, formats: Sequence[FormatName], images: Sequence[ndarray]
-) -> dict[str, Agreement]:
-    """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
+    def __str__(self) -> str:
+        said = "as PyTorch" if self.caption == self.expected else f"and PyTorch '{self.expected}'"
+        differences = f"scores differ by {100 * self.scores:.4f} %, attention by {self.maps:.0e}"
+        return f"onnxruntime says '{self.caption}', {said}; {differences}"
 
-    Returns:
-        The agreement of each runner.
+
+def check_graphs(folder: Path, model: ExportModel) -> Agreement:
+    """Compare the caption of a photograph by the graphs in a folder with PyTorch's.
 
     Raises:
-        UserError: a format writes other captions than PyTorch, though its weights are those of the model.
+        UserError: they differ, though the weights are those of the model.
     """
-    card, module, found = model.metadata, model.module, {}
+    pixels = model.module.encoder.preprocessing(open_image(min(EXAMPLES.iterdir()))).unsqueeze(0)
+    agreement = compare(folder, model, pixels)
+    if model.card["precision"] == "float32" and not agreement.is_close:
+        raise UserError(f"nothing is exported, for the captions of {model.name} differ: {agreement}")
+    return agreement
+
+
+def compare(folder: Path, model: ExportModel, pixels: Tensor) -> Agreement:
+    """Return the agreement on a photograph (1, 3, S, S), uint8."""
+    card, module = model.card, model.module
     decoding = BeamSearch(beam_size=BEAM, max_length=card["max_length"], allow_unk=False)
-    pytorch = ImageCaptioner(module.encoder, module.captioner, module.vocabulary, decoding)
+    captioner = ImageCaptioner(module.encoder, module.captioner, module.vocabulary, decoding)
     with torch.no_grad():
-        expected = [pytorch.generate(torch.from_numpy(pixels))[0][0] for pixels in images]
-    for name in formats:
-        runner, is_exact = RUNNERS[name], name != "onnx" or card["precision"] == "float32"
-        with quietly():
-            graphs = {graph: _open(graph_file(folder, name, graph)) for graph in model.graphs}
-        agreements = []
-        for i, (pixels, other) in enumerate(zip(images, expected, strict=True), start=1):
-            caption = beam_search(graphs, card, start(graphs, pixels), BEAM)
-            agreement = compare(caption, other)
-            if is_exact and not (agreement.log_prob <= DIFFERENCE and agreement.maps <= DIFFERENCE):
-                raise UserError(
-                    f"{runner} says '{sentence_of(caption.tokens, card)}' (log p {caption.log_prob:.3f}) of image {i}, "
-                    f"and PyTorch '{sentence_of(other.tokens, card)}' ({other.log_prob:.3f}); their attention differs "
-                    f"by {agreement.maps:.1g}, and nothing is exported: leave that format out"
-                )
-            agreements.append(agreement)
-        same, log_prob, maps = zip(*agreements, strict=True)
-        found[runner] = Agreement(sum(same), max(log_prob), max(maps))
-    return found
-
-
-def compare(caption: Any, other: Any) -> Agreement:
-    """Compare a caption with PyTorch's."""
-    log_prob = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
-    if caption.tokens != other.tokens:
-        return Agreement(0, log_prob, 0.0)
-    pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
-    return Agreement(1, log_prob, max(float(np.abs(own - np.asarray(its)).max()) for own, its in pairs))
-
-
-def print_export(found: Mapping[str, Agreement], total: int, precision: str) -> None:
-    """Print the number of captions equal to PyTorch's, and the largest differences."""
-    table = numeric_table("", ("same", "log p", "attention"), title=f"{total} photographs")
-    table.caption = "same: captions equal to PyTorch's; log p, attention: the largest difference"
-    for runner, (same, log_prob, maps) in found.items():
-        table.add_row(runner, f"{same} of {total}", f"{100 * log_prob:.4f} %", f"{maps:.0e}")
-    console = Console(highlight=False)
-    console.print(table)
-    if any(agreement.same < total for agreement in found.values()):
-        reason = (
-            "are equally likely" if precision == "float32" else f"come from weights that were rounded to {precision}"
-        )
-        console.print(f"the captions that differ {reason}, which is fine", soft_wrap=True)
+        [[expected]] = ImageCaptionerEnsemble([captioner], model.calibration).generate([pixels])
+    graphs = {name: run_onnx.open_graph(folder / "onnx" / f"{name}.onnx") for name in model.graphs}
+    started = run_onnx.start(graphs, pixels.numpy())
+    caption = run_onnx.beam_search(graphs, card, started, BEAM)
+    confidence, unsure = run_onnx.assess(graphs, card, started, caption)
+    pairs = [(caption.log_prob, expected.log_prob), (confidence, expected.confidence), (unsure, expected.unsure)]
+    scores = float(np.max([abs(found - other) / max(1, abs(other)) for found, other in pairs]))  # NaN if one is
+    maps = 0.0
+    if caption.tokens == expected.tokens:
+        alpha, beta = caption.attention - expected.attention.numpy(), caption.gates - expected.gates.numpy()
+        maps = float(np.max([np.abs(alpha).max(), np.abs(beta).max()]))
+    said, other = (run_onnx.sentence_of(tokens, card) for tokens in (caption.tokens, expected.tokens))
+    return Agreement(said, other, scores, maps)

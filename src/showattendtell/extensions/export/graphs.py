@@ -1,8 +1,4 @@
-"""What is exported: checkpoints, their descriptions, and their graphs in plain torch.
-
-Inputs and outputs of graphs are contiguous tensors: compiled code reads memory in the order of the example that it was
-compiled for, and ignores strides.
-"""
+"""What is exported: checkpoints, their descriptions, and their graphs in plain torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +23,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, DecoderState
 from showattendtell.models.kernels.attention import AdditiveKeys
 from showattendtell.runtime.files import WEIGHTS, sha256
-from showattendtell.settings import PositiveInt, Text, Texts
+from showattendtell.settings import PositiveInt, Text
 
 Precision = Literal["float32", "float16"]
 
@@ -44,12 +40,9 @@ class ExportConfig:
             on the hub, as owner/name.
         compare: checkpoints that formats=[web] shows side by side with this one.
         names: of the models on that page; by default the ends of their paths.
-        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; web, a
-            page that captions photographs in the browser, for any server of static files; and wheel, a package for pip
-            that needs numpy, Pillow and onnxruntime only.
-        package: name of that package and of its command.
-        precision: type of the large weights of ONNX graphs, which compute in float32; float16 halves the files.
-        images: photographs to check the graphs on: a file, a folder, or a list of both; by default the package's own.
+        formats: onnx, graphs for onnxruntime and other ONNX runtimes, with a script that runs them; web, a page that
+            captions photographs in the browser, for any server of static files.
+        precision: type of the large weights of the graphs, which compute in float32; float16 halves the files.
         output: a new folder; export, or export-2, ... next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
@@ -59,10 +52,8 @@ class ExportConfig:
     checkpoint: Text
     compare: Text | Sequence[Text]
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
-    formats: Annotated[Sequence[Literal["onnx", "torch", "web", "wheel"]], Field(min_length=1)]
-    package: Text | None
+    formats: Annotated[Sequence[Literal["onnx", "web"]], Field(min_length=1)]
     precision: Precision
-    images: Texts | None
     output: Text | None
     onnxruntime_web: Text | None
     webgpu: bool
@@ -78,7 +69,7 @@ class EncodeGraph(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         regions = self.encoder(self.encoder.preprocessing.normalize(pixels))
-        return self.encoder.prepare_regions(regions).contiguous()
+        return self.encoder.prepare_regions(regions)
 
 
 class InitGraph(nn.Module):
@@ -95,7 +86,7 @@ class InitGraph(nn.Module):
         cache, state = self.captioner.init_state(regions)
         state = self.captioner.decoder.export_state(state, self.max_length)
         keys = cache.keys.values if isinstance(cache.keys, AdditiveKeys) else cache.keys
-        return keys.contiguous(), state.hidden, state.cell
+        return keys, state.hidden, state.cell
 
 
 class StepGraph(nn.Module):
@@ -183,12 +174,13 @@ def graphs_of(model: ImageCaptioner, max_length: int, calibration: Calibration |
 
 
 class ExportModel(NamedTuple):
-    """A trained model, its graphs and its captioner.json."""
+    """A trained model, its calibration, its graphs and the content of its captioner.json."""
 
     name: str
     module: ImageCaptioner
+    calibration: Calibration | None
     graphs: dict[str, Graph]
-    metadata: dict[str, Any]
+    card: dict[str, Any]
 
 
 def load_models(config: Config) -> list[ExportModel]:
@@ -217,11 +209,11 @@ def export_model(
     calibration: Calibration | None = None,
     precision: Precision = "float32",
 ) -> ExportModel:
-    """Return a model with its graphs and its captioner.json, to which files are added when they are written.
+    """Return a model with its graphs and the content of its captioner.json.
 
     Args:
         path: its checkpoint or model folder.
-        precision: of the large weights of ONNX graphs.
+        precision: of the large weights.
     """
     graphs, vocabulary = graphs_of(module, max_length, calibration), module.vocabulary
     weights = path / WEIGHTS if path.is_dir() else path
@@ -242,4 +234,4 @@ def export_model(
     if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
         curve = calibration.curve.tolist()
         card["calibration"] = {"curve": curve, "threshold": calibration.threshold.item()}
-    return ExportModel(name, module, graphs, card)
+    return ExportModel(name, module, calibration, graphs, card)
