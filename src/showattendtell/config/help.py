@@ -1,5 +1,4 @@
-"""The pages of `--help` and `--help all`. Descriptions of settings are those in the docstrings of the configured
-classes."""
+"""The pages of `--help`. Descriptions of settings are those in the docstrings of the configured classes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,22 +15,6 @@ from showattendtell.config.validation import TARGET, node_signature
 from showattendtell.settings import format_value, join
 
 TEMPLATE = Path(__file__).with_name("help.txt")
-
-COMMON = {
-    "train": "dataset.root seed init_from resume monitor cache data.batch_size vocabulary.size encoder.trainable "
-    "decoder.hidden_dim decoder.dropout loss.doubly_stochastic_weight optimizer.lr trainer.max_epochs "
-    "trainer.precision trainer.devices callbacks.early_stopping.patience",
-    "prepare": "dataset.root dataset.skip_unreadable cache encoder.size encoder.resize encoder.crop_mode "
-    "features.workers features.dtype features.precision features.engine features.views",
-    "evaluate": "checkpoint split metrics output device decoding.beam_size decoding.precision dataset.root "
-    "dataset.entities dataset.instances",
-    "caption": "checkpoint images split number compare formats overwrite output resume workers device "
-    "decoding.beam_size decoding.max_length decoding.prefix decoding.forbidden dataset.root",
-}
-"""Commands with many settings, and the settings that their page without `all` describes, in this order."""
-
-GROUPS = {"prepare": ("dataset", "encoder", "experiment")}
-"""Commands that accept the config groups of `train` but use few of them."""
 
 OF_LIBRARIES = {
     "optimizer.lr": "the learning rate.",
@@ -55,28 +38,21 @@ class Setting(NamedTuple):
     parameter: Parameter | None = None
 
 
-def help_page(command: str, given: Sequence[str] = (), is_complete: bool = False, positional: str = "") -> str:
-    """Return the page of a command with the values that are `given`: all settings if it is complete, else the common
-    ones and those that were given."""
+def help_page(command: str, given: Sequence[str] = (), positional: str = "") -> str:
+    """Return the page of a command, with the values that are `given`."""
     overrides = parse(command, given, positional).overrides
     config: Any = OmegaConf.to_container(compose(command, overrides, complete=False, with_hydra=True))
     about = config.pop("hydra")
     chosen = about["runtime"]["choices"]
     groups = find_listed(command, chosen, searchpath(overrides))
     experiments = {name: purpose("experiment", name) for name in groups.get("experiment", ())}
-    settings, number = list(explain("", config)), 0
-    if command in COMMON and not is_complete:
-        by_name = {setting.name: setting for setting in settings if setting.value}
-        names = [*COMMON[command].split(), *(line.lstrip("+").partition("=")[0] for line in overrides)]
-        settings = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
-        experiments, number = {}, len(by_name)
     marked = {
         name: [f"[{option}]" if option == chosen[name] else option for option in options]
         for name, options in groups.items()
     }
     page = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
     header = about["help"]["header"].strip()
-    return page.render(header=header, groups=marked, experiments=experiments, settings=settings, number=number)
+    return page.render(header=header, groups=marked, experiments=experiments, settings=explain("", config))
 
 
 def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[str] = ()) -> dict[str, list[str]]:
@@ -89,7 +65,7 @@ def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[st
     found = {}
     for name in reversed(list(chosen)):
         is_shown = "/" not in name or (chosen[name] and name.rpartition("/")[0] in chosen)
-        if is_shown and name in GROUPS.get(command, chosen) and not name.startswith("hydra"):
+        if is_shown and not name.startswith("hydra"):
             nested = tuple(f"{other.removeprefix(f'{name}/')}/" for other in chosen)
             found[name] = [option for option in find_options(command, name, own) if not option.startswith(nested)]
     return found
