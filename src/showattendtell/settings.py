@@ -169,6 +169,11 @@ def find_faults(value: Any, annotation: Any) -> list[str]:
     return []
 
 
+def as_meant(value: Any, annotation: Any) -> Any:
+    """Return a value as its annotation asks for it: a single one as a list where only a list is allowed."""
+    return [value] if find_faults(value, annotation) and not find_faults([value], annotation) else value
+
+
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
     if faults := dict.fromkeys(find_faults(value, annotation)):

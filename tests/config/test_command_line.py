@@ -21,21 +21,21 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (["seed=3"], ["++seed=3"]),
-        (["+seed=3", "seed=4"], ["++seed=4"]),
-        (["attention=hard", "lr=3e-4"], ["attention=hard", "++optimizer.lr=3e-4"]),
-        (["attention=hard", "seed=1", "attention=soft"], ["++seed=1", "attention=soft"]),
-        (["--epochs", "3", "--decoder.dropout=0.1"], ["++trainer.max_epochs=3", "++decoder.dropout=0.1"]),
-        (["--dataset.root", "my photos"], ['++dataset.root="my photos"']),
-        (["--encoder.mean", "[0.5,0.5,0.5]"], ["++encoder.mean=[0.5,0.5,0.5]"]),
-        (["-m", "--seed", "1,2"], ["++seed=1,2"]),
-        (["--init-from", "a,b.ckpt"], ['++init_from="a,b.ckpt"']),
+        (["++seed=3"], ["seed=3"]),
+        (["+seed=3", "seed=4"], ["seed=4"]),
+        (["attention=hard", "lr=3e-4"], ["attention=hard", "optimizer.lr=3e-4"]),
+        (["attention=hard", "seed=1", "attention=soft"], ["seed=1", "attention=soft"]),
+        (["--epochs", "3", "--decoder.dropout=0.1"], ["trainer.max_epochs=3", "decoder.dropout=0.1"]),
+        (["--dataset.root", "my photos"], ['dataset.root="my photos"']),
+        (["--encoder.mean", "[0.5,0.5,0.5]"], ["encoder.mean=[0.5,0.5,0.5]"]),
+        (["-m", "--seed", "1,2"], ["seed=1,2"]),
+        (["--init-from", "a,b.ckpt"], ['init_from="a,b.ckpt"']),
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
-        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "++seed=1"]),
-        (["cache=~/a"], [f"++cache={Path.home()}/a"]),
-        (["cache=a b/für é"], ['++cache="a b/für é"']),
-        (["decoding.forbidden=[Hund,ein Mädchen]"], ['++decoding.forbidden=[Hund,"ein Mädchen"]']),
-        (["cache='a ü'"], ["++cache='a ü'"]),
+        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "seed=1"]),
+        (["cache=~/a"], [f"cache={Path.home()}/a"]),
+        (["cache=a b/für é"], ['cache="a b/für é"']),
+        (["decoding.forbidden=[Hund,ein Mädchen]"], ['decoding.forbidden=[Hund,"ein Mädchen"]']),
+        (["cache='a ü'"], ["cache='a ü'"]),
         (["+experiment=flickr8k"], ["experiment=flickr8k"]),
     ],
 )
@@ -49,7 +49,7 @@ def test_every_short_name_stands_for_a_setting():
     config = compose("train", ["decoding=beam", *(f"{setting}={value}" for setting, value in by_setting.items())])
     for name, setting in ALIASES.items():
         assert OmegaConf.select(config, setting) == by_setting[setting]
-        assert parse("train", [f"{name}=1"]).overrides == [f"++{setting}=1"]
+        assert parse("train", [f"{name}=1"]).overrides == [f"{setting}=1"]
 
 
 @pytest.mark.parametrize("command", sorted({*COMMANDS} - {"demo"}))
@@ -60,7 +60,7 @@ def test_no_short_name_hides_a_setting_of_a_command(command: str):
 
 @pytest.mark.parametrize(("command", "setting"), [("train", "resume"), ("caption", "checkpoint")])
 def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
-    assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"++{setting}=a.ckpt"]
+    assert parse(command, ["ckpt_path=a.ckpt"]).overrides == [f"{setting}=a.ckpt"]
 
 
 @pytest.mark.parametrize(

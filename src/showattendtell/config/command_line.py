@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
@@ -44,8 +45,9 @@ ALIASES = {short: name for name, given in SHORT_NAMES.items() for short in given
 MULTIRUN = {"-m", "--multirun"}
 COMPLETION = {"-sc", "--shell-completion"}
 HELP = {"-h", "--help"}
-FLAGS = {*MULTIRUN, *COMPLETION, *HELP, "--hydra-help", "--version", "-r", "--run", "--resolve", "-i", "--info"}
-FLAGS_WITH_VALUE = {"-c", "--cfg", "-p", "--package"}
+FLAGS = {*MULTIRUN, *COMPLETION, *HELP, "--version", "--resolve"}
+SHOW = {"-c", "--cfg"}
+FLAGS_WITH_VALUE = {*SHOW, "-p", "--package"}
 CONFIG_DIR = {"-cd", "--config-dir"}
 """The flags of Hydra's command line; any other `--name` is a setting."""
 
@@ -108,12 +110,15 @@ class Arguments(NamedTuple):
     flags: list[str]
     overrides: list[str]
 
+    @property
+    def is_sweep(self) -> bool:
+        return bool(MULTIRUN & set(self.flags)) or any(line.startswith("sweep=") for line in self.overrides)
+
 
 def parse(command: str, arguments: Iterable[str], positional: str = "") -> Arguments:
     """Convert a command line to Hydra's form.
 
-    Values get the prefix `++`, so that Hydra also sets what the YAML leaves to the default in the code. The folder in
-    `--config-dir` becomes the setting `hydra.searchpath`, which commands can pass on.
+    The folder in `--config-dir` becomes the setting `hydra.searchpath`, which commands can pass on.
 
     Args:
         command: the name of the command, whose config groups count.
@@ -126,7 +131,7 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments, positional)
-    groups = {option.rpartition("/")[0] for option in find_options(command, "", searchpath(settings))}
+    groups = find_groups(command, searchpath(settings))
     checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
     aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
     overrides: dict[str, str] = {}
@@ -141,14 +146,38 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
         group = key.replace(".", "/")
         if key != group in groups and not value.startswith("{"):
             raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")
-        is_value = not (key in groups or "/" in key or "@" in key or key.startswith("hydra."))
         overrides.pop(key, None)  # so that the last one also comes last
-        if is_value and equals:
-            name = f"++{key}"
-        elif key in groups:
-            name = key  # `+experiment=flickr8k` chooses what `experiment=flickr8k` does
-        overrides[key] = f"{name}{equals}{value}"
+        # `+experiment=flickr8k` chooses what `experiment=flickr8k` does
+        overrides[key] = f"{key if key in groups or is_setting(key) else name}{equals}{value}"
     return Arguments(flags, list(overrides.values()))
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a name that is no config group is one of a setting, and not of Hydra's or of an option's place."""
+    return not ("/" in name or "@" in name or name.startswith("hydra."))
+
+
+def admit(command: str, overrides: Iterable[str]) -> None:
+    """Let Hydra set what the YAML leaves to the default in the code. It refuses names that no configuration has, so
+    that `base/typed`, which all commands include, gets the names in `overrides`; `validate` judges them later."""
+    nodes: dict[str, Any] = {}
+    groups = find_groups(command, searchpath(overrides))
+    for line in overrides:
+        name, _, value = line.partition("=")
+        part, dot, _ = name.partition(".")
+        if is_setting(name) and (dot or value.startswith("{")):
+            nodes[part] = DictConfig({}, flags={"struct": False})
+        elif is_setting(name) and name not in groups:
+            nodes.setdefault(part, "???")  # which the value of the YAML replaces
+    ConfigStore.instance().store("typed", nodes, "base", "_global_")
+
+
+ConfigStore.instance().store("typed", {}, "base", "_global_")
+
+
+def find_groups(command: str, own: Iterable[str]) -> set[str]:
+    """Return the config groups of a command, those in the user's own folders of options included."""
+    return {option.rpartition("/")[0] for option in find_options(command, "", own)}
 
 
 def _split(arguments: Sequence[str], positional: str) -> Arguments:
@@ -182,6 +211,9 @@ def _split(arguments: Sequence[str], positional: str) -> Arguments:
             elif '"' not in value and "'" not in value:
                 value = TEXT.sub(lambda text: text[0] if text[0].isascii() else quoted(text[0]), value)
             settings.append(f"{name}{equals}{value}")
+    is_shown = bool(SHOW & set(flags))
+    if (is_shown and is_sweep) or ("--resolve" in flags and not is_shown):
+        raise UserError("--cfg job, or --cfg job --resolve, shows the configuration of one run, without -m")
     if places:
         if by_name := [setting for setting in settings if setting.lstrip("+").startswith(f"{positional}=")]:
             given = f"{places[0]} and as {by_name[0]}"

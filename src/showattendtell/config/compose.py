@@ -10,14 +10,15 @@ from typing import Any
 
 from hydra import compose as compose_overrides
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import MULTIRUN, command_folder, find_options, parse, searchpath
-from showattendtell.config.validation import TARGET, raise_errors, validate, with_defaults
+from showattendtell.config.command_line import admit, command_folder, find_groups, find_options, parse, searchpath
+from showattendtell.config.validation import TARGET, raise_errors, read_settings, sentence, with_defaults
 from showattendtell.errors import did_you_mean, first_line
 from showattendtell.settings import format_value, leaves, may_differ
 
@@ -50,25 +51,25 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
     """Return the checked configuration of a command that does not run.
 
     Args:
-        arguments: its arguments, as typed or in Hydra's form; of a sweep every value is checked, the first ones count.
+        arguments: its arguments, as typed or in Hydra's form.
         complete: whether a setting without a value is an error.
         with_hydra: whether to include the node `hydra`.
 
     Raises:
         UserError: with all errors in the arguments.
     """
-    flags, lines = parse(command, arguments)
-    is_sweep = MULTIRUN & set(flags) or any(line.startswith("sweep=") for line in lines)
-    running = GlobalHydra.instance().hydra  # another command may run
+    lines, store = parse(command, arguments).overrides, ConfigStore.instance()
+    running, admitted = GlobalHydra.instance().hydra, store.load("base/typed.yaml").node  # of another command
     GlobalHydra.instance().clear()
+    admit(command, lines)
     try:
         with initialize_config_dir(command_folder(command), version_base=None):
-            checked = [check(command, run, complete) for run in (runs_of(lines) if is_sweep else [lines])]
+            config, errors = check(command, lines, complete)
     finally:
+        store.store("typed", admitted, "base", "_global_")
         if running:
             GlobalHydra.instance().initialize(running)
-    raise_errors([error for _, errors in checked for error in errors])
-    config = checked[0][0]
+    raise_errors(errors)
     if not with_hydra:
         OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
         config.pop("hydra")
@@ -78,61 +79,41 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
 def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[DictConfig, list[str]]:
     """Compose a configuration in an initialized Hydra; also return all errors in the overrides."""
     try:
-        config = compose_overrides(command, list(lines), return_hydra_config=True)
-        return config, validate(config, complete)
+        return read_settings(compose_overrides(command, list(lines), return_hydra_config=True), complete)
     except (HydraException, ValueError) as error:
-        faulty = {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines)))}
+        faulty = find_faulty(command, lines)
         if not faulty:  # such as choices that are wrong together
-            text = " ".join(str(error.__cause__ or error).split())
-            if lacking := re.match("Could not override .* use [+](.*)", text):
-                text = f"{lacking[1]} cannot be chosen here; leave it out"
-            return DictConfig({}), [text]
+            return DictConfig({}), [sentence(error)]
     # without these lines, the others can be checked too
-    groups = {line.partition("=")[0] for line in faulty}
-    rest = [line for line in lines if line not in faulty and not line.startswith(tuple(f"++{key}." for key in groups))]
+    groups = tuple(f"{line.partition('=')[0]}." for line in faulty)
+    rest = [line for line in lines if line not in faulty and not line.startswith(groups)]
     config, errors = check(command, rest, complete=False)
     return config, [*faulty.values(), *errors]
 
 
-def runs_of(lines: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of some runs of a sweep: each value occurs with the first values of the others."""
-    values = list(map(sweep_values, lines))
-    first = [options[0] for options in values]
-    others = [[*first[:i], option, *first[i + 1 :]] for i, options in enumerate(values) for option in options[1:]]
-    return [first, *others]
+def find_faulty(command: str, lines: Sequence[str], is_sweep: bool = False) -> dict[str, str]:
+    """Return each override that Hydra cannot use, whatever the others are, and why."""
+    return {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines), is_sweep))}
 
 
-def sweep_values(line: str) -> list[str]:
-    """Return an override for each value of a sweep; for a range or an interval only for its ends."""
-    try:
-        [override] = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([line])
-    except HydraException:  # reported by `check`
-        return [line]
-    name, values = override.get_key_element(), override.value()
-    if isinstance(values, IntervalSweep):
-        return [f"{name}={values.start}", f"{name}={values.end}"]
-    if not override.is_sweep_override():
-        return [line]
-    lines = [f"{name}={value}" for value in override.sweep_string_iterator()]
-    return [lines[0], lines[-1]] if isinstance(values, RangeSweep) else lines
-
-
-def _fault(command: str, line: str, own: Sequence[str]) -> str:
-    """Return why Hydra cannot use an argument, empty if that depends on the others."""
-    shown = line.removeprefix("++")
+def _fault(command: str, line: str, own: Sequence[str], is_sweep: bool) -> str:
     try:
         override = OverridesParser.create().parse_override(line)
     except HydraException as error:
         hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-        return f"'{shown}' is not a setting{hint or '; settings are given as name=value'}"
-    if override.is_sweep_override():
-        return f"{shown} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
+        return f"'{line}' is not a setting{hint or '; settings are given as name=value'}"
+    if override.is_sweep_override() and not is_sweep:
+        return f"{line} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
     group, choice = override.key_or_group, override.value()
+    if group.startswith("hydra/"):  # Hydra has options of its own
+        return ""
     known = find_options(command, group, own)
-    if not line.startswith("++") and "." not in group:
-        for option in choice if isinstance(choice, list) else [choice]:
-            if option not in known:
-                return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
+    if "/" in group and not known:
+        return f"there is no config group {group}{did_you_mean(group, find_groups(command, own))}"
+    options = choice.list if isinstance(choice, ChoiceSweep) else choice
+    for option in options if isinstance(options, list) else [options]:
+        if known and option not in known and not isinstance(option, Glob):
+            return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
     return ""
 
 

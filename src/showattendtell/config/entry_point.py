@@ -21,10 +21,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, Arguments, command_folder, parse, quoted
-from showattendtell.config.compose import compose
+from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, command_folder, parse, quoted
+from showattendtell.config.compose import compose, find_faulty
 from showattendtell.config.sweeps import record_result
-from showattendtell.config.validation import DEBUG, USER_ERRORS, error_message, raise_errors, validate
+from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import quiet_pipe
 from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file, open_regular
 
@@ -74,18 +74,20 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
         elif HELP & set(typed):
             from showattendtell.config.help import help_page
 
-            given = [argument for argument in typed if argument not in {*HELP, "all"}]
-            print(help_page(name, given, "all" in typed, positional))
+            print(help_page(name, [argument for argument in typed if argument not in HELP], positional))
         else:
-            flags, overrides = expand(parse(name, typed, positional))
-            sys.argv[1:] = [*flags, *overrides]
+            given = expand(parse(name, typed, positional))
+            sys.argv[1:] = [*given.flags, *given.overrides]
+            admit(name, given.overrides)
             # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
             main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
             try:
                 main(partial(run_task, task, restore, os.getcwd()))()
-            except (HydraException, ValueError):  # Hydra raises both for overrides
-                # compose again, which raises an error with a sentence for everything that is wrong
-                compose(name, sys.argv[1:], complete=False)
+            except (HydraException, ValueError):  # Hydra raises both for overrides; report everything that is wrong
+                if given.is_sweep:
+                    raise_errors(list(find_faulty(name, given.overrides, is_sweep=True).values()))
+                else:
+                    compose(name, given.overrides, complete=False)
                 raise
 
 
@@ -101,16 +103,14 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
         # an error ends the process here: Hydra would print a line of its own before it
         with report_errors():
             try:
-                config = restore(config)
-                raise_errors(validate(config))
-                return task(config)
+                return task(checked(restore(config)))
             except BaseException:
                 discard_empty_run()
                 raise
-    settings, metric = [line.lstrip("+") for line in about.overrides.task], config.get("monitor")
+    settings, metric = unresolved(about.overrides.task), config.get("monitor")
     label = " ".join([str(run_folder()), *settings])
     try:
-        raise_errors(validate(config))
+        config = checked(config)
         if about.runtime.choices["hydra/launcher"] == "basic" and metric is None:
             result = task(config)
         else:
@@ -130,18 +130,17 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
     return result
 
 
-class SweepCheck(Callback):
-    """Checks every value of a sweep before its first run, and makes its folder known to processes elsewhere."""
+class SweepStart(Callback):
+    """Makes the folder of a sweep, and the settings of its search space, known to its runs in any process."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-        given = config.hydra.overrides
+        admit(config.hydra.job.config_name, [*unresolved(config.hydra.overrides.task), *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
-            compose(config.hydra.job.config_name, ["-m", *space, *given.task, *given.hydra])
-        folder = os.path.abspath(config.hydra.sweep.dir)
-        with read_write(config.hydra):  # the prefix distinguishes it from a folder that the user named
-            config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={quoted(folder)}")
+            folder = os.path.abspath(config.hydra.sweep.dir)
+        with read_write(config.hydra):
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder)}")
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -196,7 +195,7 @@ def write_settings(config: DictConfig, folder: Path) -> None:
     files = {
         "config": config,
         "hydra": OmegaConf.create({"hydra": hydra_config}),
-        "overrides": OmegaConf.create(list(hydra_config.overrides.task)),
+        "overrides": OmegaConf.create(unresolved(hydra_config.overrides.task)),
     }
     (folder / HYDRA).mkdir(exist_ok=True)
     for name, content in files.items():
@@ -210,10 +209,16 @@ def search_root() -> Path | None:
     config, folder = HydraConfig.get(), run_folder()
     is_sweep = config.mode == RunMode.MULTIRUN
     setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
-    is_named = any(line.startswith(setting) for line in config.overrides.hydra)
+    named = [line for line in unresolved(config.overrides.hydra) if line.startswith(setting)]
     if is_sweep:
-        return folder.parent if is_named else folder.parent.parent
-    return None if is_named else folder.parent
+        return folder.parent if len(named) > 1 else folder.parent.parent  # one is that of `SweepStart`
+    return None if named else folder.parent
+
+
+def unresolved(overrides: Any) -> list[str]:
+    """Return the arguments in Hydra's configuration as they were typed, with `${...}`."""
+    lines: Any = OmegaConf.to_container(overrides, resolve=False)
+    return list(map(str, lines))
 
 
 def read_choices() -> dict[str, str]:

@@ -1,6 +1,8 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
+import copy
 import os
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,11 +12,12 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from showattendtell.config.command_line import ALIASES
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import all_values, find_faults, format_value, join, leaves, value_errors
+from showattendtell.settings import all_values, as_meant, format_value, join, leaves, value_errors
 
 TARGET = "_target_"
 
@@ -40,17 +43,31 @@ MEANT = {**ALIASES, "output": RUN_FOLDER, "output_dir": RUN_FOLDER}
 """Settings by names that other projects give them."""
 
 
-def validate(config: DictConfig, complete: bool = True) -> list[str]:
-    """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
+def checked(config: DictConfig) -> DictConfig:
+    """Return the configuration of `read_settings`; raise a `UserError` that lists all errors."""
+    config, errors = read_settings(config)
+    raise_errors(errors)
+    return config
 
-    With `complete=False` a missing setting is not an error. A single value becomes a list where a list is meant.
+
+def validate(config: DictConfig) -> list[str]:
+    """Return the errors of `read_settings`."""
+    return read_settings(config)[1]
+
+
+def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig, list[str]]:
+    """Return a configuration whose values have the form that their annotations ask for (see `as_meant`), and an error
+    message for every setting that is missing, unknown to its target, or of the wrong type or range.
+
+    With `complete=False` a missing setting is not an error.
     """
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         missing = sorted(OmegaConf.missing_keys(own)) if complete else []
         plain: Any = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
-        return [f"{error.full_key}: {first_line(error)}"]
+        return config, [sentence(error)]
+    config = copy.deepcopy(config)
     errors = [f"{key} is not set; give it as {key}=..." for key in missing]
     nodes = dict(_nodes("", plain))
     known = [*filter(None, nodes), *([RUN_FOLDER] if "trainer" in nodes else [])]
@@ -70,17 +87,16 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
             elif parameter:
-                annotation = parameter.annotation
-                if find_faults(value, annotation) and not find_faults([value], annotation):
-                    OmegaConf.update(config, name, [value])  # a single value where only a list is meant
-                else:
-                    errors += value_errors(name, value, annotation)
+                meant = as_meant(value, parameter.annotation)
+                errors += value_errors(name, meant, parameter.annotation)
+                if meant != value:
+                    OmegaConf.update(config, name, meant)
             elif not signature.open and value not in (None, {}):
                 unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
     for name, leaf in unknown:
         hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES else ""
         errors.append(f"there is no setting {leaf}{hint or _similar(leaf, known) or _similar(name, known)}")
-    return errors
+    return config, errors
 
 
 def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
@@ -144,7 +160,7 @@ def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]
     return filled
 
 
-USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, OSError, RecursionError)
+USER_ERRORS = (UserError, HydraException, OmegaConfBaseException, YAMLError, OSError, RecursionError)
 """Exceptions that are reported without a traceback."""
 
 
@@ -152,8 +168,14 @@ def sentence(error: Exception) -> str:
     """Return what is wrong and what to do; for an unexpected exception its type and the first line of its message."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException):
-        return first_line(error)
+    if isinstance(error, OmegaConfBaseException):
+        return f"{error.full_key}: {first_line(error)}" if error.full_key else first_line(error)
+    if isinstance(error, HydraException):
+        if choice := re.search(r"default list use \+(.*)|config use \+(hydra/.*)", str(error)):
+            return f"{choice[1] or choice[2]} cannot be chosen here; leave it out"
+        return sentence(error.__cause__) if isinstance(error.__cause__, OmegaConfBaseException) else first_line(error)
+    if isinstance(error, YAMLError):  # its last line names the file
+        return " ".join(str(error).split())
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"{error.filename} does not exist"
     if isinstance(error, OSError):  # errors of a network have neither a file nor a number

@@ -11,7 +11,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import parse
-from showattendtell.config.compose import compose, sweep_values
+from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import as_typed
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError
@@ -49,9 +49,12 @@ class StudySweeper(Sweeper):
         space = {name: found for name, each in overrides.items() if (found := distribution_of(each))}
         if not space:
             raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
-        first = [sweep_values(str(each.input_line))[0] for each in overrides.values()]
-        monitor = short_metric(compose("train", [*self._own_folders, *first]).monitor)
         fixed = {name: each.get_value_element_as_str() for name, each in overrides.items() if name not in space}
+        choices = {
+            name: next(each.sweep_string_iterator()) for name, each in overrides.items() if each.is_choice_sweep()
+        }
+        first = [f"{name}={value}" for name, value in {**fixed, **choices}.items()]
+        monitor = short_metric(compose("train", [*self._own_folders, *first]).monitor)
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
 
