@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import parse
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import as_typed
+from showattendtell.config.entry_point import as_typed, unresolved
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError
 from showattendtell.settings import short_metric
@@ -36,7 +36,7 @@ class StudySweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self._folder = as_typed(Path(config.hydra.sweep.dir).absolute())
-        given = config.hydra.overrides.hydra
+        given = unresolved(config.hydra.overrides.hydra)
         self._own_folders = [line for line in given if line.startswith("hydra.searchpath=")]
 
     def sweep(self, arguments: list[str]) -> None:
@@ -54,7 +54,9 @@ class StudySweeper(Sweeper):
             name: next(each.sweep_string_iterator()) for name, each in overrides.items() if each.is_choice_sweep()
         }
         first = [f"{name}={value}" for name, value in {**fixed, **choices}.items()]
-        monitor = short_metric(compose("train", [*self._own_folders, *first]).monitor)
+        monitor = short_metric(
+            compose("train", [*self._own_folders, *(f"{name}={value}" for name, value in first.items())]).monitor
+        )
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
 
