@@ -50,13 +50,10 @@ class StudySweeper(Sweeper):
         if not space:
             raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
         fixed = {name: each.get_value_element_as_str() for name, each in overrides.items() if name not in space}
-        choices = {
-            name: next(each.sweep_string_iterator()) for name, each in overrides.items() if each.is_choice_sweep()
-        }
-        first = [f"{name}={value}" for name, value in {**fixed, **choices}.items()]
-        monitor = short_metric(
-            compose("train", [*self._own_folders, *(f"{name}={value}" for name, value in first.items())]).monitor
-        )
+        choices = [each for each in overrides.values() if each.is_choice_sweep()]
+        first = {**fixed, **{each.key_or_group: next(each.sweep_string_iterator()) for each in choices}}
+        lines = [f"{name}={value}" for name, value in first.items()]
+        monitor = short_metric(compose("train", [*self._own_folders, *lines]).monitor)
         choice = f"sweep={fixed.pop('sweep')}"  # it adds the callback that prunes
         fixed.pop("resume", None)
 
