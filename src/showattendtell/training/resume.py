@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell.config.compose import find_differences, to_plain
+from showattendtell.config.entry_point import unresolved
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
@@ -136,7 +137,7 @@ def restore(config: DictConfig) -> DictConfig:
     for name in PROCESSES:
         part, _, key = name.partition(".")
         settings[part].pop(key, None)
-    typed = [line.lstrip("+").partition("=")[0].replace("/", ".") for line in about.overrides.task]
+    typed = [line.partition("=")[0].replace("/", ".") for line in unresolved(about.overrides.task)]
     for name in (*PROCESSES, *typed):
         try:
             value = reduce(getitem, name.split("."), own)
