@@ -72,7 +72,6 @@ MODEL_COMMANDS = [
     ["calibrate", "checkpoint=hostile", "output=new.ckpt"],
     ["export", "checkpoint=hostile"],
     ["serve", "checkpoint=hostile", "port=0"],
-    ["train", "distillation.teacher=hostile", "dataset.train=8", "dataset.val=2"],
 ]
 
 

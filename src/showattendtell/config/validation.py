@@ -23,6 +23,7 @@ TARGET = "_target_"
 
 SUPPLIED = {
     "vocabulary": "captions tokenizer",
+    "distillation": "dataset tokenizer",
     "augment": "seed",
     "data": "dataset vocabulary source seed",
     "attention": "region_dim hidden_dim",

@@ -1,8 +1,6 @@
 """Build the objects of a training, in the order of the data, and train:
 
-    data set -> encoder -> features -> vocabulary -> data module -> captioner -> loss -> LightningModule -> Trainer
-
-Nodes of the configuration that are not listed in `PARTS` belong to extensions (`TrainingExtra`).
+data set -> encoder -> features -> vocabulary -> data module -> captioner -> loss -> LightningModule -> Trainer
 """
 
 import logging
@@ -27,12 +25,12 @@ from rich import get_console
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
-from showattendtell.config.validation import TARGET, USER_ERRORS, sentence, with_defaults
+from showattendtell.config.validation import USER_ERRORS, sentence, with_defaults
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
-from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata
+from showattendtell.inference.checkpoints import build_metadata
 from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
@@ -43,14 +41,10 @@ from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.settings import format_value
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
-from showattendtell.training.module import CaptioningModule, TrainingExtra
+from showattendtell.training.module import CaptioningModule
 from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Example
 from showattendtell.visualization.tables import print_dataset, print_notes
-
-PARTS = {"dataset", "encoder", "augment", "features", "tokenizer", "vocabulary", "data", "attention", "decoder"}
-PARTS |= {"loss", "reward", "decoding", "optimizer", "schedule", "trainer", "callbacks", "logger"}
-
 
 NEEDED = {"barebones": False, "enable_checkpointing": True}
 """Settings of the Trainer without whose value a run has no checkpoints or no logs."""
@@ -92,15 +86,12 @@ def build_training(config: DictConfig) -> tuple[CaptioningModule, CaptionDataMod
     source, dataset = build_source(config, dataset, encoder)
     vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
-    references, extras = dataset.split("train"), dict[str, TrainingExtra]()
-    for name, node in config.items():
-        if name not in PARTS and isinstance(node, DictConfig) and TARGET in node:
-            extras[str(name)] = build(node)
-            dataset = extras[str(name)].change_data(dataset, vocabulary.tokenizer)
+    references = dataset.split("train")
+    dataset = build(config.distillation, dataset=dataset, tokenizer=vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
-    module = build_module(config, encoder, vocabulary, metadata, references, extras)
+    module = build_module(config, encoder, vocabulary, metadata, references)
     if origin:
         origin.load_captioner(module.captioner, vocabulary)
     return module, data
@@ -112,12 +103,11 @@ def build_module(
     vocabulary: Vocabulary,
     metadata: dict[str, Any],
     examples: Sequence[Example] = (),
-    extras: Mapping[str, TrainingExtra] | None = None,
 ) -> CaptioningModule:
     """Build the model of a training configuration, with fresh weights.
 
     Args:
-        metadata: the entries of its checkpoints; those of rewards and extensions are added.
+        metadata: the entries of its checkpoints.
         examples: training images, whose captions give the document frequencies of the reward.
     """
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
@@ -130,7 +120,7 @@ def build_module(
             )
         references = [[caption.words for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
-    module = CaptioningModule(
+    return CaptioningModule(
         encoder=encoder,
         captioner=captioner,
         vocabulary=vocabulary,
@@ -141,10 +131,6 @@ def build_module(
         metadata=metadata,
         self_critical=self_critical,
     )
-    for name, extra in (extras or {}).items():
-        for key, value in extra.change_module(module, config).items():
-            metadata[METADATA_KEY].setdefault("extras", {})[f"{name}.{key}"] = value
-    return module
 
 
 def build_logger(config: DictConfig, name: str) -> Logger:

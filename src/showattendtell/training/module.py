@@ -4,16 +4,14 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import pytorch_lightning as lightning
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -33,7 +31,7 @@ from showattendtell.runtime.distributed import rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
-from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
+from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
@@ -41,30 +39,6 @@ TRAINED = "training_means"
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
-
-
-class LossTerm(Protocol):
-    """Changes the loss on the captions of each batch; see `CaptioningModule.terms`."""
-
-    def check(self, module: "CaptioningModule") -> None:
-        """Raise `UserError` if a `CaptioningModule` cannot be trained with this term."""
-
-    def __call__(self, output: LossOutput, batch: Batch) -> LossOutput:
-        """Return the loss of a batch with this term, from its loss without it."""
-        ...
-
-
-class TrainingExtra:
-    """Base class of the targets of nodes in the training configuration that the core does not know."""
-
-    def change_data(self, dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
-        """Return the data set that is trained on."""
-        return dataset
-
-    def change_module(self, module: "CaptioningModule", config: DictConfig) -> dict[str, Any]:
-        """Change a `CaptioningModule` before training. Return what a resumed run must have in common, as plain data for
-        the checkpoint's metadata."""
-        return {}
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -117,7 +91,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     ):
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
         self.self_critical, self.metadata = self_critical, dict(metadata or {})
-        self.terms: list[LossTerm] = []  # change the loss on captions, one after the other; set by extensions
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.01, fused=True)
         self.schedule = schedule or cosine_of_recipe
@@ -150,8 +123,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """Take encoder and vocabulary from the data module, or check that they match this model's.
 
         Raises:
-            UserError: there are none, or the data module's or the teachers' differ from this model's; or Lightning was
-                given `torch.compile(module)`.
+            UserError: there are none, or the data module's differ from this model's; or Lightning was given
+                `torch.compile(module)`.
         """
         if "training_step" in vars(self):  # where Lightning puts the compiled method
             raise UserError(
@@ -185,8 +158,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 )
             if isinstance(data, CaptionDataModule):
                 data.add_targets(self.encoder.grid)
-        for term in self.terms:
-            term.check(self)
 
     @property
     def selective(self) -> bool:
@@ -257,11 +228,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         output = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                # the terms of extensions read the captioner's outputs, which graphs do not return
-                loss = self.loss if self.graphs is None or self.terms else self.graphs.loss
+                loss = self.loss if self.graphs is None else self.graphs.loss
                 output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
-                for term in self.terms:
-                    output = term(output, batch)
         terms = {name: weight * value for name, value in output.terms.items() if weight}
         if critic is None:
             return LossOutput(output.nll, terms, output.metrics)

@@ -173,12 +173,8 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if captions, vocabulary, regions or files of extensions of the resumed run differ from its
-    metadata."""
+    """Raise a `UserError` if captions, vocabulary or regions of the resumed run differ from its metadata."""
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
-    stored, current = start.metadata.get("extras", {}), metadata[METADATA_KEY].get("extras", {})
-    differing = [name for name in {**stored, **current} if stored.get(name) != current.get(name)]
-    parts["extras"] = f"other {', '.join(differing)}"
     for part, difference in parts.items():
         if start.checkpoint and start.metadata.get(part) != metadata[METADATA_KEY].get(part):
             raise UserError(

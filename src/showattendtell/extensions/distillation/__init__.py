@@ -1,1 +1,0 @@
-"""Knowledge distillation from trained models."""
