@@ -14,7 +14,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 import showattendtell
 from showattendtell import metrics
 from showattendtell.__main__ import COMMANDS
-from showattendtell.config.command_line import command_folder, config_folders
+from showattendtell.config.command_line import config_folders
 from showattendtell.config.compose import compose
 from showattendtell.config.help import Setting, explain, find_listed
 
@@ -86,15 +86,13 @@ def _page(group: str) -> str:
     return f"choices/{group.replace('/', '-')}.md"
 
 
-def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
-    """Usage, config groups and settings; the settings of an option are on the page of its group, unless only this
-    command has the group."""
-    if not Path(command_folder(name), f"{name}.yaml").is_file():
+def _command_page(name: str, shared: Mapping[str, list[str]]) -> str:
+    """Usage, config groups and settings; the settings of an option are on the page of its group."""
+    if not any(Path(folder, f"{name}.yaml").is_file() for folder in config_folders()):
         return f"# {name}\n\n`showattendtell {name}`: {COMMANDS[name]}. It takes no settings.\n"
     config = compose(name, complete=False, with_hydra=True)
     chosen: Any = config.hydra.runtime.choices
     groups = find_listed(name, chosen)
-    shared = elsewhere if command_folder(name) == config_folders()[0] else {}
     usage, *about = config.hydra.help.header.strip().split("\n\n")
     settings: Any = OmegaConf.to_container(config)
     for part in ("hydra", *(group for group in groups if group in shared)):

@@ -81,7 +81,7 @@ def _chosen_formats(config: DictConfig) -> list[str]:
 
     default = ["parquet"] if config.workers else [*ROWS] if config.resume else [*ROWS, "html"]
     formats = list(dict.fromkeys(config.formats or default))
-    known = [*ROWS, "html", *PICTURES, *find_options("caption", "format")]
+    known = [*ROWS, "html", *PICTURES, *find_options("format")]
     for name in formats:
         if name not in known:
             raise UserError(f"formats={name}: there is no format '{name}'{did_you_mean(name, known)}")

@@ -179,7 +179,10 @@ def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     if faults := dict.fromkeys(find_faults(value, annotation)):
         first, *others = faults
         reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
-        yield f"{path}={format_value(value)} {' or '.join(reasons)}"
+        text = format_value(value)
+        is_text = isinstance(value, int | float) and not find_faults(text, annotation)
+        hint = f"; quote a text of digits: '{path}=\"{text}\"'" if is_text else ""
+        yield f"{path}={text} {' or '.join(reasons)}{hint}"
 
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -112,6 +113,11 @@ class Dataset(NamedTuple):
 
     def split(self, name: str) -> tuple[Example, ...]:
         """Return the examples of a split. Raise `UserError` if it is unknown or empty."""
+        if name in ("val", "test") and name not in self.splits:
+            folder = next((os.path.dirname(example.path) for example in self.examples()), self.name)
+            raise UserError(
+                f"{folder} has no split '{name}'; list images for it, or with dataset=custom set dataset.{name} above 0"
+            )
         if name not in self.splits:
             raise UserError(f"dataset {self.name} has no split '{name}'{did_you_mean(name, self.splits)}")
         if not self.splits[name]:

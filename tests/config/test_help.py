@@ -19,7 +19,7 @@ runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys
 
 Answer = Callable[..., Any]
 
-COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption"]
+COMMANDS = ["prepare", "train", "evaluate", "score", "report", "caption"]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_help_of_training_names_every_group_with_its_options_and_marks_the_prese
     assert "[rmsprop]" in words
 
 
-@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "score", "report", "caption"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "score", "report", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     page = help_page(command).splitlines()
     config = OmegaConf.to_container(compose(command, complete=False))

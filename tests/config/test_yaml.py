@@ -22,9 +22,7 @@ def found(pattern: str) -> list[Path]:
     return sorted(file for folder in FOLDERS for file in folder.glob(pattern))
 
 
-OWN_GROUPS = [file.stem for file in found("*/*.yaml") if file.stem == file.parent.name]
-"""Commands with groups of their own, in a folder of their own."""
-ROOTS = sorted([*(file.stem for file in found("*.yaml")), *OWN_GROUPS])
+ROOTS = sorted(file.stem for file in found("*.yaml"))
 BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 """Folders of what other options include, and that nobody chooses from."""
 
@@ -35,7 +33,7 @@ def options() -> dict[str, list[str]]:
     for file in found("*/**/*.yaml"):
         folder = next(folder for folder in FOLDERS if file.is_relative_to(folder))
         path = file.relative_to(folder).with_suffix("")
-        if str(path.parent) in BUILT_ON or path.parts[0] in OWN_GROUPS:
+        if str(path.parent) in BUILT_ON:
             continue
         recipe = file.read_text().startswith("# @package _global_")
         group = path.parts[0] if recipe else str(path.parent)
@@ -56,7 +54,6 @@ GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
 ASKED = {
-    "download": ["dataset"],
     "average": ["checkpoint", "output"],
     "calibrate": ["checkpoint"],
     "evaluate": ["checkpoint"],
@@ -96,12 +93,6 @@ def test_every_option_composes_with_training_and_has_no_faults(choice: str):
         recipe = read(next(root / name for root in FOLDERS if (root / name).is_file()))
         stated = {setting: value for setting, value in leaves(recipe) if "${" not in str(value)}
         assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
-
-
-@pytest.mark.parametrize("file", found("download/dataset/*.yaml"), ids=lambda file: file.stem)
-def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(file: Path):
-    config = compose("download", [f"dataset={file.stem}"])
-    assert config.dataset.root == compose("train", [f"dataset={file.stem}"]).dataset.root
 
 
 @pytest.mark.parametrize("root", ROOTS)

@@ -10,6 +10,7 @@ import pytest
 
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.data.names import SPLITS
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset
 
@@ -196,13 +197,13 @@ def test_the_splits_of_a_layout_are_kept(tmp_path: Path, layout: str):
 @pytest.mark.parametrize(
     ("read", "layout"), [(read_flickr8k, "Kaggle's Flickr8k"), (read_flickr30k, "Kaggle's Flickr30k")]
 )
-def test_without_splits_flickr_s_come_from_a_hash_and_the_command_that_fetches_them_is_named(
+def test_without_splits_flickr_s_come_from_a_hash_and_the_way_to_get_them_is_named(
     tmp_path: Path, read: Callable[[str], Dataset], layout: str
 ):
     LAYOUTS[layout](tmp_path)
     dataset = read(str(tmp_path))
     assert sum(len(example.captions) for example in dataset.examples()) == len(PAIRS)
-    fetch = f"showattendtell download dataset={dataset.name} dataset.root={tmp_path} 'parts=[splits]'"
+    fetch = f"put the public splits, dataset_{dataset.name}.json, into {tmp_path}: {SPLITS}"
     assert any(note.endswith(fetch) for note in dataset.notes)
 
 
@@ -248,7 +249,24 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
         ),
         (
             lambda root: (put(root), table(root / "captions.csv", ["image", "caption"], [("z.jpg", "A dog .")] * 3)),
-            r"fewer images than splits",
+            r"fewer images than splits, so none is left for val; add images, or set dataset.test=0$",
+        ),
+        (
+            lambda root: (write(root / "images.zip", "x"), table(root / "captions.csv", ["image", "caption"], PAIRS)),
+            r"none of the 6 images are on disk, the first is .*; unpack .*own/images.zip$",
+        ),
+        (
+            lambda root: table(root / "captions.csv", ["image", "caption"], PAIRS),
+            r"none of the 6 images are on disk, .*; put them into .*own, or set dataset.images to their folder$",
+        ),
+        (
+            lambda root: (
+                put(root),
+                (root / "100_1a.jpg").unlink(),
+                (root / "100_1a.jpg").symlink_to(root / "gone.jpg"),
+                table(root / "captions.csv", ["image", "caption"], PAIRS),
+            ),
+            "the first is .*own/100_1a.jpg, a link to a file that does not exist; add them",
         ),
     ],
 )
@@ -257,3 +275,15 @@ def test_what_stops_a_layout_is_said_in_one_sentence(tmp_path: Path, build: Call
     build(tmp_path / "own")
     with pytest.raises(UserError, match=sentence):
         read_custom(str(tmp_path / "own"))
+
+
+def test_a_split_without_images_is_reported_with_the_folder_and_the_setting(tmp_path: Path):
+    put(tmp_path)
+    table(tmp_path / "captions.csv", ["image", "caption"], PAIRS[:2])
+    with pytest.raises(UserError, match="so none is left for val; add images$"):
+        read_custom(str(tmp_path), test=0)
+    table(tmp_path / "captions.csv", ["image", "caption"], PAIRS)
+    dataset = read_custom(str(tmp_path), val=0)
+    message = f"{tmp_path} has no split 'val'; list images for it, or with dataset=custom set dataset.val above 0"
+    with pytest.raises(UserError, match=f"^{message}$"):
+        dataset.split("val")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from io import BytesIO
 
 import pytest
-from archive_server import ArchiveServer, Handler, serve_archives
+from photo_server import Handler, PhotoServer, serve_photos
 from PIL import Image
 
 from showattendtell.data import images
@@ -13,8 +13,8 @@ from showattendtell.errors import UserError
 
 
 @pytest.fixture
-def server() -> Iterator[ArchiveServer]:
-    with serve_archives() as running:
+def server() -> Iterator[PhotoServer]:
+    with serve_photos() as running:
         content = BytesIO()
         Image.new("RGB", (40, 30), "red").save(content, "PNG")
         running.files["photo.png"] = content.getvalue()
@@ -22,7 +22,7 @@ def server() -> Iterator[ArchiveServer]:
 
 
 def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
-    server: ArchiveServer, monkeypatch: pytest.MonkeyPatch
+    server: PhotoServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(images, "FILE_MEGABYTES", 0.1)
     server.files["large.jpg"] = bytes(50_000_000)
@@ -30,14 +30,14 @@ def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
         fetch_image(f"{server.address}/large.jpg")
 
 
-def test_a_server_that_sends_byte_by_byte_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_sends_byte_by_byte_is_left(server: PhotoServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(images, "SECONDS", 0.3)
     server.pause, server.piece = 0.05, 1
     with pytest.raises(UserError, match=r"photo.png took longer than 0.3 seconds"):
         fetch_image(f"{server.address}/photo.png")
 
 
-def test_a_server_that_sends_nothing_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_sends_nothing_is_left(server: PhotoServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(images, "STALLED", 0.2)
     server.pause, server.piece = 2.0, 1
     with pytest.raises(UserError, match=r"photo.png cannot be fetched .timed out."):
@@ -46,7 +46,7 @@ def test_a_server_that_sends_nothing_is_left(server: ArchiveServer, monkeypatch:
 
 @pytest.mark.parametrize("target", ["file:///etc/hostname", "ftp://example.org/a.png"])
 def test_a_redirect_to_another_protocol_is_not_followed(
-    server: ArchiveServer, monkeypatch: pytest.MonkeyPatch, target: str
+    server: PhotoServer, monkeypatch: pytest.MonkeyPatch, target: str
 ):
     def redirect(handler: Handler) -> None:
         handler.send_response(302)

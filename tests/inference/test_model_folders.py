@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hub_server import OTHER_HUB, serve_hub
 from huggingface_hub import HfApi, RepoUrl
+from repository import ROOT
 
 from showattendtell import load
 from showattendtell.config.compose import compose
@@ -104,10 +106,12 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_command_that_fetches_it(name: str):
+def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_way_to_get_it(name: str):
     settings = compose("train", [f"dataset={name}", "dataset.root=nowhere"]).dataset
-    with pytest.raises(UserError, match=f"the folder nowhere does not exist; .* download dataset={name} "):
+    with pytest.raises(UserError, match=r"the folder nowhere does not exist; .* get its photographs: ") as missing:
         check_root(settings)
+    [address] = re.findall(r"https?://[^ ']+", str(missing.value))
+    assert address in (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_without_a_model_is_reported(tmp_path: Path):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_server import ArchiveServer, serve_archives
+from photo_server import PhotoServer, serve_photos
 from PIL import Image
 from runs import Run, Start, assert_done, assert_error, held_out, kill, validated, wait_until
 from slow_cases import slow_after
@@ -35,8 +35,8 @@ def album(folder: Path, checkpoint: Path) -> Path:
 
 
 @pytest.fixture
-def server() -> Iterator[ArchiveServer]:
-    with serve_archives() as running:
+def server() -> Iterator[PhotoServer]:
+    with serve_photos() as running:
         yield running
 
 
@@ -71,7 +71,7 @@ def test_captions_are_written_as_data_and_as_a_page_by_default(run: Run, checkpo
     assert "rome/0.png</h2>" in (folder / "data/index.html").read_text()
 
 
-def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path, album: Path, server: ArchiveServer):
+def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path, album: Path, server: PhotoServer):
     server.files["photo.png?size=3"] = (album / "0.png").read_bytes()
     urls = [f"{server.address}/photo.png?size=3", f"{server.address}/none.png"]
     done = run(

@@ -71,23 +71,13 @@ def config_folders() -> list[str]:
     raise UserError(f"the folder conf/ is missing next to {PACKAGE}; reinstall showattendtell")
 
 
-def command_folder(name: str) -> str:
-    """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
-    folders = config_folders()
-    own = (folder for folder in folders if Path(folder, name, f"{name}.yaml").is_file())
-    return next((str(Path(folder, name)) for folder in own), folders[0])
-
-
-def find_options(command: str, group: str, own: Iterable[str] = ()) -> list[str]:
+def find_options(group: str, own: Iterable[str] = ()) -> list[str]:
     """Return the options of a config group, as `soft`, or `paper/coco` if they are in a subfolder.
 
     Args:
         own: the user's own folders of options.
     """
-    folder, folders = command_folder(command), config_folders()
-    # a command with groups of its own does not share those of training
-    shared = folders if folder in folders else [folder]
-    roots = [Path(root, group) for root in (*shared, *own)]
+    roots = [Path(root, group) for root in (*config_folders(), *own)]
     return sorted(str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml"))
 
 
@@ -131,7 +121,7 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments, positional)
-    groups = find_groups(command, searchpath(settings))
+    groups = find_groups(searchpath(settings))
     checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
     aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
     overrides: dict[str, str] = {}
@@ -157,11 +147,11 @@ def is_setting(name: str) -> bool:
     return not ("/" in name or "@" in name or name.startswith("hydra."))
 
 
-def admit(command: str, overrides: Iterable[str]) -> None:
+def admit(overrides: Iterable[str]) -> None:
     """Let Hydra set what the YAML leaves to the default in the code. It refuses names that no configuration has, so
     that `base/typed`, which all commands include, gets the names in `overrides`; `validate` judges them later."""
     nodes: dict[str, Any] = {}
-    groups = find_groups(command, searchpath(overrides))
+    groups = find_groups(searchpath(overrides))
     for line in overrides:
         name, _, value = line.partition("=")
         part, dot, _ = name.partition(".")
@@ -175,9 +165,9 @@ def admit(command: str, overrides: Iterable[str]) -> None:
 ConfigStore.instance().store("typed", {}, "base", "_global_")
 
 
-def find_groups(command: str, own: Iterable[str]) -> set[str]:
-    """Return the config groups of a command, those in the user's own folders of options included."""
-    return {option.rpartition("/")[0] for option in find_options(command, "", own)}
+def find_groups(own: Iterable[str]) -> set[str]:
+    """Return the config groups, those in the user's own folders of options included."""
+    return {option.rpartition("/")[0] for option in find_options("", own)}
 
 
 def _split(arguments: Sequence[str], positional: str) -> Arguments:

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import admit, command_folder, find_groups, find_options, parse, searchpath
+from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
 from showattendtell.config.validation import TARGET, raise_errors, read_settings, sentence, with_defaults
 from showattendtell.errors import did_you_mean, first_line
 from showattendtell.settings import format_value, leaves, may_differ
@@ -61,9 +61,9 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
     lines, store = parse(command, arguments).overrides, ConfigStore.instance()
     running, admitted = GlobalHydra.instance().hydra, store.load("base/typed.yaml").node  # of another command
     GlobalHydra.instance().clear()
-    admit(command, lines)
+    admit(lines)
     try:
-        with initialize_config_dir(command_folder(command), version_base=None):
+        with initialize_config_dir(config_folders()[0], version_base=None):
             config, errors = check(command, lines, complete)
     finally:
         store.store("typed", admitted, "base", "_global_")
@@ -81,7 +81,7 @@ def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[Di
     try:
         return read_settings(compose_overrides(command, list(lines), return_hydra_config=True), complete)
     except (HydraException, ValueError) as error:
-        faulty = find_faulty(command, lines)
+        faulty = find_faulty(lines)
         if not faulty:  # such as choices that are wrong together
             return DictConfig({}), [sentence(error)]
     # without these lines, the others can be checked too
@@ -91,12 +91,12 @@ def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[Di
     return config, [*faulty.values(), *errors]
 
 
-def find_faulty(command: str, lines: Sequence[str], is_sweep: bool = False) -> dict[str, str]:
+def find_faulty(lines: Sequence[str], is_sweep: bool = False) -> dict[str, str]:
     """Return each override that Hydra cannot use, whatever the others are, and why."""
-    return {line: fault for line in lines if (fault := _fault(command, line, searchpath(lines), is_sweep))}
+    return {line: fault for line in lines if (fault := _fault(line, searchpath(lines), is_sweep))}
 
 
-def _fault(command: str, line: str, own: Sequence[str], is_sweep: bool) -> str:
+def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     try:
         override = OverridesParser.create().parse_override(line)
     except HydraException as error:
@@ -107,9 +107,9 @@ def _fault(command: str, line: str, own: Sequence[str], is_sweep: bool) -> str:
     group, choice = override.key_or_group, override.value()
     if group.startswith("hydra/"):  # Hydra has options of its own
         return ""
-    known = find_options(command, group, own)
+    known = find_options(group, own)
     if "/" in group and not known:
-        return f"there is no config group {group}{did_you_mean(group, find_groups(command, own))}"
+        return f"there is no config group {group}{did_you_mean(group, find_groups(own))}"
     options = choice.list if isinstance(choice, ChoiceSweep) else choice
     for option in options if isinstance(options, list) else [options]:
         if known and option not in known and not isinstance(option, Glob):

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, command_folder, parse, quoted
+from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, config_folders, parse, quoted
 from showattendtell.config.compose import compose, find_faulty
 from showattendtell.config.sweeps import record_result
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
@@ -78,14 +78,14 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
         else:
             given = expand(parse(name, typed, positional))
             sys.argv[1:] = [*given.flags, *given.overrides]
-            admit(name, given.overrides)
+            admit(given.overrides)
             # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-            main = hydra.main(config_path=command_folder(name), config_name=name, version_base=None)
+            main = hydra.main(config_path=config_folders()[0], config_name=name, version_base=None)
             try:
                 main(partial(run_task, task, restore, os.getcwd()))()
             except (HydraException, ValueError):  # Hydra raises both for overrides; report everything that is wrong
                 if given.is_sweep:
-                    raise_errors(list(find_faulty(name, given.overrides, is_sweep=True).values()))
+                    raise_errors(list(find_faulty(given.overrides, is_sweep=True).values()))
                 else:
                     compose(name, given.overrides, complete=False)
                 raise
@@ -136,7 +136,7 @@ class SweepStart(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-        admit(config.hydra.job.config_name, [*unresolved(config.hydra.overrides.task), *space])
+        admit([*unresolved(config.hydra.overrides.task), *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
             folder = os.path.abspath(config.hydra.sweep.dir)
         with read_write(config.hydra):

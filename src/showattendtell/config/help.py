@@ -67,7 +67,7 @@ def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[st
         is_shown = "/" not in name or (chosen[name] and name.rpartition("/")[0] in chosen)
         if is_shown and not name.startswith("hydra"):
             nested = tuple(f"{other.removeprefix(f'{name}/')}/" for other in chosen)
-            found[name] = [option for option in find_options(command, name, own) if not option.startswith(nested)]
+            found[name] = [option for option in find_options(name, own) if not option.startswith(nested)]
     return found
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from showattendtell.data.images import read_pixels
-from showattendtell.data.names import Names, inside, is_photograph, photographs, spelling
+from showattendtell.data.names import Names, files_below, inside, is_photograph, photographs, spelling
 from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, add_splits, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
@@ -48,9 +48,8 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
             continue
         largest, size = max(Counter(split_of.values()).items(), key=itemgetter(1), default=("", 0))
         if size < 2:
-            raise UserError(
-                f"there are fewer images than splits, so none is left for {split}; add images, or set dataset.test=0"
-            )
+            advice = ", or set dataset.test=0" if shares.get("test") else ""
+            raise UserError(f"there are fewer images than splits, so none is left for {split}; add images{advice}")
         # of few images none may have such a hash
         split_of[min((image for image in split_of if split_of[image] == largest), key=hash_fraction)] = split
     return split_of
@@ -271,15 +270,13 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
     found = _find_elsewhere(examples, missing, on_disk)
     lost = [e for e in missing if e.image not in found]
     if len(lost) == len(examples):
-        others = listed(sorted(os.path.relpath(path, root) for path in on_disk)) or "none"
-        raise UserError(
-            f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; photographs of other names in "
-            f"{root}: {others}; give them these names, or set dataset.images to their folder"
-        )
+        advice = _describe_others(root, on_disk)
+        raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {advice}")
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
+        kind = ", a link to a file that does not exist" if os.path.islink(unexpected[0]) else ""
         raise UserError(
-            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or "
+            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}{kind}; add them, or "
             "skip them with dataset.skip_unreadable=true"
         )
     places = sorted({os.path.relpath(os.path.dirname(path), root) for path in found.values()})
@@ -289,6 +286,15 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
     moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
     return moved.without(names)._replace(notes=(*dataset.notes, *notes))
+
+
+def _describe_others(root: Path, photographs: Iterable[str]) -> str:
+    """Return what to do with the photographs of other names that are in `root`, or with an archive there."""
+    others = sorted(os.path.relpath(path, root) for path in photographs)
+    archive = next((path for path in files_below(root) if path.endswith((".zip", ".tar", ".gz", ".tgz"))), None)
+    if others:
+        return f"give the photographs in {root} these names ({listed(others)}), or set dataset.images to their folder"
+    return f"unpack {archive}" if archive else f"put them into {root}, or set dataset.images to their folder"
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:

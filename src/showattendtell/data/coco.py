@@ -15,7 +15,7 @@ from showattendtell.data.assembly import (
     split_by_hash,
 )
 from showattendtell.data.custom import read_references
-from showattendtell.data.names import open_folder
+from showattendtell.data.names import SPLITS, open_folder
 from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -89,7 +89,7 @@ def read_coco2017(
 def _find_text(root: Path, name: str) -> Path:
     path = look_in([root, root / "annotations"], name)
     if not path.exists():
-        hint = "; showattendtell download dataset=coco 'parts=[splits]' fetches it" if name == KARPATHY else ""
+        hint = f"; get it by {SPLITS}" if name == KARPATHY else ""
         raise UserError(f"the caption file {name} was not found in {root} or its folder annotations{hint}")
     return path
 

@@ -1,7 +1,6 @@
 """Flickr8k and Flickr30k, as distributed or in Karpathy's files, and the boxes of Flickr30k Entities."""
 
 import re
-import shlex
 import zipfile
 import zlib
 from collections import defaultdict
@@ -20,7 +19,7 @@ from showattendtell.data.assembly import (
     with_splits,
 )
 from showattendtell.data.custom import read_found, read_references
-from showattendtell.data.names import image_number, open_folder
+from showattendtell.data.names import SPLITS, image_number, open_folder
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -145,11 +144,9 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
         )
     shares = {"val": 0.0}
     if not file.split_of and not has_lists:
-        root = shlex.quote(f"dataset.root={folder}")
-        fetch = f"showattendtell download dataset={layout.name} {root} 'parts=[splits]'"
         note = (
             "scores are not comparable with published ones, and models of the public splits were trained on some of "
-            f"the test images; fetch the public splits with: {fetch}"
+            f"the test images; put the public splits, dataset_{layout.name}.json, into {folder}: {SPLITS}"
         )
         file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
     # the keys of Flickr8k-CN omit the suffix

@@ -22,13 +22,18 @@ _UPLOADED = re.compile(r"[0-9a-f]{8}-")
 _LEADS_OUT = re.compile(r"(\w:)?[/\\]|\.[/\\]|(.*[/\\])?\.\.([/\\]|$)", re.DOTALL)
 
 
+COCO = "curl -C - -O 'http://images.cocodataset.org/zips/{train,val}%s.zip'"
+FORM = "fill in the form of its authors at https://forms.illinois.edu/sec/%s"
 PUBLISHED = {
-    "coco": "MS COCO's train2014 and val2014",
-    "coco2017": "MS COCO's train2017 and val2017",
-    "flickr8k": "Flickr8k",
-    "flickr30k": "Flickr30k",
+    "coco": ("MS COCO's train2014 and val2014", COCO % 2014),
+    "coco2017": ("MS COCO's train2017 and val2017", COCO % 2017),
+    "flickr8k": ("Flickr8k", FORM % 1713398),
+    "flickr30k": ("Flickr30k", FORM % 229675),
 }
-"""Content of the data sets that the command `download` fetches."""
+"""Content of the published data sets, and how to get their photographs."""
+
+SPLITS = "curl -C - -O https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
+"""How to get Karpathy's captions and splits of the data sets."""
 
 
 def open_folder(root: str, content: str) -> Path:
@@ -44,11 +49,9 @@ def open_folder(root: str, content: str) -> Path:
     folder = expand_home(root)
     if not folder.is_dir():
         error = "is a file, not a folder" if folder.exists() else "does not exist"
-        hint = f", or fetch it with showattendtell download dataset={content} dataset.root=DIR"
-        raise UserError(
-            f"the folder {root} {error}; set dataset.root to the folder that holds {PUBLISHED.get(content, content)}"
-            f"{hint if content in PUBLISHED else ''}"
-        )
+        held, way = PUBLISHED.get(content, (content, ""))
+        hint = f", or get its photographs: {way} (docs/data.md)" if way else ""
+        raise UserError(f"the folder {root} {error}; set dataset.root to the folder that holds {held}{hint}")
     return folder
 
 

@@ -206,7 +206,7 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
     """
     from showattendtell.metrics.modular import METRICS, is_caption_metric  # torchmetrics takes seconds to import
 
-    options = find_options("evaluate", "metric")
+    options = find_options("metric")
     for name in names:
         if not is_caption_metric(name) and name not in (ATTENTION, *options):
             others = did_you_mean(name, [*METRICS, ATTENTION, *options])
