@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import as_argument, find_options, read_option
+from showattendtell.config.command_line import as_argument, find_options
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.finding import as_list, find_model, model_groups
@@ -29,11 +29,10 @@ def main(config: DictConfig) -> None:
     for name in chain.from_iterable(model_groups(config).values()):  # reported before torch is imported
         find_model(name)
     if config.split:
-        ignored = {name for name in ("dpi", "overwrite", "resume", "width", "workers") if config[name]}
-        if ignored or list(config.formats or ["html"]) != ["html"]:
+        others = any(config[name] for name in ("dpi", "resume", "width", "workers"))
+        if others or list(config.formats or ["html"]) != ["html"]:
             raise UserError(
-                f"split={config.split} writes one html page; leave formats, width, dpi, overwrite, resume and workers "
-                "out"
+                f"split={config.split} writes one html page; leave formats, width, dpi, resume and workers out"
             )
         from showattendtell.inference.captioning import caption_split
 
@@ -41,21 +40,16 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.pages import PICTURES, drawing
 
     formats = _chosen_formats(config)
-    earlier = Path(config.output or "").glob("captions.*")
-    resume = config.resume and any(path.name == "captions.jsonl" or path.is_dir() for path in earlier)
-    place = nullcontext(Path()) if formats == ["xmp"] else new_folder(config.output, "captions", resume)
+    resume = config.resume and Path(config.output, "captions.jsonl").exists()
     drawer = drawing() if {*PICTURES} & {*formats} else nullcontext(print)
-    with place as folder, drawer as draw:  # the process that draws starts before torch is imported
+    # the process that draws starts before torch is imported
+    with new_folder(config.output, "captions", resume) as folder, drawer as draw:
         try:
-            if config.workers:
-                from showattendtell.config.instantiate import build
-
-                return build(read_option("format", "parquet"))(config, images, folder / "captions.parquet")
             from showattendtell.inference.captioning import caption_photographs
 
             return caption_photographs(config, images, formats, folder, draw)
         except KeyboardInterrupt:
-            if formats != ["xmp"] and any(folder.glob("captions.*")):
+            if any(folder.glob("captions.*")):
                 print(_describe_rest(config, folder), file=sys.stderr)
             raise
 
@@ -65,7 +59,7 @@ def _describe_rest(config: DictConfig, folder: Path) -> str:
     from showattendtell.visualization.caption_rows import can_resume
 
     kept = f"interrupted; {folder} has the captions so far"
-    if config.formats and not config.workers and not can_resume(config.formats):
+    if config.formats and not can_resume(config.formats):
         return kept
     return f"{kept}; the same command continues with {as_argument('output', folder)} resume=true"
 
@@ -74,28 +68,26 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     """Return the formats to write, each once.
 
     Raises:
-        UserError: they cannot be written in several processes or after an interruption, if that is set.
+        UserError: there is no such format, or it cannot be written in several processes or after an interruption, if
+            that is set.
     """
     from showattendtell.visualization.caption_rows import ROWS, can_resume
     from showattendtell.visualization.pages import PANELS, PICTURES
 
-    default = ["parquet"] if config.workers else [*ROWS] if config.resume else [*ROWS, "html"]
+    default = [*ROWS] if config.resume or config.workers else [*ROWS, "html"]
     formats = list(dict.fromkeys(config.formats or default))
     known = [*ROWS, "html", *PICTURES, *find_options("format")]
     for name in formats:
         if name not in known:
             raise UserError(f"formats={name}: there is no format '{name}'{did_you_mean(name, known)}")
-    is_parquet = formats == ["parquet"]
-    if is_parquet != bool(config.workers) or ("parquet" in formats and not is_parquet):
-        raise UserError("workers=N and formats=[parquet] only work together; give both or neither")
+        if config.workers and name in ("html", *PICTURES):
+            raise UserError(f"workers={config.workers} writes rows; leave {name} out of formats")
     if (config.width or config.dpi) and not {*PANELS} & {*formats}:
         raise UserError("width and dpi are those of pictures with panels; give formats=[png], or leave them out")
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
-    if config.resume and not is_parquet and not can_resume(formats):
-        raise UserError(
-            f"resume=true does not support formats=[{','.join(formats)}]; give jsonl, optionally with csv or xmp"
-        )
+    if config.resume and not can_resume(formats):
+        raise UserError(f"resume=true does not support formats=[{','.join(formats)}]; give jsonl, optionally with csv")
     return formats
 
 

@@ -38,7 +38,14 @@ def options() -> dict[str, list[str]]:
         recipe = file.read_text().startswith("# @package _global_")
         group = path.parts[0] if recipe else str(path.parent)
         groups.setdefault(group, []).append(str(path.relative_to(group)))
-    for group in ("hydra", "hydra/sweeper", "metric", "format", "measure"):  # these are chosen as lists of names
+    for group in (
+        "hydra",
+        "hydra/sweeper",
+        "metric",
+        "format",
+        "captioning",
+        "measure",
+    ):  # these are chosen by other settings
         groups.pop(group, None)
     return groups
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from photo_server import PhotoServer, serve_photos
-from PIL import Image
 from runs import Run, Start, assert_done, assert_error, held_out, kill, validated, wait_until
 from slow_cases import slow_after
 
@@ -208,32 +207,10 @@ def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run
         [
             ("resume=true output=new formats=[jsonl,html]", "resume=true does not support formats=[jsonl,html]"),
             ("resume=true", "give it as output=FOLDER"),
-            ("resume=true output=new formats=[csv]", "give jsonl, optionally with csv or xmp"),
+            ("resume=true output=new formats=[csv]", "give jsonl, optionally with csv"),
         ],
     ),
 )
 def test_what_cannot_be_resumed_is_refused(run_forked: Run, folder: Path, album: Path, settings: str, words: str):
     assert_error(run_forked("caption", "album/0.png", *settings.split(), folder=folder), words)
     assert not (folder / "new").exists()
-
-
-def test_captions_are_written_into_photographs(run_forked: Run, checkpoint: Path, tmp_path: Path, album: Path):
-    exiv2 = pytest.importorskip("exiv2", reason="needs the extra xmp")
-    place = tmp_path / "described"
-    place.mkdir()
-    shutil.copy(album / "0.png", place / "0.png")
-    Image.open(album / "1.png").convert("RGB").save(place / "1.jpg")
-    Image.open(album / "2.png").convert("RGB").save(place / "2.gif")
-    content = {path.name: path.read_bytes() for path in place.iterdir()}
-    line = ["caption", f"checkpoint={checkpoint}", "described", "formats=[xmp]", SHORT]
-    first = run_forked(*line, folder=tmp_path)
-    assert_error(first, "formats=[xmp] does not write into described/2.gif; give a JPEG, PNG, WebP or TIFF file")
-    assert "NAME_original: 2\n" in first.err
-    captions = dict(row.split("\t") for row in first.out.splitlines())
-    for name in ("0.png", "1.jpg"):
-        image = exiv2.ImageFactory.open(str(place / name))
-        image.readMetadata()
-        assert dict(image.xmpData()["Xmp.dc.description"].value()) == {"x-default": captions[f"described/{name}"]}
-        assert (place / f"{name}_original").read_bytes() == content[name]
-    assert (place / "2.gif").read_bytes() == content["2.gif"]
-    assert list(tmp_path.iterdir()) == [place]

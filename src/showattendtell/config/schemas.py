@@ -160,17 +160,15 @@ class CaptionConfig(CaptioningConfig):
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
             a word's attention map on hover; png, svg and pdf, a picture of each with a panel for each word; gif and
-            webp, the same as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description
-            and as alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one
-            html page.
+            webp, the same as an animation; other options of the group format. By default [jsonl,csv,html]. A split is
+            always one html page.
         width: width of a picture with panels in inches; by default each panel has 2 inches.
         dpi: its dots per inch; 160 by default.
-        overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: a new folder for these files; by default captions, or captions-2, ... if that exists. With split= the
             file of the page; page-SPLIT.html next to the checkpoint by default.
         resume: keep the captions in output= of the same models and settings, and caption the other photographs.
-        workers: caption in this number of processes with Ray Data, on the GPUs and machines of its cluster, and write
-            captions.parquet; null captions in this process.
+        workers: caption in this number of processes, on the GPUs and machines of a Ray cluster, and write rows; null
+            captions in this process.
     """
 
     images: Texts | None
@@ -179,7 +177,6 @@ class CaptionConfig(CaptioningConfig):
     formats: Annotated[Sequence[Text], Field(min_length=1)] | None
     width: Inches | None
     dpi: Dpi | None
-    overwrite: bool
     output: Text | None
     resume: bool
     workers: PositiveInt | None

@@ -293,8 +293,10 @@ def _describe_others(root: Path, photographs: Iterable[str]) -> str:
     others = sorted(os.path.relpath(path, root) for path in photographs)
     archive = next((path for path in files_below(root) if path.endswith((".zip", ".tar", ".gz", ".tgz"))), None)
     if others:
-        return f"give the photographs in {root} these names ({listed(others)}), or set dataset.images to their folder"
-    return f"unpack {archive}" if archive else f"put them into {root}, or set dataset.images to their folder"
+        way = f"photographs of other names in {root}: {listed(others)}; give them these names"
+    else:
+        way = f"unpack {archive}" if archive else f"put them into {root}"
+    return f"{way}, or set dataset.images to their folder"
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:

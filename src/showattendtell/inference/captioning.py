@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean
@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from showattendtell.config.command_line import read_option
+from showattendtell.config.command_line import find_options, read_option
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import build
 from showattendtell.data.images import fetch_image, find_images, open_image
@@ -26,7 +26,7 @@ from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.caption_rows import CaptionRow, append_rows, resume_rows, row_file
+from showattendtell.visualization.caption_rows import ROWS, CaptionRow, OutputFormat, resume_rows, row_file
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
@@ -117,6 +117,36 @@ def region_reader(
     return lambda i, _: [regions([i])[0] for regions in images]
 
 
+Captioned = tuple[int, list[list[CaptionRow]], list[ImageCaptions]]
+"""The index of a photograph; for every pipeline its rows, and its captions if they are in this process."""
+
+
+class RowCaptioner:
+    """Captions files and URLs in this process, with the models and settings of `caption`."""
+
+    def __init__(self, config: DictConfig):
+        self._captioners = load_captioners(config)
+        self._groups, self._checksum = model_groups(config).values(), settings_checksum(config)
+
+    def __call__(self, sources: Sequence[str], errors: list[str]) -> Iterator[Captioned]:
+        """Caption the sources, see `caption_all`."""
+        for i, outputs in caption_all(self._captioners, sources, errors):
+            rows = [
+                [CaptionRow.of(sources[i], caption, group, self._checksum) for caption in output.captions]
+                for group, output in zip(self._groups, outputs, strict=True)
+            ]
+            yield i, rows, outputs
+
+
+def _make_captioner(config: DictConfig) -> Callable[[Sequence[str], list[str]], Iterator[Captioned]]:
+    """Return a `RowCaptioner`, or with `workers=N` the captioner of the option in the config group `captioning`."""
+    if not config.workers:
+        return RowCaptioner(config)
+    for option in find_options("captioning"):
+        return build(read_option("captioning", option), config=config)
+    raise UserError(f"workers={config.workers}: no extension captions in several processes; leave it out")
+
+
 def caption_photographs(
     config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
 ) -> None:
@@ -131,41 +161,36 @@ def caption_photographs(
     found, errors, note = find_images(images), list[str](), model_note(config)
     is_single = len(found.sources) == 1
     notes = [note, f"skipped files that are not images: {found.others:,}" if found.others else ""]
-    describe = None
-    if "xmp" in formats:
-        describe = build(read_option("format", "xmp"))(found.sources, config.overwrite, errors)
-        if list(formats) == ["xmp"]:
-            found = found.select(describe.pending(found.sources))
-    captioners = load_captioners(config) if found.sources else []
-    groups, checksum = model_groups(config), settings_checksum(config)
     if config.resume:
-        finished = resume_rows(folder, formats, checksum)
+        finished = resume_rows(folder, formats, settings_checksum(config))
         found = found.select({*found.sources} - finished)
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
-    models, entries = list(groups), list[PageEntry]()
+    models, entries = list(model_groups(config)), list[PageEntry]()
     stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
+    others = [name for name in formats if name not in (*ROWS, "html", *PICTURES)]
+    files: list[OutputFormat] = [build(read_option("format", name)) for name in others]
+    files += [file() for name, file in ROWS.items() if name in formats]
+    captioned = _make_captioner(config)(found.sources, errors) if found.sources else ()
+    for file in files:
+        file.open(folder)
     try:
-        for i, outputs in caption_all(captioners, found.sources, errors):
-            source = found.sources[i]
-            if describe:
-                describe(source, outputs[0].best.marked)
-            rows = list[CaptionRow]()
-            for group, output in zip(groups.values(), outputs, strict=True):
-                rows += [CaptionRow.of(source, caption, group, checksum) for caption in output.captions]
-            append_rows(folder, formats, rows)
-            for stem, output in zip(stems[i], outputs, strict=True):
+        for i, rows, outputs in captioned:
+            for file in files:
+                file.write([*chain.from_iterable(rows)])
+            for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
                     draw(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
-            print_captions(source, list(zip(models, outputs, strict=True)), is_single)
+            print_rows(dict(zip(models, rows, strict=True)), is_single)
     finally:
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / "index.html")
-        _print_all(describe.summary() if describe else [])
-    if list(formats) != ["xmp"] and len(errors) < len(found.sources):
+        for file in files:
+            file.close()
+    if len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
     if errors:
         raise UserError("\n  ".join(errors))
@@ -175,14 +200,13 @@ def _print_all(lines: Iterable[str]) -> None:
     sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
 
 
-def print_captions(source: str, outputs: Sequence[tuple[str, ImageCaptions]], is_single: bool) -> None:
+def print_rows(by_model: Mapping[str, Sequence[CaptionRow]], is_single: bool) -> None:
     """Print the captions of a photograph by each model, one per line, preceded by the photograph unless it is the only
     one (`is_single`), and by the model if there are several, and followed by the mark of doubt; separated by tabs."""
-    for model, output in outputs:
-        labels = [] if is_single else [source]
-        labels += [model] if len(outputs) > 1 else []
-        for caption in output.captions:
-            cells = [*labels, caption.caption, *(["not sure"] if caption.unsure else [])]
+    for model, rows in by_model.items():
+        for row in rows:
+            labels = [*([] if is_single else [row.file]), *([model] if len(by_model) > 1 else [])]
+            cells = [*labels, row.caption, *(["not sure"] if row.unsure else [])]
             print("\t".join(map(printable, cells)), flush=True)
 
 

@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, Protocol, TextIO
 
 import numpy as np
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import exists_error, open_regular, read_regular, write_errors
 from showattendtell.types import CaptionOutput
-
-ROWS = ("jsonl", "csv")
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that spreadsheets evaluate (OWASP, CSV injection)."""
@@ -59,20 +57,54 @@ def row_file(folder: Path, suffix: str) -> Path:
     return folder / f"captions.{suffix}"
 
 
-def append_rows(folder: Path, formats: Collection[str], rows: Sequence[CaptionRow]) -> None:
-    """Append the rows of a photograph to `captions.jsonl`, `captions.csv` or both in a folder.
+class OutputFormat(Protocol):
+    """A file of rows, which `formats=` of `caption` names: one of `ROWS`, or an option of the config group `format`."""
 
-    Args:
-        formats: suffixes of the files; those of other files are ignored.
+    def open(self, folder: Path) -> None:
+        """Prepare the file in a folder. Raise `UserError` if it cannot be written."""
 
-    Raises:
-        UserError: a file cannot be written.
-    """
-    if "csv" in formats:  # before jsonl, which resuming reads
-        _append_csv(row_file(folder, "csv"), rows)
-    if "jsonl" in formats:
-        with _appending(row_file(folder, "jsonl")) as file:
+    def write(self, rows: Sequence[CaptionRow]) -> None:
+        """Write the rows of a photograph. Raise `UserError` if they cannot be written."""
+
+    def close(self) -> None:
+        """Complete the file, also after an error or an interruption."""
+
+
+class JsonLines:
+    """A JSON object per line, in `captions.jsonl`."""
+
+    def open(self, folder: Path) -> None:
+        self._path = row_file(folder, "jsonl")
+
+    def write(self, rows: Sequence[CaptionRow]) -> None:
+        with _appending(self._path) as file:
             file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
+
+    def close(self) -> None: ...
+
+
+class CsvTable:
+    """Lines below a header, in `captions.csv`. A text that a spreadsheet would evaluate as a formula gets an apostrophe
+    in front."""
+
+    def open(self, folder: Path) -> None:
+        self._path = row_file(folder, "csv")
+
+    def write(self, rows: Iterable[CaptionRow]) -> None:
+        with _appending(self._path) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if not file.tell():
+                writer.writerow(CaptionRow._fields)
+            for row in rows:
+                writer.writerow(
+                    f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row
+                )
+
+    def close(self) -> None: ...
+
+
+ROWS: dict[str, type[OutputFormat]] = {"csv": CsvTable, "jsonl": JsonLines}
+"""The formats of rows that this module writes; jsonl, which resuming reads, comes last."""
 
 
 @contextmanager
@@ -82,19 +114,9 @@ def _appending(path: Path) -> Iterator[TextIO]:
         yield file
 
 
-def _append_csv(path: Path, rows: Iterable[CaptionRow]) -> None:
-    """Write rows below a header. A text that a spreadsheet would evaluate as a formula gets an apostrophe in front."""
-    with _appending(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if not file.tell():
-            writer.writerow(CaptionRow._fields)
-        for row in rows:
-            writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row)
-
-
 def can_resume(formats: Collection[str]) -> bool:
     """Return whether an interrupted command that writes these formats can be resumed."""
-    return "jsonl" in formats and {*formats} <= {*ROWS, "xmp"}
+    return "jsonl" in formats and {*formats} <= {*ROWS}
 
 
 def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[str]:
@@ -134,8 +156,10 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         if table.exists() and not HEADER.startswith(read_regular(table)[: len(HEADER)]):
             raise exists_error(table)
         table.unlink(missing_ok=True)
+        again = CsvTable()
+        again.open(folder)
         with open_regular(journal) as lines:
-            _append_csv(table, (row for row, _ in _rows(journal, lines)))
+            again.write(row for row, _ in _rows(journal, lines))
     return set(rows_of)
 
 
