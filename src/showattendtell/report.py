@@ -12,7 +12,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.errors import UserError, did_you_mean
     from showattendtell.runtime.files import new_path
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, write_bytes
+    from showattendtell.visualization.result_files import find_results, write_all
     from showattendtell.visualization.tables import HEADINGS, check_format, format_table, print_overview
 
     for column in config.columns:
@@ -25,9 +25,9 @@ def main(config: DictConfig) -> None:
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
     # before standard output, which a pipe may close
-    paths = [write_bytes(format_table(overview, path).encode(), path) for path in paths]
+    written = write_all({path: format_table(overview, path).encode() for path in paths})
     print_overview(overview)
-    for path in paths:
+    for path in written:
         print(f"written to {path}")
 
 

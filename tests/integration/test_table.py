@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import small_disk
 from runs import Run, assert_done, assert_error
 from slow_cases import slow_after
 
@@ -61,3 +62,11 @@ def test_runs_of_two_seeds_become_one_row(run: Run, results: Path, folder: Path)
 def test_a_fault_is_reported(run: Run, results: Any, folder: Path, arguments: list[str], words: list[str]):
     (folder / "in-the-way").write_text("no folder")
     assert_error(run("report", *arguments), *words)
+
+
+def test_a_full_disk_leaves_no_part_of_a_table_so_the_command_can_be_repeated(run: Run, results: Any, folder: Path):
+    with small_disk(folder / "narrow", "12k") as disk:
+        for _ in range(2):
+            done = run("report", "tabled", "output=[narrow/a.md,narrow/a.tex,narrow/a.html]")
+            assert_error(done, "narrow/a.html cannot be written (No space left on device)")
+            assert list(disk.iterdir()) == []

@@ -65,7 +65,7 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         raise UserError(
             f"line i must be image i in all plain files, but they differ in their number of lines: {listed_sizes}"
         )
-    aliases = aliases_of(files.values())
+    aliases = {alias: image for file in files.values() for alias, image in file.aliases.items()}
     captioned = _of_split(references, split) if references else _of_results(hypotheses, split)
     reference_captions = _named(captioned, aliases)
     known, generated, errors = Names(reference_captions), dict[Path, Sentences](), list[str]()
@@ -84,20 +84,6 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         notes.append(f"{total - len(images):,} of {total:,} images are left out: not every file captions them")
     chosen = {path: [captions[image][0] for image in images] for path, captions in generated.items()}
     return MatchedCaptions(images, [reference_captions[image] for image in images], chosen, tuple(notes))
-
-
-def aliases_of(files: Iterable[CaptionFile]) -> dict[str, str]:
-    """Return the names of images by their second names in the files."""
-    return {alias: image for file in files for alias, image in file.aliases.items()}
-
-
-def match_references(references: Files, split: str | None) -> Sentences:
-    """Return the reference captions of a split by image, from all files together.
-
-    Raises:
-        UserError: no file has that split.
-    """
-    return _named(_of_split(references, split), aliases_of(references.values()))
 
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import WEIGHTS, atomic_write, new_file, read_regular, read_times, sha256
+from showattendtell.runtime.files import (
+    WEIGHTS,
+    atomic_write,
+    new_file,
+    read_regular,
+    read_times,
+    sha256,
+    write_errors,
+)
 from showattendtell.settings import has_control
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
@@ -132,6 +141,15 @@ def write_json(content: Mapping[str, Any], path: Path) -> Path:
 
 def write_bytes(content: bytes, path: Path) -> Path:
     """Write a new file atomically and return its path, which is another one if the file exists. See `new_file`."""
-    with new_file(path) as file, atomic_write(file) as stream:
-        stream.write(content)
+    [file] = write_all({path: content})
     return file
+
+
+def write_all(contents: Mapping[Path, bytes]) -> list[Path]:
+    """Write new files as `write_bytes`, or none of them, and return their paths."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(new_file(path)) for path in contents]
+        for file, content in zip(files, contents.values(), strict=True):
+            with write_errors(file), atomic_write(file) as stream:
+                stream.write(content)
+    return files
