@@ -164,14 +164,58 @@ def test_a_class_of_your_own_is_accepted_with_the_settings_of_its_signature(part
         compose("train", ["attention._target_=parts.Hrad"])
 
 
-@pytest.mark.parametrize("as_flag", [True, False])
-def test_options_may_be_in_a_folder_of_the_user(parts: str, tmp_path: Path, as_flag: bool):
-    (tmp_path / "mine/attention").mkdir(parents=True)
-    (tmp_path / "mine/attention/own.yaml").write_text("{_target_: parts.Hard, samples: 7, score: null}")
-    folder = ["--config-dir", str(tmp_path / "mine")] if as_flag else [f'hydra.searchpath=["file://{tmp_path}/mine"]']
-    assert compose("train", [*folder, "attention=own"]).attention.samples == 7
+FORMS = {
+    "flag": lambda *folders: [f"--config-dir={folder}" for folder in folders],
+    "path": lambda *folders: [f"hydra.searchpath=[{','.join(folders)}]"],
+    "URL": lambda *folders: [f"hydra.searchpath=[{','.join(Path(folder).absolute().as_uri() for folder in folders)}]"],
+    "both": lambda first, *others: [f"--config-dir={first}", *(f"hydra.searchpath=[{folder}]" for folder in others)],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_options_may_be_in_folders_of_the_user(parts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("mine/attention", "more/decoder"):
+        Path(folder).mkdir(parents=True)
+    Path("mine/attention/own.yaml").write_text("{_target_: parts.Hard, samples: 7, score: null}")
+    Path("more/decoder/own.yaml").write_text("{defaults: [lstm], tie_embeddings: true}")
+    folders = FORMS[form]("mine", "more")
+    config = compose("train", [*folders, "attention=own", "decoder=own"])
+    assert (config.attention.samples, config.decoder.tie_embeddings) == (7, True)
     with pytest.raises(UserError, match="did you mean 'own'"):
-        compose("train", [*folder, "attention=onw"])
+        compose("train", [*folders, "attention=onw"])
+
+
+@pytest.mark.parametrize("form", ["flag", "path"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "attention/soft",
+        "attention/score/dot",
+        "experiment/flickr8k",
+        "experiment/paper/coco",
+        "logger/wandb",  # of an extension
+        "hydra/launcher/joblib",
+        "hydra/job_logging/none",  # Hydra's
+        "train",
+    ],
+)
+def test_an_option_of_the_user_with_the_name_of_another_is_refused(tmp_path: Path, form: str, option: str):
+    file = tmp_path / f"mine/{option}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("seed: 3")
+    with pytest.raises(UserError, match=f"{file} has the name of an option in .*; rename it"):
+        compose("train", FORMS[form](str(tmp_path / "mine")))
+
+
+def test_folders_of_the_user_must_exist_and_have_different_options(tmp_path: Path):
+    for name in ("one", "two"):
+        (tmp_path / name / "debug").mkdir(parents=True)
+        (tmp_path / name / "debug/own.yaml").touch()
+    with pytest.raises(UserError, match="two/debug/own.yaml has the name of an option in .*one"):
+        compose("train", FORMS["flag"](str(tmp_path / "one"), str(tmp_path / "two")))
+    with pytest.raises(UserError, match="the folder .*three of options does not exist"):
+        compose("train", FORMS["path"](str(tmp_path / "three")))
 
 
 def test_an_extension_brings_its_options_and_its_command(parts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

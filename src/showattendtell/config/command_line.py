@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -108,20 +109,24 @@ class Arguments(NamedTuple):
 def parse(command: str, arguments: Iterable[str], positional: str = "") -> Arguments:
     """Convert a command line to Hydra's form.
 
-    The folder in `--config-dir` becomes the setting `hydra.searchpath`, which commands can pass on.
+    The folders in `--config-dir` become the setting `hydra.searchpath`, which commands can pass on.
 
     Args:
         command: the name of the command, whose config groups count.
         positional: the setting that collects positional arguments as a list.
 
     Raises:
-        UserError: an argument is no setting, or positional arguments are also given by name.
+        UserError: an argument is no setting, positional arguments are also given by name, or an option of the user has
+            the name of another.
     """
     arguments = [HOME.sub(lambda match: str(expand_home(match[0])), argument) for argument in arguments]
     if COMPLETION & set(arguments):  # the rest is for Hydra's completion, not for the configuration
         return Arguments(arguments, [])
     flags, settings = _split(arguments, positional)
-    groups = find_groups(searchpath(settings))
+    if own := searchpath(settings):
+        check_names(own)
+        settings.append(f"hydra.searchpath={as_value(f'file://{folder}' for folder in own)}")
+    groups = find_groups(own)
     checkpoint = "resume" if command in ("train", "prepare") else "checkpoint"
     aliases = {**ALIASES, "ckpt_path": checkpoint, "format": "formats"}
     overrides: dict[str, str] = {}
@@ -189,10 +194,8 @@ def _split(arguments: Sequence[str], positional: str) -> Arguments:
                 flags += [name, value]
             elif name not in CONFIG_DIR:
                 settings.append(f"{key}={value if value[0] in '[{' or is_sweep else as_value(value)}")
-            elif os.path.isdir(value):
-                settings.append(f"hydra.searchpath={as_value([f'file://{os.path.abspath(value)}'])}")
             else:
-                raise UserError(f"the folder {value} of options does not exist")
+                settings.append(f"hydra.searchpath={as_value([value])}")
         elif positional and (not equals or os.path.exists(argument) or is_url(argument)):
             places.append(argument)
         else:
@@ -222,8 +225,24 @@ def value_of(name: str, settings: Iterable[str]) -> Any:
 
 
 def searchpath(settings: Iterable[str]) -> list[str]:
-    """Return the folders in `hydra.searchpath=[file://FOLDER]`, if it is given."""
-    return [str(folder).removeprefix("file://") for folder in value_of("hydra.searchpath", settings) or []]
+    """Return the user's own folders of options, which `hydra.searchpath` names."""
+    lines = [line for line in settings if line.startswith("hydra.searchpath=")]
+    named = [value_of("hydra.searchpath", [line]) for line in lines]
+    folders = [str(folder) for value in named for folder in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(os.path.abspath(folder.removeprefix("file://")) for folder in folders))
+
+
+def check_names(own: Iterable[str]) -> None:
+    """Raise a `UserError` if a folder of the user's options does not exist, or if Hydra would read another file in the
+    place of one in it."""
+    places = [Path(hydra.__file__).with_name("conf"), *map(Path, config_folders())]
+    for folder in map(Path, own):
+        if not folder.is_dir():
+            raise UserError(f"the folder {folder} of options does not exist")
+        for file in sorted(folder.rglob("*.yaml")):
+            if hides := [place for place in places if (place / file.relative_to(folder)).is_file()]:
+                raise UserError(f"{file} has the name of an option in {hides[0]}, which would be used; rename it")
+        places.append(folder)
 
 
 def as_command(name: str) -> str:
