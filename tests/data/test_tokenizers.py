@@ -6,9 +6,19 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.data.tokenizers import (
+    CharacterTokenizer,
+    PlainTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    WhitespaceTokenizer,
+    WordTokenizer,
+    describe_unspaced,
+    tokenize,
+)
 from showattendtell.data.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 from showattendtell.errors import UserError
+from showattendtell.metrics.tokenizers import PTBTokenizer
 
 
 @pytest.mark.parametrize(
@@ -171,3 +181,24 @@ def test_coverage_is_the_share_of_running_words():
 def test_a_size_without_room_for_words_is_reported(size: int):
     with pytest.raises(UserError, match=f"above 4, got {size}"):
         Vocabulary.build(CAPTIONS, size)
+
+
+UNSPACED = {
+    "Chinese": (["一只狗在跑。", "两只狗 在玩。"], True),
+    "Japanese": (["犬が走っている。", "a dog", "猫です。"], True),
+    "Thai": (["ผู้ชายกำลังวิ่ง บนชายหาด"], True),
+    "segmented": (["一 只 狗 在 跑", "两 只 狗"], False),
+    "Korean": (["개가 달린다"], False),
+    "English": (["A dog", "狗"], False),
+    "none": ([], False),
+}
+
+
+@pytest.mark.parametrize("script", UNSPACED)
+def test_captions_without_spaces_are_noticed_by_tokenizers_that_need_them(script: str):
+    sentences, expected = UNSPACED[script]
+    note = ["captions in a script without spaces are one word each; set tokenizer=words"]
+    for tokenizer in (PlainTokenizer(), WhitespaceTokenizer, PTBTokenizer):
+        assert describe_unspaced(sentences, tokenizer) == (note if expected else [])
+    for tokenizer in (WordTokenizer(), CharacterTokenizer, SubwordTokenizer()):
+        assert describe_unspaced(sentences, tokenizer) == []

@@ -66,6 +66,20 @@ def result(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
+NOTE = "note: captions in a script without spaces are one word each; set tokenizer=words"
+
+
+def test_captions_without_spaces_are_noticed_before_a_training_and_with_its_scores(
+    run: Run, photographs: Path, folder: Path
+):
+    settings = [*SMALL, "dataset.captions=zh.txt"]
+    assert NOTE in assert_done(run("prepare", *settings[len(SHORT) :])).out
+    assert NOTE in assert_done(run("train", *settings, "hydra.run.dir=runs/unspaced")).out
+    captions = "photographs/zh.txt"
+    (folder / "said.csv").write_text("image,caption\n" + "".join(f"{n}_a.jpg,{CHINESE[0]}\n" for n in range(24)))
+    assert NOTE in assert_done(run("score", "hypotheses=said.csv", f"references={captions}", "metrics=[bleu]")).out
+
+
 def test_a_chinese_model_is_scored_on_characters(run: Run, chinese: Path, folder: Path):
     done = assert_done(run("evaluate", f"checkpoint={chinese}", "decoding.max_length=6"))
     assert "METEOR is missing" in done.out

@@ -55,10 +55,12 @@ class Tokenizer(ABC):
         separator: text between two tokens.
         replacements: pairs of a regular expression and its replacement, applied to the joined text in this order. The
             text of the first tokens must stay the beginning of the text of all.
+        needs_spaces: whether it splits a sentence at white space alone.
     """
 
     separator = " "
     replacements = tuple[tuple[str, str], ...]()
+    needs_spaces = False
 
     @abstractmethod
     def tokenize(self, sentence: str) -> tuple[str, ...]:
@@ -117,12 +119,16 @@ class Tokenizer(ABC):
 class PlainTokenizer(Tokenizer):
     """Lower-case words without punctuation, split at white space; see `tokenize`."""
 
+    needs_spaces = True
+
     def tokenize(self, sentence: str) -> tuple[str, ...]:
         return tokenize(sentence)
 
 
 class WhitespaceTokenizer(Tokenizer):
     """Words between white space, with case and punctuation as they were written."""
+
+    needs_spaces = True
 
     def tokenize(self, sentence: str) -> tuple[str, ...]:
         return tuple(map(sys.intern, sentence.split()))
@@ -134,14 +140,25 @@ UNSPACED = (
     "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
+SEGMENTED = 3
+"""Number of parts between white space from which a sentence counts as segmented into words."""
+
 _BOUNDARY = regex.compile(r"\b", regex.WORD | regex.VERSION1)
 _SPACES = str.maketrans(dict.fromkeys(_CONTROLS, " "))
 
 
 def are_unspaced(sentences: Iterable[str]) -> bool:
-    """Return whether most sentences have a character of a script without spaces between words, such as Chinese."""
-    found = [bool(_UNSPACED.search(sentence)) for sentence in sentences]
+    """Return whether most sentences are in a script without spaces between words, such as Chinese or Thai, which has
+    spaces between phrases, and are not segmented into words."""
+    found = [bool(_UNSPACED.search(sentence)) and len(sentence.split()) < SEGMENTED for sentence in sentences]
     return 2 * sum(found) > len(found)
+
+
+def describe_unspaced(sentences: Iterable[str], tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
+    """Return a note if the tokenizer does not find the words of the sentences."""
+    if not tokenizer.needs_spaces or not are_unspaced(sentences):
+        return []
+    return ["captions in a script without spaces are one word each; set tokenizer=words"]
 
 
 def _normalized(sentence: str, lowercase: bool) -> str:

@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 from showattendtell.data.formats import PLAIN
 from showattendtell.data.names import Names
 from showattendtell.data.parsing import CaptionFile, Sentences
-from showattendtell.data.tokenizers import are_unspaced
+from showattendtell.data.tokenizers import describe_unspaced
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.tokenizers import split_sentences
+from showattendtell.metrics.tokenizers import SCORING, split_sentences
 from showattendtell.runtime.files import sha256
 
 Files = Mapping[Path, CaptionFile]
@@ -154,8 +154,7 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     references = [[caption for caption in captions if caption] for captions in all_references]
     if without_words := [image for image, captions in zip(corpus.images, references, strict=True) if not captions]:
         raise UserError(f"{some(without_words)} without a reference that has words; add one or leave the images out")
-    if tokenizer in ("plain", "whitespace", "ptb") and are_unspaced(sentences):
-        notes.append(f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words")
+    notes += describe_unspaced(sentences, SCORING[tokenizer])
     if skipped := [image for image, captions in zip(corpus.images, all_references, strict=True) if [] in captions]:
         notes.append(f"references without words are skipped, of {some(skipped)}")
     for path, generated in hypotheses.items():

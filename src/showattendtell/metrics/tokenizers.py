@@ -31,6 +31,8 @@ TIME_LIMIT = 600.0
 class PTBTokenizer(Tokenizer):
     """Stanford's Penn Treebank tokenizer, lower case without punctuation. It starts a program at every call."""
 
+    needs_spaces = True
+
     def tokenize(self, sentence: str) -> tuple[str, ...]:
         return tuple(split_sentences([sentence], "ptb")[0])
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from showattendtell.data.tokenizers import describe_unspaced
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.metrics.bootstrap import Comparison
@@ -57,7 +58,8 @@ def numeric_table(first: str, columns: Iterable[str], **options: Any) -> Table:
 
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
-    """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
+    """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries, captions
+    without spaces and small splits."""
     columns = ("images", "captions", "words per caption", "known words")
     table = numeric_table("split", columns, title=Text(printable(dataset.name)))
     for name, split in dataset.splits.items():
@@ -67,7 +69,9 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal(highlight=False).print(table)
-    print_notes([*dataset.notes, *describe_small_splits(dataset)])
+    sentences = [caption.written for example in dataset.examples() for caption in example.captions]
+    unspaced = describe_unspaced(sentences, vocabulary.tokenizer)
+    print_notes([*dataset.notes, *unspaced, *describe_small_splits(dataset)])
 
 
 SMALL = 100
