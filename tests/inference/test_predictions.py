@@ -14,7 +14,7 @@ from traces import trace_of
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.inference.predictions import maps_at_nouns, measure_attention, measure_maps, measure_relations
+from showattendtell.inference.predictions import maps_at_nouns, measure_attention, measure_maps
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box, Caption, CaptionerOutput, Example, Phrase
 
@@ -114,16 +114,3 @@ def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whol
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     plain = [example._replace(captions=(Caption(("a", "dog")),)) for example in examples]
     assert measure_attention(module(), images, plain) == {}
-
-
-def test_the_model_chooses_between_relations_where_captions_name_one(examples: list[Example]):
-    """People say near, left and left; the model near, near and left."""
-    near, left, neither = (
-        Caption(tuple(words.split())) for words in ("a dog near a ball", "a ball left a dog", "a dog")
-    )
-    first, second = (
-        example._replace(captions=captions)
-        for example, captions in zip(examples, ((near, left), (neither, left)), strict=True)
-    )
-    scores = measure_relations(module(), images, [first, second])
-    assert list(scores.values()) == pytest.approx([200 / 3, 200 / 3, 3])

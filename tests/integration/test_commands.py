@@ -29,7 +29,7 @@ DOCUMENTED = {
     *(f"bleu{n}_with_penalty" for n in range(1, 5)),
     *("brevity_penalty", "words", "reference_words", "meteor", "rouge_l", "cider", "missing"),
     *("distinct_captions", "distinct_words", "distinct1", "distinct2", "mean_length", "novelty"),
-    *("relation_words", "relation_accuracy", "relation_majority", "pointing_game", "pointing_game_words"),
+    *("pointing_game", "pointing_game_words"),
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
     *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),

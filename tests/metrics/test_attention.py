@@ -16,7 +16,6 @@ from showattendtell.metrics.attention import (
     centers_inside,
     compare_maps,
     score_attention,
-    score_relations,
 )
 from showattendtell.types import WHOLE, Box, CaptionerOutput, RegionBoxes
 
@@ -159,13 +158,6 @@ def test_scores_are_means_over_words_and_by_kind_the_commonest_first():
 
 def means(hits: float, correctness: float, words: int) -> dict[str, float]:
     return {"pointing_game": hits, "attention_correctness": correctness, "pointing_game_words": words}
-
-
-def test_accuracy_stands_next_to_always_saying_the_commonest():
-    pairs = [("left", "left"), ("left", "right"), ("above", "above"), ("left", "left"), ("near", "below")]
-    names = ("relation_accuracy", "relation_majority", "relation_words")
-    assert score_relations(pairs) == dict(zip(names, (60, 60, 5), strict=True))
-    assert score_relations([("left", "right"), ("above", "above")]) == dict(zip(names, (50, 50, 2), strict=True))
 
 
 VOCABULARY = Vocabulary([*SPECIAL, "a", "dog", "on"])

@@ -1,10 +1,9 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from showattendtell.training.optimizers import Cosine, GravesRMSprop, parameter_groups
+from showattendtell.training.optimizers import Cosine, parameter_groups
 
 
 @pytest.mark.parametrize(
@@ -21,19 +20,3 @@ def test_biases_do_not_decay_and_the_encoder_has_its_own_rate():
     assert biases["params"] == [captioner.bias]
     assert biases["weight_decay"] == 0
     assert tuned == {"params": [encoder.weight, encoder.bias], "lr": 1e-5}
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_graves_rmsprop_follows_his_equations(weight_decay: float):
-    parameter = torch.nn.Parameter(torch.ones(3, 2, dtype=torch.double))
-    optimizer = GravesRMSprop([{"params": [parameter], "weight_decay": weight_decay}], lr=0.02)
-    weights, n, m, delta = np.ones((3, 2)), 0.0, 0.0, 0.0
-    for gradient in np.random.default_rng(0).normal(size=(6, 3, 2)) * [0.01, 3.0]:
-        parameter.grad = torch.from_numpy(gradient)
-        optimizer.step()
-        g = gradient + weight_decay * weights
-        n = 0.95 * n + 0.05 * g**2
-        m = 0.95 * m + 0.05 * g
-        delta = 0.9 * delta - 0.02 * g / np.sqrt(n - m**2 + 1e-4)
-        weights = weights + delta
-        np.testing.assert_allclose(parameter.detach().numpy(), weights, rtol=1e-12)

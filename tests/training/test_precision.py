@@ -77,7 +77,7 @@ MODELS = [
     ["attention=hard", "attention.estimator=gumbel_st"],
     ["attention=adaptive"],
     ["attention/score=cosine"],
-    ["optimizer=rmsprop_graves", "trainer.accumulate_grad_batches=2"],
+    ["optimizer=rmsprop", "optimizer.centered=true", "trainer.accumulate_grad_batches=2"],
 ]
 FEW = ["decoder.dropout=0", "trainer.max_epochs=1", "checkpoint_interval_minutes=60"]
 

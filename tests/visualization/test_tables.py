@@ -52,7 +52,7 @@ def test_scores_of_few_images_have_intervals_in_a_sentence():
     assert (
         sentence == "9 images are few; 95 % intervals over resamples of them: BLEU-4 10.0 to 30.0, CIDEr 50.0 to 100.0"
     )
-    assert describe_intervals(limits, 500) == describe_intervals({"spice": (1.0, 2.0)}, 9) == []
+    assert describe_intervals(limits, 500) == describe_intervals({"rouge_l": (1.0, 2.0)}, 9) == []
 
 
 def test_scores_of_a_split_of_few_images_are_said_to_be_uncertain():

@@ -111,7 +111,7 @@ class EvaluateConfig(ModelConfig):
 
     Attributes:
         split: the images to caption.
-        metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
+        metrics: which of bleu, meteor, rouge_l, cider and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
@@ -206,8 +206,8 @@ class ScoreConfig:
         references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
             default the references in the result files of evaluate.
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-        metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
-            METEOR and SPICE are for English. The import path of a class adds a metric of your own.
+        metrics: which of bleu, meteor, rouge_l and cider are computed; one that fails is reported as missing.
+            METEOR is for English. The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
@@ -217,9 +217,7 @@ class ScoreConfig:
     hypotheses: Texts
     references: Texts | None
     split: Text | None
-    metrics: Annotated[
-        Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
-    ]
+    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider"] | ImportPath], Field(min_length=1)]
     partial: bool
     resamples: PositiveInt
     seed: Seed

@@ -25,7 +25,6 @@ from showattendtell.inference.predictions import (
     generate_captions,
     measure_attention,
     measure_maps,
-    measure_relations,
     reference_sentences,
 )
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores, intervals
@@ -371,13 +370,11 @@ def score(
 
 
 def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
-    """Print and return statistics of attention maps, and the scores of relation words and at ground-truth boxes; none
-    for an ensemble."""
+    """Print and return statistics of attention maps, and the scores at ground-truth boxes; none for an ensemble."""
     if len(run.models) > 1:
         return {}
     statistics = measure_maps(run.module, run.images[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
-    figures |= measure_relations(run.module, run.images[0], run.examples)
     print_statistics(figures)
     return figures | _score_attention(run, "attention at the ground-truth boxes", with_kinds)
 

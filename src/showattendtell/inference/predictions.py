@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.metrics.attention import RELATIONS, GroundedWord, attention_statistics, score_relations
+from showattendtell.metrics.attention import GroundedWord, attention_statistics
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import CaptionerOutput, Example
 
@@ -147,25 +147,6 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     for together, outputs, _ in outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
     return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
-
-
-def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
-    """Score the prediction of the relation words (left, above, ...) in the reference captions.
-
-    The prediction is the relation word with the largest logit, given the words before it.
-    """
-    captions = CaptionDataset(examples, module.vocabulary, images)
-    words = module.vocabulary.words
-    known = [token for token, word in enumerate(words) if word in RELATIONS]
-    selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
-    pairs = []  # pairs of a relation word in a reference caption and the predicted one
-    for together, outputs, _ in outputs_by_batch(module, captions, selected, "relation words"):
-        for number, logits in zip(together, outputs.at_steps(outputs.logits), strict=True):  # (T, V)
-            choices = logits[:, known].argmax(dim=1).tolist()
-            for token, choice in zip(captions.tokens[number], choices, strict=False):
-                if token in known:
-                    pairs.append((words[token], words[known[choice]]))
-    return score_relations(pairs)
 
 
 @torch.no_grad()

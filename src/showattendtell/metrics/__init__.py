@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from showattendtell.metrics.modular import (
         METEOR,
         ROUGEL,
-        SPICE,
         AttentionCorrectness,
         CaptionScore,
         CIDErD,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "METEOR",
     "ROUGEL",
-    "SPICE",
     "AttentionCorrectness",
     "CIDErD",
     "CLIPScore",

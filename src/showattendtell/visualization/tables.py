@@ -175,18 +175,11 @@ def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
 
 
 def print_statistics(figures: Mapping[str, float]) -> None:
-    """Print the entropy and movement of attention over the words of the reference captions, and the accuracy on their
-    relation words, if they have some."""
-    console = Terminal(highlight=False, soft_wrap=True)
-    console.print(
+    """Print the entropy and movement of attention over the words of the reference captions."""
+    Terminal(highlight=False, soft_wrap=True).print(
         f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
     )
-    if num_words := figures["relation_words"]:
-        console.print(
-            f"relation words (left, above, ...): {figures['relation_accuracy']:.1f} % of {num_words:,} correct; "
-            f"always the most frequent: {figures['relation_majority']:.1f} %\n"
-        )
 
 
 def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
