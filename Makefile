@@ -65,7 +65,7 @@ screenshots: setup  ## the pictures of pages in docs/figures (10 minutes; needs 
 lock: setup  ## write requirements.lock from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra clip --extra dashboard --extra dev --extra docs --extra joblib --extra onnx --extra postgresql --extra ray \
-	  --extra heic --extra regions --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
+	  --extra heic --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 sbom:  ## write sbom.json, a CycloneDX list of the locked packages with their hashes

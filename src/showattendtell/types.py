@@ -49,15 +49,6 @@ WHOLE = Box(0, 0, 1, 1)
 """The box of a whole image, in fractions."""
 
 
-class RegionBoxes(NamedTuple):
-    """The boxes of an image's regions, where the regions are not on a grid; like a `Box` in pixels or fractions."""
-
-    boxes: tuple[Box, ...]
-
-    def scaled(self, x: float, y: float) -> RegionBoxes:
-        return RegionBoxes(tuple(box.scaled(x, y) for box in self.boxes))
-
-
 class Phrase(NamedTuple):
     """A noun phrase of a caption with its ground-truth boxes.
 
@@ -241,7 +232,6 @@ class CaptionerOutput(NamedTuple):
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1
     sample           the locations sampled by hard attention
-    present          (B, L) false for padding; None if all images have L regions
     """
 
     output_features: Any
@@ -249,12 +239,6 @@ class CaptionerOutput(NamedTuple):
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
-    present: Tensor | None = None
-
-    @property
-    def num_regions(self) -> Tensor | int:
-        """Number of regions of each caption's image, without padding: (B,), or one number for all."""
-        return self.weights.shape[2] if self.present is None else self.present.sum(dim=1)
 
     @property
     def logits(self) -> Tensor:

@@ -51,10 +51,8 @@ def options() -> dict[str, list[str]]:
 
 
 def whole(choice: str) -> list[str]:
-    """The arguments with which an option can be chosen: what searches is an option of a search, and regions need a
-    file."""
-    files = ["encoder.features=regions.tsv"] if choice == "encoder=regions" else []
-    return [choice, *files, *(["sweep=own"] if choice.startswith("hydra/sweeper/") else [])]
+    """The arguments with which an option can be chosen: what searches is an option of a search."""
+    return [choice, *(["sweep=own"] if choice.startswith("hydra/sweeper/") else [])]
 
 
 GROUPS = options()

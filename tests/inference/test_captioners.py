@@ -68,9 +68,6 @@ class Silent:
     def __init__(self, device: str = "cpu"):
         self.device, self.batches = torch.device(device), list[int]()
 
-    def check_reads_pixels(self) -> None:
-        pass
-
     def pixels(self, photograph: Image.Image) -> list[torch.Tensor]:
         return [torch.tensor(photograph.getpixel((0, 0)))]
 

@@ -1,7 +1,6 @@
 """Attention on reference captions, with a model whose maps are known."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from traces import trace_of
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.inference.predictions import maps_at_nouns, measure_attention, measure_maps
-from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box, Caption, CaptionerOutput, Example, Phrase
 
 GRID = (2, 3)
@@ -30,7 +28,6 @@ class Reader:
 
     vocabulary = Vocabulary(["<pad>", "<start>", "<eos>", "<unk>", "a", "ball", "and", "dog", "near", "left"])
     encoder = SimpleNamespace(grid=GRID, preprocessing=Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3))
-    encoder.arrange = partial(Encoder.arrange, encoder)
     device = torch.device("cpu")
 
     def __call__(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:

@@ -12,12 +12,11 @@ from showattendtell.metrics.attention import (
     attention_statistics,
     box_coverage,
     center_prior,
-    center_prior_of,
     centers_inside,
     compare_maps,
     score_attention,
 )
-from showattendtell.types import WHOLE, Box, CaptionerOutput, RegionBoxes
+from showattendtell.types import WHOLE, Box, CaptionerOutput
 
 SEEN = Box(0.25, 0.0, 0.75, 1.0)
 """The middle half of an image; a 2 x 4 grid on it has cells an eighth of the image wide and half of it high."""
@@ -108,37 +107,6 @@ def test_cells_inside_are_those_whose_center_a_box_contains(seed: int):
     for row, column in np.ndindex(6, 9):
         x, y = (column + 0.5) / 9, (row + 0.5) / 6
         assert inside[row, column] == any(b.left <= x <= b.right and b.top <= y <= b.bottom for b in boxes)
-
-
-def cells(rows: int, columns: int, seen: Box) -> RegionBoxes:
-    """The cells of a grid as boxes, row by row."""
-    wide, high = (seen.right - seen.left) / columns, (seen.bottom - seen.top) / rows
-    corners = [(seen.left + column * wide, seen.top + row * high) for row in range(rows) for column in range(columns)]
-    return RegionBoxes(tuple(Box(left, top, left + wide, top + high) for left, top in corners))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_cells_of_a_grid_as_boxes_have_the_scores_of_the_grid(seed: int):
-    rng = np.random.default_rng(seed)
-    weights, corners = rng.dirichlet(np.ones(12)).reshape(3, 4), rng.uniform(0, 0.6, (3, 2))
-    boxes = tuple(Box(x, y, x + 0.33, y + 0.27) for x, y in corners)
-    grid = compare_maps(GroundedWord(weights, WHOLE, boxes, "dog"))
-    regions = compare_maps(GroundedWord(weights.ravel(), cells(3, 4, WHOLE), boxes, "dog"))
-    assert regions.kind == "dog"
-    for ours, theirs in zip(regions[1:], grid[1:], strict=True):
-        assert ours == pytest.approx(theirs)
-    np.testing.assert_allclose(center_prior_of(cells(3, 4, WHOLE)), center_prior(3, 4).ravel())
-
-
-def test_the_weight_of_a_box_is_spread_over_its_area():
-    """Half of the first box, a quarter of the second and nothing of the third lie in the two boxes of the object."""
-    regions = RegionBoxes((Box(0, 0, 0.4, 0.4), Box(0.2, 0.2, 0.6, 0.6), Box(0.8, 0.8, 1, 1)))
-    thing = (Box(0, 0, 0.2, 0.4), Box(0.2, 0.2, 0.4, 0.4))
-    word = GroundedWord(np.array([0.5, 0.3, 0.2]), regions, thing)
-    np.testing.assert_allclose(box_coverage(word), [0.75, 0.25, 0])
-    assert compare_maps(word).model == pytest.approx((1.0, 0.5 * 0.75 + 0.3 * 0.25))
-    missed = compare_maps(word._replace(weights=np.array([0.2, 0.2, 0.6])))
-    assert missed.model.hit == 0
 
 
 def test_scores_are_means_over_words_and_by_kind_the_commonest_first():

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_pages import Open, captioned, chosen, light, page_of, peak, pixels, sentence, word
+from browser_pages import Open, captioned, chosen, light, page_of, peak, sentence, word
 from PIL import Image
 from sample_pages import (
-    BOXES,
     HOSTILE,
     PEAKS,
     SEEN,
     WORDS,
-    boxed,
     gated,
     made_up,
     one_model,
@@ -26,7 +24,6 @@ from slow_cases import slow_after
 
 from showattendtell.visualization.figures import map_onto_photograph
 from showattendtell.visualization.pages import Page
-from showattendtell.visualization.rendering import DARKEST
 
 STEP = 900
 """Milliseconds that page.js shows a word for while it plays."""
@@ -71,26 +68,6 @@ def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: in
         assert np.corrcoef(on_page[:, inside].ravel(), drawn[:, inside].ravel())[0, 1] > 0.97
         assert np.abs(on_page - drawn)[:, inside].mean() < 0.06
         assert not on_page[:, : inside.start - 2].round(2).any()
-
-
-def test_maps_of_boxes_are_those_of_the_pictures_and_the_largest_is_outlined(open_page: Open):
-    captions = boxed(Image.new("RGB", (300, 200), "white"))
-    tab = open_page(page_of(captions))
-    for number, weights in enumerate(captions.attention[:3]):
-        word(tab, number).hover()
-        canvas = pixels(tab)
-        outlined = canvas[:, :, 0] > 100  # all else is black
-        height, width = outlined.shape
-        place = BOXES.scaled(width, height)
-        shade = 1 - canvas[:, :, 3] / 255 / (1 - DARKEST)
-        drawn = map_onto_photograph(weights, place, width, height)
-        assert np.abs(shade - drawn)[~outlined].max() < 0.02
-        rows, columns = np.nonzero(outlined)
-        box = place.boxes[int(weights.argmax())]
-        assert (columns.min(), rows.min()) == pytest.approx((box.left, box.top), abs=1)
-        assert (columns.max() + 1, rows.max() + 1) == pytest.approx((box.right, box.bottom), abs=1)
-    word(tab, 3).hover()
-    assert "at the top right" in tab.locator(".place").first.inner_text()
 
 
 def test_the_map_lies_on_the_photograph(open_page: Open):

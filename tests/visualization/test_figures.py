@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
-from sample_pages import BOXES, PEAKS, boxed, gated, output
+from sample_pages import PEAKS, gated, output
 from slow_cases import slow_after
 
 from showattendtell.data.images import Preprocessing
@@ -122,34 +122,6 @@ def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
     draw(Drawing(GREY, output([], np.zeros((1, 3, 3)), np.ones(1)), HALF), tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         assert picture.n_frames == 1
-
-
-def test_a_pixel_has_the_largest_weight_of_the_boxes_that_it_lies_in():
-    weights = np.array([0.1, 0.6, 0.3, 0.05])
-    light = map_onto_photograph(weights, BOXES.scaled(WIDTH, HEIGHT), WIDTH, HEIGHT)
-    y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
-    expected = np.zeros((HEIGHT, WIDTH))
-    for weight, box in zip(weights[:3], BOXES.boxes[:3], strict=True):
-        left, top, right, bottom = box.scaled(WIDTH, HEIGHT)
-        inside = (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
-        expected[inside] = np.maximum(expected[inside], weight / 0.6)
-    differing = np.abs(light - expected) > 1e-6
-    assert differing.sum() <= 1  # the box that is smaller than a pixel
-
-
-def test_the_box_with_the_largest_weight_is_outlined(tmp_path: Path):
-    captions = boxed(Image.new("RGB", (WIDTH, HEIGHT), "white"))
-    assert captions.maps.shape == (4, HEIGHT, WIDTH)
-    captions.save(tmp_path / "boxes.gif")
-    with Image.open(tmp_path / "boxes.gif") as animation:
-        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(animation)]
-    mark = np.array([0xF7, 0xC9, 0x5C])
-    for frame, number in zip(frames[1:], (1, 2, 0), strict=False):
-        yellow = np.abs(np.asarray(frame)[:HEIGHT].astype(int) - mark).max(axis=2) < 40
-        rows, columns = np.nonzero(yellow)
-        box = BOXES.boxes[number].scaled(WIDTH, HEIGHT)
-        assert (columns.min(), rows.min()) == pytest.approx((box.left, box.top), abs=3)
-        assert (columns.max(), rows.max()) == pytest.approx((box.right, box.bottom), abs=3)
 
 
 LOG = """epoch,step,train/nll_per_word,val/bleu4,val/nll_per_word

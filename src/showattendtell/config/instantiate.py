@@ -87,9 +87,7 @@ def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     return vocabulary
 
 
-def build_captioner(
-    config: Mapping[str, Any], region_dim: int, vocabulary_size: int, padded: bool = False
-) -> Captioner:
+def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:
     """Build the attention and decoder of a training configuration, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
@@ -99,7 +97,7 @@ def build_captioner(
     decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
     attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
-        captioner = Captioner(attention, decoder, padded)
+        captioner = Captioner(attention, decoder)
     except ValueError as error:
         raise UserError(str(error)) from None
     if config.get("weight_init") == "released":

@@ -165,15 +165,14 @@ def open_source(
         UserError: augmentation with a frozen encoder; an unreadable image; a store with other settings.
     """
     if augmentation and not encoder.trainable:
-        advice = "set encoder.trainable=true, or store features.views=2" if encoder.reads_pixels else "leave it out"
-        raise UserError(f"augment changes the photographs that a trained encoder sees; {advice}")
-    if not encoder.reads_pixels and extraction != type(extraction)():
-        raise UserError("features=... is about grids that an encoder computes; leave it out with these regions")
+        raise UserError(
+            "augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or store "
+            "features.views=2"
+        )
     store, readable = None, dataset
     if not encoder.trainable:
         path = feature_path(folder, dataset, encoder, extraction)
-        must_store = compute or not encoder.reads_pixels
-        store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction, must_store)
+        store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction, compute)
     if store is None:
         checked = drop_unreadable(dataset, splits) if skip_unreadable else dataset
         return partial(PixelSource, encoder.preprocessing, augmentation=augmentation), checked

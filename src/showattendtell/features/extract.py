@@ -25,7 +25,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
-from showattendtell.features.store import MANIFEST, FeatureStore, FileStamp, Settings, check_same_settings, is_finished
+from showattendtell.features.store import FeatureStore, FileStamp, Settings, check_same_settings, is_finished
 from showattendtell.features.writer import (
     BATCH_SIZE,
     EncodedBatch,
@@ -261,7 +261,7 @@ def open_features(
         store = write_features(dataset, encoder, path, skip_unreadable, extraction)
     check_same_settings(path, store.settings, store_settings(encoder, extraction))
     store.verify_changed()
-    changed = [file for file in encoder.stored_files if file.stat().st_mtime > (path / MANIFEST).stat().st_mtime]
+    changed = list[Path]()
     for example in examples:
         stamp = store.stamps.get(example.image)
         if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
@@ -293,11 +293,7 @@ def write_features(
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, store_settings(encoder, extraction), list(paths), shard_size(len(paths)))
-    read = encoder.region_reader(paths, skip_unreadable)
-    if read is not None:
-        work = partial(write_shards, path, plan, read)
-    else:
-        work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
+    work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
     with _progress(console, path, plan):
         write_store(path, plan, work)
     store = FeatureStore(path)

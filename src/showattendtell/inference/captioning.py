@@ -20,12 +20,11 @@ from showattendtell.data.images import fetch_image, find_images, open_image
 from showattendtell.errors import UserError, printable
 from showattendtell.inference.finding import find_model, model_groups, next_to, note_about
 from showattendtell.inference.loading import load_models
-from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, Reader, caption_in_batches
+from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
 from showattendtell.settings import is_url
-from showattendtell.types import Dataset, Example
 from showattendtell.visualization.caption_rows import ROWS, CaptionRow, OutputFormat, resume_rows, row_file
 from showattendtell.visualization.pages import (
     PICTURES,
@@ -66,17 +65,11 @@ def settings_checksum(config: DictConfig) -> str:
 
 
 def caption_all(
-    captioners: Sequence[CaptioningPipeline],
-    sources: Sequence[str],
-    errors: list[str],
-    readers: Sequence[Reader | None] | None = None,
+    captioners: Sequence[CaptioningPipeline], sources: Sequence[str], errors: list[str]
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Caption files and URLs with each pipeline. Yield the index of each source, and its captions by every pipeline.
 
     Photographs that cannot be read are skipped; their errors are added to `errors`.
-
-    Args:
-        readers: see `caption_in_batches`.
     """
     console = Console(stderr=True)
     is_hidden = not console.is_terminal or len(sources) < 2
@@ -88,33 +81,13 @@ def caption_all(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, readers, threads):
+        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, threads):
             progress.update(task, completed=i + 1)
             yield i, outputs
 
 
 def _read_source(source: str) -> Image.Image:
     return fetch_image(source) if is_url(source) else open_image(source)
-
-
-def region_reader(
-    captioner: CaptioningPipeline, dataset: Dataset, config: DictConfig, examples: Sequence[Example]
-) -> Reader | None:
-    """Return the reader of the stored regions of examples of a data set; None for a pipeline that reads photographs.
-
-    Args:
-        config: of a command.
-
-    Raises:
-        UserError: as `open_images`.
-    """
-    if all(model.module.encoder.reads_pixels for model in captioner.models):
-        return None
-    from showattendtell.inference.evaluator import open_images  # pycocoevalcap takes a while to import
-
-    sources, _ = open_images(captioner.models, dataset, config)
-    images = [source(examples) for source in sources]
-    return lambda i, _: [regions([i])[0] for regions in images]
 
 
 Captioned = tuple[int, list[list[CaptionRow]], list[ImageCaptions]]
@@ -230,8 +203,7 @@ def caption_split(config: DictConfig) -> None:
     references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
     cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
-    readers = [region_reader(captioner, dataset, config, examples) for captioner in captioners]
-    for i, outputs in caption_all(captioners, [example.path for example in examples], errors, readers):
+    for i, outputs in caption_all(captioners, [example.path for example in examples], errors):
         image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
         score = mean(cider(caption, words[image]) for caption in captions)
         entries.append(make_entry(image, outputs, references[image], score))

@@ -139,7 +139,7 @@ def _build_module(
             raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
-    make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary), encoder.padded)
+    make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary))
     captioner = _build_part(make_captioner, "captioner.", state, path)
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 

@@ -29,7 +29,7 @@ from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked
-from showattendtell.types import Box, CaptionOutput
+from showattendtell.types import CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
@@ -118,11 +118,6 @@ class CaptioningPipeline(ModelHubMixin):
         for _, [output] in caption_in_batches([self], images, as_image, batch_size, errors):
             yield output
 
-    def check_reads_pixels(self) -> None:
-        """Raise `UserError` if a model cannot caption new photographs."""
-        for model in self.models:
-            model.module.encoder.check_reads_pixels()
-
     def pixels(self, photograph: Image.Image) -> list[Tensor]:
         """Return the pixels of a photograph for each model."""
         return [model.module.encoder.preprocessing(photograph) for model in self.models]
@@ -135,7 +130,7 @@ class CaptioningPipeline(ModelHubMixin):
 
         Args:
             pictures: names and photographs.
-            images: pixels (I, 3, H, W) or regions (I, L, D) of the photographs, for each model.
+            images: pixels (I, 3, H, W) of the photographs, for each model.
             beam_size: of beam search; by default as in the decoding.
         """
         if len(pictures) > 1 and not self.is_deterministic:
@@ -148,10 +143,9 @@ class CaptioningPipeline(ModelHubMixin):
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             captions_of_images = self._ensemble.generate(inputs, beam_size)
-        for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
+        for (name, image), captions in zip(pictures, captions_of_images, strict=True):
             box = self._first.encoder.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
-            decoded = tuple(_decode(self._first, caption, regions, box) for caption in captions)
-            yield ImageCaptions(name, image, self._first.encoder.boxes_of(regions) or box, decoded)
+            yield ImageCaptions(name, image, box, tuple(_decode(self._first, caption) for caption in captions))
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -252,17 +246,15 @@ def _is_folder(photograph: Any) -> bool:
     return isinstance(photograph, str | Path) and Path(photograph).is_dir()
 
 
-def _decode(
-    module: ImageCaptioner, caption: CaptionOutput[Tensor], regions: Tensor, seen: Box
-) -> CaptionOutput[np.ndarray]:
-    """Return a generated caption with its words, and with its attention on the grid or the boxes of an image."""
+def _decode(module: ImageCaptioner, caption: CaptionOutput[Tensor]) -> CaptionOutput[np.ndarray]:
+    """Return a generated caption with its words, and with its attention on the grid."""
     tokenizer, words = module.vocabulary.tokenizer, tuple(module.vocabulary.decode(caption.tokens))
     parts = () if isinstance(tokenizer, PlainTokenizer) else tokenizer.parts(words)
     calibrated = caption.calibrated_log_probs
     return CaptionOutput(
         caption.tokens,
         caption.log_probs.numpy(),
-        module.encoder.arrange(caption.attention.numpy(), regions, seen)[0],
+        caption.attention.unflatten(1, module.encoder.grid).numpy(),
         caption.gates.numpy(),
         tuple(part.strip() or BLANK for part in parts) or words,
         None if calibrated is None else calibrated.numpy(),
@@ -276,11 +268,8 @@ def stacked(images: Iterable[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(own) for own in zip(*images, strict=True)]
 
 
-Reader = Callable[[int, Image.Image], list[Tensor]]
-"""From the position of a photograph and the photograph to what each model of a pipeline reads."""
-
 Opened = tuple[str, Image.Image, list[list[Tensor]]]
-"""The name of a photograph, the photograph, and what the models of each pipeline read."""
+"""The name of a photograph, the photograph, and its pixels for the models of each pipeline."""
 
 
 def caption_in_batches(
@@ -289,7 +278,6 @@ def caption_in_batches(
     open_one: Callable[[Any], Image.Image],
     batch_size: int,
     errors: list[str] | None,
-    readers: Sequence[Reader | None] | None = None,
     threads: int = 0,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Yield the position of each photograph, and its captions by every pipeline.
@@ -297,23 +285,14 @@ def caption_in_batches(
     Args:
         open_one: opens a photograph.
         errors: gets the errors of photographs that cannot be read; without it, the first is raised.
-        readers: of each pipeline; None for the pixels.
         threads: number of threads that open photographs ahead; without any, a photograph is opened when it is needed.
     """
-    readers = readers or [None] * len(captioners)
-    for captioner, reader in zip(captioners, readers, strict=True):
-        if reader is None:
-            captioner.check_reads_pixels()
 
-    def open_photograph(item: tuple[int, Any]) -> Opened:
-        image = open_one(item[1])
-        inputs = [
-            reader(item[0], image) if reader else captioner.pixels(image)
-            for captioner, reader in zip(captioners, readers, strict=True)
-        ]
-        return name_of(item[1]), image, inputs
+    def open_photograph(item: Any) -> Opened:
+        image = open_one(item)
+        return name_of(item), image, [captioner.pixels(image) for captioner in captioners]
 
-    opened = _ahead(open_photograph, enumerate(photographs), threads)
+    opened = _ahead(open_photograph, photographs, threads)
     for batch in _batches(opened, batch_size, errors):
         pictures = [(name, image) for name, image, _ in batch.values()]
         inputs = zip(*(inputs for _, _, inputs in batch.values()), strict=True)  # by pipeline

@@ -130,12 +130,12 @@ def maps_at_nouns(
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
-    for together, outputs, inputs in outputs_by_batch(module, captions, selected, "attention at nouns", silent):
-        for number, weights, regions in zip(together, outputs.weights.cpu().numpy(), inputs, strict=True):
+    for together, outputs in outputs_by_batch(module, captions, selected, "attention at nouns", silent):
+        maps = outputs.weights.unflatten(2, module.encoder.grid).cpu().numpy()  # (B, T, rows, columns)
+        for number, own in zip(together, maps, strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
-            maps, place = module.encoder.arrange(weights, regions, seen)
             for phrase in phrases[number]:
-                yield GroundedWord(maps[phrase.noun], place, phrase.boxes, phrase.kind)
+                yield GroundedWord(own[phrase.noun], seen, phrase.boxes, phrase.kind)
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
@@ -144,7 +144,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
     numbers = shard(list(range(len(captions))))
-    for together, outputs, _ in outputs_by_batch(module, captions, numbers, "attention statistics"):
+    for together, outputs in outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
     return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
 
@@ -152,12 +152,10 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 @torch.no_grad()
 def outputs_by_batch(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
-) -> Iterator[tuple[list[int], CaptionerOutput, list[Tensor]]]:
-    """Yield batches: the indices of captions, the output of the model for them with teacher forcing, and the input
-    that each was written for: stored regions or pixels."""
+) -> Iterator[tuple[list[int], CaptionerOutput]]:
+    """Yield batches: the indices of captions, and the output of the model for them with teacher forcing."""
     starts = range(0, len(numbers), CAPTION_BATCH_SIZE)
     requests = [list(numbers[start : start + CAPTION_BATCH_SIZE]) for start in starts]
     for together, batch in zip(requests, _read(captions, requests, module, doing, silent), strict=True):
         images, image_index, tokens, *_ = batch
-        outputs = module(*(part.to(module.device) for part in (images, image_index, tokens)))
-        yield together, outputs, [images[image] for image in image_index.tolist()]
+        yield together, module(*(part.to(module.device) for part in (images, image_index, tokens)))

@@ -157,13 +157,10 @@ class SoftLoss(nn.Module):
 
     def penalty(self, outputs: CaptionerOutput, tokens: Tensor, num_captions: int) -> Tensor:
         """Return the doubly stochastic penalty of a batch of `num_captions`, before its weight."""
-        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
-        num_regions = outputs.num_regions
+        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD)
         if self.penalty_reduction == "captions":
             return penalties.mean()
-        if isinstance(num_regions, Tensor):
-            return num_captions * (penalties / num_regions).mean()
-        return penalties.mean() * (num_captions / num_regions)
+        return penalties.mean() * (num_captions / outputs.weights.shape[2])
 
 
 def negative_log_likelihood(outputs: CaptionerOutput, tokens: Tensor) -> Tensor:
@@ -183,17 +180,14 @@ def caption_cross_entropy(outputs: CaptionerOutput, tokens: Tensor, label_smooth
     return CrossEntropy(sum_words(loss), sum_words(nll))
 
 
-def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:
+def doubly_stochastic_penalty(weights: Tensor, mask: Tensor) -> Tensor:
     """Return sum_i (1 - sum_t alpha_ti)^2 of each caption (B,), which is small if the weights of each region
     sum to about 1 over the caption (Xu et al. 2015, Sec. 4.2.1).
 
     Args:
         weights: alpha, (B, T, L).
         mask: (B, T) true where a step counts.
-        present: (B, L) false for padding, which does not count.
     """
-    if present is not None:  # padding has no weight at any step, and would add (1 - 0)^2
-        return doubly_stochastic_penalty(weights, mask) - (~present).sum(dim=1)
     totals = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
     return (1 - totals).square().sum(dim=1)
 

@@ -1,8 +1,6 @@
 """Attention metrics: maps against the ground-truth boxes of objects, statistics of maps.
 
-A map has `rows` x `columns` weights, whose sum is 1, or a weight for each region, where regions are boxes and no grid.
-The cells of a grid are boxes too: both kinds of maps have the same scores where their regions are the same. Baselines
-have the same size.
+A map has `rows` x `columns` weights, whose sum is 1; so have the baselines.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 
 from showattendtell.data.tokenizers import WORD_CLASSES, word_class
 from showattendtell.data.vocabulary import PAD, Vocabulary
-from showattendtell.types import Box, CaptionerOutput, RegionBoxes
+from showattendtell.types import Box, CaptionerOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,14 +22,14 @@ if TYPE_CHECKING:
 class GroundedWord(NamedTuple):
     """Attention map at a word that names an object, and the object's position.
 
-    weights  (rows, columns) alpha on the grid, or (L,) of regions that are boxes
-    seen     the part of the image that the grid covers, or the boxes of the regions
+    weights  (rows, columns) alpha on the grid
+    seen     the part of the image that the grid covers
     boxes    the object's boxes; like `seen` in fractions of the image's width and height
     kind     the type of object
     """
 
     weights: np.ndarray
-    seen: Box | RegionBoxes
+    seen: Box
     boxes: tuple[Box, ...]
     kind: str = ""
 
@@ -98,8 +96,7 @@ def compare_maps(word: GroundedWord) -> WordHits:
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
     uniform = np.full(word.weights.shape, 1 / word.weights.size)
-    center = center_prior_of(word.seen) if isinstance(word.seen, RegionBoxes) else center_prior(*word.weights.shape)
-    return WordHits(word.kind, score(word.weights), score(uniform), score(center))
+    return WordHits(word.kind, score(word.weights), score(uniform), score(center_prior(*word.weights.shape)))
 
 
 SPREAD = 0.25
@@ -117,35 +114,17 @@ def center_prior(rows: int, columns: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-def center_prior_of(regions: RegionBoxes) -> np.ndarray:
-    """Return a Gaussian of the regions' centers (L,) around the center of the image, with sum 1."""
-    weights = np.exp(-(((centers(regions) - 0.5) / SPREAD) ** 2).sum(axis=1) / 2)
-    return weights / weights.sum()
-
-
-def centers(regions: RegionBoxes) -> np.ndarray:
-    """Return the centers (L, 2) of regions, x and y in fractions of the image."""
-    return np.array(regions.boxes).reshape(-1, 2, 2).mean(axis=1)
-
-
 def centers_inside(word: GroundedWord) -> np.ndarray:
-    """Return a mask (rows, columns) or (L,): whether the center of each region lies in one of the boxes."""
-    boxes: Sequence[Sequence[float]] = word.boxes
-    if isinstance(word.seen, RegionBoxes):
-        x, y = centers(word.seen).T
-    else:
-        rows, columns = word.weights.shape
-        y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-        boxes = boxes_on_grid(word.boxes, word.seen, rows, columns).tolist()
+    """Return a mask (rows, columns): whether the center of each region lies in one of the boxes."""
+    rows, columns = word.weights.shape
+    y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
+    boxes = boxes_on_grid(word.boxes, word.seen, rows, columns).tolist()
     inside = [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes]
     return np.any(inside, axis=0)
 
 
 def box_coverage(word: GroundedWord) -> np.ndarray:
-    """Return the exact fraction (rows, columns) or (L,) of each region's area that the union of the boxes covers."""
-    if isinstance(word.seen, RegionBoxes):  # each region is a grid of one cell
-        boxes = np.stack([boxes_on_grid(word.boxes, region, 1, 1) for region in word.seen.boxes])
-        return covered_areas(boxes, 1, 1).reshape(-1)
+    """Return the exact fraction (rows, columns) of each region's area that the union of the boxes covers."""
     rows, columns = word.weights.shape
     return covered_areas(boxes_on_grid(word.boxes, word.seen, rows, columns)[np.newaxis], rows, columns)[0]
 
@@ -213,7 +192,7 @@ def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, 
     entropy = (torch.special.entr(outputs.weights).sum(dim=2) * mask).sum() / words
     movement = (outputs.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
     covered = (outputs.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
-    largest = mask.sum(dim=1).clamp(max=outputs.num_regions)
+    largest = mask.sum(dim=1).clamp(max=outputs.weights.shape[2])
     return {
         "entropy": (entropy, words),
         "movement": (movement / max(1, words - captions), words - captions),

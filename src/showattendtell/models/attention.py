@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState, StepAttention
-from showattendtell.models.kernels.attention import mask_padding
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
@@ -55,8 +54,7 @@ class ScoredAttention(StepAttention):
 
     def scores(self, cache: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""
-        scores = self.score(cache.keys, hidden.unflatten(0, (len(cache.regions), -1)))
-        return mask_padding(scores, None if cache.present is None else cache.present[:, None, None])
+        return self.score(cache.keys, hidden.unflatten(0, (len(cache.regions), -1)))
 
     def read(self, cache: AttentionCache, maps: Tensor) -> Tensor:
         """Return the context vectors (B, D), before the gate, of the attention maps (R, K, H, L)."""
@@ -153,11 +151,7 @@ class MeanAttention(StepAttention):
         return AttentionCache(regions, regions.mean(dim=1))
 
     def forward(self, cache: AttentionCache, state: DecoderState) -> AttentionOutput:
-        mean, present = cache.keys, cache.present
-        present = mean.new_ones(cache.regions.shape[:2]) if present is None else present.to(mean.dtype)
-        num_present = present.sum(dim=1, keepdim=True)
-        # rows of padding are zeros, which the mean has counted
-        attended = (mean * (present.shape[1] / num_present), present / num_present)
-        captions_per_image = len(state.hidden) // len(mean)
-        context, weights = (values.repeat_interleave(captions_per_image, dim=0) for values in attended)
+        images, num_regions, _ = cache.regions.shape
+        context = cache.keys.repeat_interleave(len(state.hidden) // images, dim=0)
+        weights = context.new_full((len(context), num_regions), 1 / num_regions)
         return AttentionOutput(context, weights, context.new_ones(len(context)))

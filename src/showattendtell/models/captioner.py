@@ -23,7 +23,7 @@ from showattendtell.models.interfaces import (
     Packing,
 )
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
-from showattendtell.models.kernels.attention import RegionPairs, mask_padding, weighted_sum
+from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
 from showattendtell.models.kernels.recurrence import RecurrenceWeights
@@ -33,31 +33,22 @@ from showattendtell.types import CaptionerOutput, SampledLocations
 class Captioner(nn.Module):
     """Predict words from regions. Independent of pixels, files and training.
 
-    Args:
-        padded: whether rows of zeros in the regions are padding of images with fewer regions. Padding has no weight in
-            any attention, and does not change the initial state.
-
     Raises:
         ValueError: attention and decoder do not fit: the attention depends on the words so far, but the decoder reads
             the image only once; or one of both works only with its own counterpart.
     """
 
-    def __init__(self, attention: Attention, decoder: Decoder, padded: bool = False):
+    def __init__(self, attention: Attention, decoder: Decoder):
         super().__init__()
-        self.attention, self.decoder, self.padded = attention, decoder, padded
+        self.attention, self.decoder = attention, decoder
         decoder.attach(self)
         attention.attach(self)
 
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
-        present = (regions != 0).any(dim=2) if self.padded else None  # before a dropout may set others to 0
         regions = drop_channels(self.decoder.region_dropout, regions)
         cache = self.decoder.reader(self.attention).precompute(regions)
-        if present is None:
-            return cache, self.decoder.init_state(regions)
-        # The state reads the mean over L rows. Padding adds zeros to it, which the factor undoes.
-        factor = present.shape[1] / present.sum(dim=1).to(regions.dtype)
-        return cache._replace(present=present), self.decoder.init_state(regions * factor[:, None, None])
+        return cache, self.decoder.init_state(regions)
 
     def forward(
         self,
@@ -83,7 +74,6 @@ class Captioner(nn.Module):
             packing.pad(steps.weights),
             packing.pad(steps.gates),
             None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample)),
-            None if cache.present is None else cache.present[image_index],
         )
 
 
@@ -205,9 +195,8 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         self._weights = weights
 
     def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
-        (regions, keys, _, present), decoder = self.cache, self.decoder
+        (regions, keys, _), decoder = self.cache, self.decoder
         state_matrix, state_bias, context_matrix, score = self._weights
-        present = None if present is None else present[images]
         width = 4 * decoder.hidden_dim
         embedded, word_gates = decoder.embed_words(tokens)
         with without_autocast(tokens.device):
@@ -215,11 +204,10 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             from_hidden = _product(state.hidden, state_matrix).add_(state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(score)], dim=1)
             if (kernels := accelerator(regions)) is not None:
-                weights, context = kernels.score_and_read(keys.values, regions, images, query, score, present)
+                weights, context = kernels.score_and_read(keys.values, regions, images, query, score)
             else:
                 groups = CaptionGroups(images, len(regions))
-                region_scores = RegionPairs(groups, keys.values, keys.decays, score).scores(query)
-                weights = mask_padding(region_scores, present).softmax(dim=1)
+                weights = RegionPairs(groups, keys.values, keys.decays, score).scores(query).softmax(dim=1)
                 context = weighted_sum(groups, regions, weights)
             gate = weights.new_ones(len(weights))
             if beta.shape[1]:

@@ -5,11 +5,9 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
@@ -19,7 +17,6 @@ from showattendtell.errors import UserError, first_line
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
-from showattendtell.types import Box, RegionBoxes
 
 FILLED = ("cuda",)
 """Types of devices on which batches of images are filled up, see `BatchSizes`."""
@@ -82,15 +79,6 @@ class Encoder(nn.Module):
 
     network: Any
 
-    padded = False
-    """Whether images have different numbers of regions, and rows of zeros are padding."""
-
-    reads_pixels = True
-    """Whether the regions are computed from photographs."""
-
-    stored_files: Sequence[Path] = ()
-    """Files that the regions are read from, if no network computes them."""
-
     @checked
     def __init__(
         self,
@@ -147,7 +135,6 @@ class Encoder(nn.Module):
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
-        self.feature_dim = self.dim
         if frozen_stride is not None:
             self._freeze(frozen_stride)
 
@@ -266,35 +253,6 @@ class Encoder(nn.Module):
         ]
         return "-".join(filter(None, parts))
 
-    def region_reader(self, paths: Mapping[str, str], skip_unreadable: bool) -> Any:
-        """Return an `Encode` (features/writer.py) that reads stored regions; None if a network computes them.
-
-        Args:
-            paths: image files by name.
-            skip_unreadable: report images without regions instead of raising `UserError`.
-        """
-        return None
-
-    def check_reads_pixels(self) -> None:
-        """Raise `UserError` if the regions of a new photograph cannot be computed."""
-
-    def boxes_of(self, regions: Tensor) -> RegionBoxes | None:
-        """Return the boxes of an image's regions (L, D), before `prepare_regions`; None for the regions of a grid."""
-        return None
-
-    def arrange(self, maps: np.ndarray, regions: Tensor, seen: Box) -> tuple[np.ndarray, Box | RegionBoxes]:
-        """Arrange attention maps (T, L) of an image in space.
-
-        Args:
-            regions: of the image (L, D), before `prepare_regions`.
-            seen: the part of the image that the encoder sees.
-
-        Returns:
-            The maps (T, rows, columns) and `seen`, for regions of a grid. Otherwise the maps (T, L) of the L regions
-            that are not padding, and their boxes.
-        """
-        return maps.reshape(len(maps), *self.grid), seen
-
     def train(self, mode: bool = True) -> "Encoder":
         """Stay in evaluation mode: normalization layers keep their pretrained statistics, also when fine-tuned."""
         return super().train(False)
@@ -329,43 +287,6 @@ class Encoder(nn.Module):
             "pixels": PIXELS,
             "preprocessing": self.preprocessing.describe(),
             "pool": self.pool,
-            "grid": list(self.grid),
-            "dim": self.dim,
-        }
-
-
-class EncoderWithoutNetwork(Encoder):
-    """Base class of what takes the place of an encoder.
-
-    Args:
-        regions: the number of regions of an image.
-        dim: the width of a stored region.
-    """
-
-    reads_pixels = False
-
-    def __init__(self, regions: int, dim: int):
-        nn.Module.__init__(self)
-        self.network, self.grid, self.dim, self.feature_dim = nn.Identity(), (1, regions), dim, dim
-        self.coordinate_scale = 0.0
-        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
-        # of which only the frame is used: boxes are in fractions of the whole photograph
-        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
-        self.eval()
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Raise `UserError`: there is no network."""
-        self.check_reads_pixels()
-        raise AssertionError
-
-    def settings(self) -> dict[str, Any]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "network": self.network_name,
-            "weights_sha256": state_hash(self.network.state_dict()),
-            "preprocessing": self.preprocessing.describe(),
             "grid": list(self.grid),
             "dim": self.dim,
         }

@@ -29,13 +29,11 @@ class AttentionCache(NamedTuple):
     regions          (R, L, D)
     keys             (R, ...) the part of the score that depends on the image alone
     use_expectation  (R,) true if hard attention uses the expectation for the whole caption; None: for no image
-    present          (R, L) false for padding, which has no weight; None: images have equally many regions
     """
 
     regions: Tensor
     keys: Any
     use_expectation: Tensor | None = None
-    present: Tensor | None = None
 
     def select(self, rows: Tensor) -> "AttentionCache":
         return AttentionCache._make(None if part is None else part[rows] for part in self)

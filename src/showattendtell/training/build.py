@@ -110,7 +110,7 @@ def build_module(
         metadata: the entries of its checkpoints.
         examples: training images, whose captions give the document frequencies of the reward.
     """
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
+    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     reward, self_critical = build(config.reward), None
     if reward.cider or reward.bleu4:
         if captioner.attention.inference_mode == "argmax":

@@ -151,10 +151,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if stage != "fit":
             return
         if self.loss.supervision_weight:
-            if not self.selective or self.encoder.padded:
+            if not self.selective:
                 raise UserError(
-                    "loss.supervision_weight compares attention maps with boxes on a grid; the map of attention=none "
-                    "is constant, and regions of a detector are no grid; leave it out"
+                    "loss.supervision_weight compares attention maps with boxes, and the map of attention=none is "
+                    "constant; leave it out"
                 )
             if isinstance(data, CaptionDataModule):
                 data.add_targets(self.encoder.grid)

@@ -82,7 +82,7 @@ class Recipe:
             attention = named(region_dim=region_dim, hidden_dim=decoder.hidden_dim)
         if not isinstance(attention, Attention):
             attention = attention(region_dim, decoder.hidden_dim)
-        return Captioner(attention, decoder, encoder.padded)
+        return Captioner(attention, decoder)
 
     def metadata(self, encoder: Encoder, vocabulary: Vocabulary, data: Any) -> dict[str, Any]:
         """Return the entry of a checkpoint from which `showattendtell.load` restores the model.

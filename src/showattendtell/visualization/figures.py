@@ -16,14 +16,14 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
-from PIL import Image, ImageDraw
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, open_regular, write_errors
-from showattendtell.types import Box, RegionBoxes
+from showattendtell.types import Box
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
@@ -109,34 +109,21 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
         stream.write(encode(figure, path.suffix))
 
 
-def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int, height: int) -> np.ndarray:
-    """Map attention on the grid (rows, columns), or on boxes (L,), to the photograph (height, width), with peak 1.
+def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
+    """Map attention on the grid (rows, columns) to the photograph (height, width), with peak 1.
 
     The grid is enlarged by bicubic interpolation and smoothed by a Gaussian of half a region, which approximates the
     regions' overlapping receptive fields. It is placed on the part of the photograph that the encoder saw; elsewhere
     the map is 0.
-
-    Of regions that are boxes, a pixel has the largest of the weights of the boxes that it lies in.
     """
+    left, top, right, bottom = map(round, seen)
+    size = (max(1, right - left), max(1, bottom - top))
+    enlarged = Image.fromarray(weights.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+    region = np.divide(size[::-1], weights.shape)
+    smooth = gaussian_filter(np.asarray(enlarged), region / 2, mode="nearest").clip(min=0)
     canvas = np.zeros((height, width), dtype=np.float32)
-    if isinstance(seen, RegionBoxes):
-        for number in weights.argsort():  # the largest weight last
-            left, top, right, bottom = _pixels(seen.boxes[number], width, height)
-            canvas[top:bottom, left:right] = weights[number]
-    else:
-        left, top, right, bottom = map(round, seen)
-        size = (max(1, right - left), max(1, bottom - top))
-        enlarged = Image.fromarray(weights.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
-        region = np.divide(size[::-1], weights.shape)
-        smooth = gaussian_filter(np.asarray(enlarged), region / 2, mode="nearest").clip(min=0)
-        canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
+    canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
-
-
-def _pixels(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the sides of a box in pixels, so that it has one at least."""
-    left, top = min(int(box.left), width - 1), min(int(box.top), height - 1)
-    return left, top, max(left + 1, round(box.right)), max(top + 1, round(box.bottom))
 
 
 def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:
@@ -198,22 +185,17 @@ def animation(drawing: Drawing, suffix: str) -> bytes:
     return content.getvalue()
 
 
-def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box | RegionBoxes]:
+def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box]:
     """Scale the photograph, and the part that the encoder saw."""
     width, height = (max(1, round(side * scale)) for side in drawing.photograph.size)
     return drawing.photograph.convert("RGB").resize((width, height)), drawing.seen.scaled(scale, scale)
 
 
-def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:
-    """Darken the photograph where attention on the grid (rows, columns) is small, or on boxes (L,), of which the one
-    with the largest weight is outlined."""
+def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
+    """Darken the photograph where attention on the grid (rows, columns) is small."""
     light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
     pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
-    darkened = Image.fromarray(np.rint(pixels).astype(np.uint8))
-    if isinstance(seen, RegionBoxes):
-        left, top, right, bottom = _pixels(seen.boxes[int(weights.argmax())], photograph.width, photograph.height)
-        ImageDraw.Draw(darkened).rectangle((left, top, right - 1, bottom - 1), outline=MARK, width=2)
-    return darkened
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
 class FontFinder:

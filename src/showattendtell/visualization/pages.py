@@ -26,7 +26,7 @@ from PIL import Image
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_path
 from showattendtell.settings import Dpi, Inches, checked
-from showattendtell.types import Box, CaptionOutput, RegionBoxes
+from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing, fill
 from showattendtell.visualization.result_files import write_bytes
 
@@ -69,14 +69,13 @@ class ImageCaptions:
     Args:
         name: file name of the photograph.
         photograph: upright RGB image.
-        seen: the part of the photograph that the encoder sees, in fractions of its width and height; or the boxes of
-            its L regions, if they are not a grid.
-        captions: best first, with words and with `attention` (T, rows, columns), or (T, L) with boxes.
+        seen: the part of the photograph that the encoder sees, in fractions of its width and height.
+        captions: best first, with words and with `attention` (T, rows, columns).
     """
 
     name: str
     photograph: Image.Image
-    seen: Box | RegionBoxes
+    seen: Box
     captions: tuple[CaptionOutput[np.ndarray], ...]
 
     @property
@@ -303,24 +302,16 @@ def render(page: Page, template: str = "page.html") -> str:
 
 
 def encode_map(grid: np.ndarray) -> str:
-    """Return attention (rows, columns) or (L,) as base64 of one byte per region, 255 at the peak."""
+    """Return attention (rows, columns) as base64 of one byte per region, 255 at the peak."""
     levels = np.rint(grid / max(grid.max(), np.finfo(np.float32).tiny) * LEVELS)
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
 
 
-def describe_peak(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
-    """Return in which third of the photograph, across and down, a map has its peak, in words.
-
-    Args:
-        grid: the map, (rows, columns), or (L,) of regions that are boxes.
-    """
+def describe_peak(grid: np.ndarray, seen: Box) -> str:
+    """Return in which third of the photograph, across and down, a map (rows, columns) has its peak, in words."""
     if grid.max() < EVEN * grid.mean():
         return "everywhere alike"
-    if isinstance(seen, RegionBoxes):
-        left, top, right, bottom = seen.boxes[int(grid.argmax())]
-        x, y = (left + right) / 2, (top + bottom) / 2
-    else:
-        row, column = np.unravel_index(grid.argmax(), grid.shape)
-        x = seen.left + (column + 0.5) / grid.shape[1] * (seen.right - seen.left)
-        y = seen.top + (row + 0.5) / grid.shape[0] * (seen.bottom - seen.top)
+    row, column = np.unravel_index(grid.argmax(), grid.shape)
+    x = seen.left + (column + 0.5) / grid.shape[1] * (seen.right - seen.left)
+    y = seen.top + (row + 0.5) / grid.shape[0] * (seen.bottom - seen.top)
     return f"mostly {PLACES[min(int(3 * y), 2)][min(int(3 * x), 2)]}"

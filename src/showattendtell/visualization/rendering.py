@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from showattendtell.types import Box, CaptionOutput, RegionBoxes
+from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.result_files import read_result
 
 DARKEST = 0.15
@@ -32,13 +32,13 @@ class Drawing(NamedTuple):
     """A caption to be drawn.
 
     photograph  upright RGB image
-    caption     in words, with attention (T, rows, columns) or, with boxes, (T, L)
-    seen        the part of the photograph that the encoder saw, or the boxes of its regions, in pixels
+    caption     in words, with attention (T, rows, columns)
+    seen        the part of the photograph that the encoder saw, in pixels
     """
 
     photograph: Image.Image
     caption: CaptionOutput[np.ndarray]
-    seen: Box | RegionBoxes
+    seen: Box
 
 
 def fill(template: str | Path, **content: object) -> str:

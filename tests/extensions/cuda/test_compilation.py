@@ -74,15 +74,14 @@ def test_kernels_compile(capability, gate, is_hard, dtype, tmp_path, monkeypatch
     words, width = captions * steps, 4 * n + A + GATES[gate]
     images = torch.zeros(captions, dtype=torch.long)
     sampling = (torch.zeros(words, L), None, images == 1) if is_hard else (None, None, None)
-    present = torch.ones(captions, L, dtype=torch.bool) if is_hard else None
     states = [zeros(captions, n), zeros(captions, n, kind=torch.float32)]
     weights = [zeros(width, n), zeros(width), zeros(4 * n, D), zeros(A, kind=torch.float32)]
     inputs = [zeros(3, L, A), zeros(3, L, D), zeros(words, 4 * n), *states, *weights]
-    hidden, context, *_ = recurrence.GPURecurrence.apply(steps, images, *sampling, present, *inputs)
+    hidden, context, *_ = recurrence.GPURecurrence.apply(steps, images, *sampling, *inputs)
     (hidden.sum() + context.sum()).backward()
     targets = torch.zeros(words, dtype=torch.long)
     loss, _ = cross_entropy.GPUCrossEntropy.apply(zeros(words, 8), zeros(3000, 8), zeros(3000), targets, 0.1)
     loss.sum().backward()
-    recurrence.score_and_read(zeros(3, L, A), zeros(3, L, D), images, zeros(captions, A), weights[-1], present)
+    recurrence.score_and_read(zeros(3, L, A), zeros(3, L, D), images, zeros(captions, A), weights[-1])
     assert compiled == set(kernels)
     assert len(list(tmp_path.rglob("*.cubin"))) >= len(kernels)

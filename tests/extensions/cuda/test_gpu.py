@@ -69,9 +69,7 @@ SIZES = {"small": (7, 5, 6, 4), "odd": (19, 33, 17, 9), "one": (1, 1, 1, 1), "la
 """L, A, D and n."""
 
 
-def make_arguments(
-    sizes: tuple[int, int, int, int], gate: str, is_hard: bool, is_padded: bool
-) -> tuple[list[Any], list[Tensor]]:
+def make_arguments(sizes: tuple[int, int, int, int], gate: str, is_hard: bool) -> tuple[list[Any], list[Tensor]]:
     """Return the arguments of the recurrence: those of `_Recurrence` before the keys, and the rest, in float64."""
     L, A, D, n = sizes  # noqa: N806
     generator = torch.Generator().manual_seed(0)
@@ -82,15 +80,12 @@ def make_arguments(
     inputs = [torch.randn(*shape, generator=generator, dtype=torch.double) for shape in [*shapes, (A,)]]
     for matrix in (inputs[5], inputs[7]):
         matrix /= matrix.shape[1] ** 0.5
-    given = use_expectation = present = None
+    given = use_expectation = None
     if is_hard:
         given = torch.randint(L, (num_words, 1), generator=generator)
         given[::3] = -1
         use_expectation = torch.tensor([True, False, False, True, False])
-    if is_padded:
-        present = torch.rand(captions, L, generator=generator) < 0.7
-        present[:, 0] = True
-    return [packing, IMAGES[packing.order], given, use_expectation, present], inputs
+    return [packing, IMAGES[packing.order], given, use_expectation], inputs
 
 
 def likeliest(weights: Tensor, given: Tensor | None) -> Tensor:
@@ -105,7 +100,7 @@ def differentiate(results: tuple[Tensor | None, ...], inputs: list[Tensor]) -> l
     assert context is not None
     assert scores is not None
     assert beta is not None
-    values = [hidden, context, scores.log_softmax(dim=1).clamp(min=-50), beta]  # of padding log alpha is -1e30
+    values = [hidden, context, scores.log_softmax(dim=1), beta]
     generator = torch.Generator().manual_seed(1)
     terms = [
         (value * torch.randn(value.shape, generator=generator, dtype=torch.double).to(value)).double().sum()
@@ -117,19 +112,19 @@ def differentiate(results: tuple[Tensor | None, ...], inputs: list[Tensor]) -> l
 
 GATES = ("none", "scalar", "channel")
 CASES = [
-    *product(["small"], GATES, [False, True], [False, True]),
-    ("odd", "channel", False, False),
-    ("odd", "scalar", True, False),
-    ("one", "scalar", False, False),
-    ("large", "channel", False, True),
-    ("large", "scalar", True, False),
+    *product(["small"], GATES, [False, True]),
+    ("odd", "channel", False),
+    ("odd", "scalar", True),
+    ("one", "scalar", False),
+    ("large", "channel", False),
+    ("large", "scalar", True),
 ]
 
 
 @runs_kernels
-@pytest.mark.parametrize(("size", "gate", "is_hard", "is_padded"), CASES)
+@pytest.mark.parametrize(("size", "gate", "is_hard"), CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 0.05)])
-def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance, monkeypatch):
+def test_results_and_gradients(size, gate, is_hard, dtype, tolerance, monkeypatch):
     if INTERPRETED and (size == "large" or dtype == torch.bfloat16):
         pytest.skip("too slow, or no such numbers, without a GPU")
     from showattendtell.extensions.cuda import recurrence
@@ -139,13 +134,13 @@ def test_results_and_gradients(size, gate, is_hard, is_padded, dtype, tolerance,
         monkeypatch.setattr(recurrence, "MAX_REGIONS", 8)
         monkeypatch.setattr(recurrence, "CONTEXT_CHANNELS", 8)
         monkeypatch.setattr(recurrence, "LSTM_UNITS", 4)
-    (packing, images, given, use_expectation, present), exact = make_arguments(SIZES[size], gate, is_hard, is_padded)
+    (packing, images, given, use_expectation), exact = make_arguments(SIZES[size], gate, is_hard)
     exact = [part.requires_grad_() for part in exact]
     groups, sample = CaptionGroups(images, 3), likeliest if is_hard else None
-    expected = differentiate(_Recurrence.apply(packing, groups, sample, given, use_expectation, present, *exact), exact)
+    expected = differentiate(_Recurrence.apply(packing, groups, sample, given, use_expectation, *exact), exact)
 
     noise = torch.zeros(sum(packing.sizes), SIZES[size][0]) if is_hard else None
-    options = [None if part is None else part.to(DEVICE) for part in (images, noise, given, use_expectation, present)]
+    options = [None if part is None else part.to(DEVICE) for part in (images, noise, given, use_expectation)]
     dtypes = [dtype] * 3 + [torch.float32] * 2 + [dtype] * 3 + [torch.float32]
     inputs = [part.detach().to(DEVICE, kind).requires_grad_() for part, kind in zip(exact, dtypes, strict=True)]
     steps = len(packing.sizes)

@@ -17,4 +17,3 @@ CAPTURED = {"transformer": {"decoder": "transformer"}}
 TINY = ["decoder=transformer", "decoder.hidden_dim=4", "decoder.num_heads=2"]
 RESUMED = {"transformer": TINY}
 IN_SEVERAL_PROCESSES = {"transformer": TINY}
-ON_REGIONS = {"transformer": ["decoder=transformer", "decoder.num_heads=2"]}

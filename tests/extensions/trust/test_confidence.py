@@ -132,7 +132,7 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
 def test_evaluate_stores_the_confidence_that_captions_have(settings: dict[str, Any]):
     model = small_model(seed=2)
     model.decoding = BeamSearch(beam_size=2, **settings)
-    calibration, width = made_up(model.encoder.region_dim), model.encoder.feature_dim
+    calibration, width = made_up(model.encoder.region_dim), model.encoder.dim
     grids = torch.rand(3, 4, width, generator=torch.Generator().manual_seed(2))
     captions = ImageCaptionerEnsemble([model], calibration).generate([grids])
     assert [EOS in caption.tokens for [caption] in captions] == 3 * [not settings]

@@ -28,7 +28,6 @@ from showattendtell.extensions.trust.faithfulness import (
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, AttentionOutput, DecoderState
 from showattendtell.types import Caption, Example
 
@@ -40,7 +39,6 @@ class Grids(nn.Module):
     """In the place of an encoder, where the regions are there already."""
 
     grid, region_dim = (3, 3), D
-    boxes_of = Encoder.boxes_of
 
     def prepare_regions(self, regions: Tensor) -> Tensor:
         return regions

@@ -61,7 +61,7 @@ class ConcatenatedEncoder(Encoder):
         self.trainable, self.learning_rate, self.tuned = False, 0.0, False
         self.preprocessing = max(preprocessings, key=attrgetter("crop"))
         self.grid = max((part.grid for part in parts.values()), key=math.prod)
-        self.dim = self.feature_dim = sum(part.dim for part in parts.values())
+        self.dim = sum(part.dim for part in parts.values())
         self.requires_grad_(False)
         self.eval()
 

@@ -25,9 +25,6 @@ SCORE_REGIONS, CONTEXT_CHANNELS, KEY_REGIONS, LSTM_UNITS = 16, 64, 8, 256
 MAX_CHANNELS, MAX_REGIONS = 512, 256
 """The largest numbers that a program reads at once."""
 
-PADDING = tl.constexpr(-1e30)
-"""Score of padding, see `models.kernels.attention.PADDING`."""
-
 
 @triton.jit
 def read(pointers, inside):  # type: ignore[no-untyped-def]
@@ -56,10 +53,10 @@ def tanh(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def score_kernel(  # type: ignore[no-untyped-def]
-    keys, images, from_hidden, weights, present, scores, L, A, query_at, stride,
-    MASKED: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    keys, images, from_hidden, weights, scores, L, A, query_at, stride,
+    FAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Write e_l = u . tanh(p_l + q) of `ROWS` regions; `PADDING` where a region is not present."""
+    """Write e_l = u . tanh(p_l + q) of `ROWS` regions."""
     b, l = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     first = tl.load(images + b).to(tl.int64) * L
     total = tl.zeros([ROWS], tl.float32)
@@ -69,8 +66,6 @@ def score_kernel(  # type: ignore[no-untyped-def]
         u = read(weights + a, a < A)
         p = read_rows(keys, first, l, L, a, A)
         total += tl.sum(tanh(p + q[None, :], FAST) * u[None, :], axis=1)
-    if MASKED:
-        total = tl.where(read(present + b * L + l, l < L) != 0, total, PADDING)
     write(scores + b * L + l, total, l < L)
 
 
@@ -282,7 +277,6 @@ class GPURecurrence(torch.autograd.Function):
         noise: Tensor | None,
         given: Tensor | None,
         use_expectation: Tensor | None,
-        present: Tensor | None,
         keys: Tensor,
         regions: Tensor,
         word_gates: Tensor,
@@ -325,7 +319,6 @@ class GPURecurrence(torch.autograd.Function):
         if noise is not None:
             samples = torch.empty(N, 1, dtype=torch.long, device=device)
             given = torch.full_like(samples, -1) if given is None else given
-        present = None if present is None else present.to(torch.int8).contiguous()
         use_expectation = None if use_expectation is None else use_expectation.to(torch.int8).contiguous()
         settings: Any = {"GATE": min(num_gates, 2), "HARD": samples is not None}
         is_fast = _has_fast_tanh(dtype, device)
@@ -334,8 +327,8 @@ class GPURecurrence(torch.autograd.Function):
             rows = slice(step * B, (step + 1) * B)
             torch.addmm(padded_bias, hidden, matrix.T, out=from_hidden[rows])
             score_kernel[B, triton.cdiv(L, SCORE_REGIONS)](
-                keys, images, from_hidden[rows], weights, present, scores[rows], L, A, 4 * n, stride,
-                MASKED=present is not None, FAST=is_fast, ROWS=SCORE_REGIONS, WIDTH=_block(A),
+                keys, images, from_hidden[rows], weights, scores[rows], L, A, 4 * n, stride,
+                FAST=is_fast, ROWS=SCORE_REGIONS, WIDTH=_block(A),
             )  # fmt: skip
             sampling = [None if part is None else part[rows] for part in (noise, given, samples)]
             context_kernel[B, triton.cdiv(D, CONTEXT_CHANNELS)](
@@ -397,7 +390,7 @@ class GPURecurrence(torch.autograd.Function):
             FAST=is_fast, ROWS=KEY_REGIONS, WIDTH=channels,
         )  # fmt: skip
         grad_regions = None
-        if ctx.needs_input_grad[7]:
+        if ctx.needs_input_grad[6]:
             maps = alphas
             if samples is not None:
                 one_hot = torch.zeros_like(alphas).scatter_(1, samples, 1.0)
@@ -409,7 +402,7 @@ class GPURecurrence(torch.autograd.Function):
         grad_bias = grad_from_hidden.sum(dim=0, dtype=torch.float32)[: ctx.width].to(matrix.dtype)
         inputs = (grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell)
         grad_inputs = [part if part is None else part.to(dtype) for part, dtype in zip(inputs, ctx.dtypes, strict=True)]
-        return *(None,) * 6, *grad_inputs, grad_matrix, grad_bias, grad_gates.T @ contexts, grad_weights.sum(dim=0)
+        return *(None,) * 5, *grad_inputs, grad_matrix, grad_bias, grad_gates.T @ contexts, grad_weights.sum(dim=0)
 
 
 def _block(width: int) -> int:
@@ -422,23 +415,20 @@ def _has_fast_tanh(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def score_and_read(
-    keys: Tensor, regions: Tensor, images: Tensor, query: Tensor, weights: Tensor, present: Tensor | None
+    keys: Tensor, regions: Tensor, images: Tensor, query: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return alpha (b, L) and r = sum_l alpha_l a_l (b, D) of one step, without gradients.
 
     Args:
         keys: p, (I, L, A); the regions a are (I, L, D).
         images: (b,) the image of each query q (b, A).
-        present: (b, L) false for padding.
     """
     (_, L, A), D, size = keys.shape, regions.shape[2], len(query)
     images, query, weights = images.to(torch.int32), query.contiguous(), weights.float().contiguous()
     single: Any = {"dtype": torch.float32, "device": keys.device}
     scores, alphas, sums = (torch.empty(size, width, **single) for width in (L, L, D))
-    present = None if present is None else present.to(torch.int8).contiguous()
     score_kernel[size, triton.cdiv(L, SCORE_REGIONS)](
-        keys, images, query, weights, present, scores, L, A, 0, A, MASKED=present is not None, FAST=False,
-        ROWS=SCORE_REGIONS, WIDTH=_block(A),
+        keys, images, query, weights, scores, L, A, 0, A, FAST=False, ROWS=SCORE_REGIONS, WIDTH=_block(A),
     )  # fmt: skip
     context_kernel[size, triton.cdiv(D, CONTEXT_CHANNELS)](
         regions, images, query, scores, None, None, None, None, alphas, sums, torch.empty_like(sums), None, L, D, 0, A,

@@ -195,7 +195,6 @@ def load_models(config: Config) -> list[ExportModel]:
     models = []
     for name, [checkpoint] in groups.items():
         module, _, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
-        module.encoder.check_reads_pixels()
         path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)
         models.append(export_model(name, module, path, *settings))
     return models

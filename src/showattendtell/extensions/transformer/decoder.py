@@ -61,20 +61,15 @@ class CrossAttention(Attention):
             )
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, with_weights: bool = False
-) -> tuple[Tensor, Tensor | None]:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, with_weights: bool) -> tuple[Tensor, Tensor | None]:
     """Return softmax(q k^T / sqrt(d)) v for queries (R, H, Q, d), keys and values (R, H, K, d), and its weights.
 
     Args:
-        mask: true for the keys that a query may read; broadcast to (R, H, Q, K).
         with_weights: also return the mean of the weights over heads, (R, Q, K); torch's fast attention has none.
     """
     if not with_weights:
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask), None
+        return F.scaled_dot_product_attention(queries, keys, values), None
     scores = queries @ keys.mT * queries.shape[-1] ** -0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     return weights.to(values.dtype) @ values, weights.mean(dim=1)
 
@@ -117,7 +112,6 @@ class TransformerLayer(nn.Module):
         mask: Tensor | None,
         regions: Tensor,
         grid: CaptionGrid | None,
-        present: Tensor | None,
         with_weights: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Compute the layer for T words of each caption.
@@ -125,10 +119,9 @@ class TransformerLayer(nn.Module):
         Args:
             x: (B, T, n).
             extend: from the words' keys and values (B, 2, H, T, d) to those of all words so far.
-            mask: of self-attention, see `attend`.
+            mask: true for the words that a word may read; broadcast to (B, H, T, t + T).
             regions: from `precompute`, with a row per caption; with `grid`, per image.
             grid: the captions of each image; needs T = 1.
-            present: false for padding among the regions, (R, L); None without.
 
         Returns:
             x after the layer, the keys and values of all words so far (B, 2, H, t + T, d), and with `with_weights` the
@@ -136,16 +129,13 @@ class TransformerLayer(nn.Module):
         """
         queries, keys, values = self.split(self.self_inputs(self.self_norm(x))).unbind(dim=1)
         past = extend(torch.stack([keys, values], dim=1))
-        attended, _ = attend(queries, past[:, 0], past[:, 1], mask)
+        attended = F.scaled_dot_product_attention(queries, past[:, 0], past[:, 1], attn_mask=mask)
         x = x + self.dropout(self.self_output(_merge(attended)))
 
         queries = self.cross_query(self.cross_norm(x))
         if grid is not None:  # (B, 1, n) to (R, K, n)
             queries = queries[grid.rows].view(len(regions), -1, queries.shape[2])
-        region_mask = None if present is None else present[:, None, None]
-        attended, weights = attend(
-            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], region_mask, with_weights
-        )
+        attended, weights = attend(self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], with_weights)
         attended = _merge(attended)
         if grid is not None:
             attended = attended.flatten(0, 1)[grid.positions].unsqueeze(1)
@@ -245,7 +235,7 @@ class TransformerDecoder(Decoder):
         return AttentionCache(regions, torch.stack([layer.precompute(projected) for layer in self.layers], dim=1))
 
     def unroll(self, attention: CrossAttention, captions: GivenCaptions) -> Steps:
-        image_index, packing, present = captions.image_index, captions.packing, captions.cache.present
+        image_index, packing = captions.image_index, captions.packing
         num_words = captions.inputs.shape[1]
         self.check_length(num_words)
         positions = torch.arange(num_words, device=image_index.device)
@@ -256,7 +246,6 @@ class TransformerDecoder(Decoder):
             attention.map,
             extend=lambda _, new: new,
             mask=positions <= positions.unsqueeze(1),  # word i reads the words up to itself
-            present=None if present is None else present[image_index],
         )
         hidden, weights = packing.pack(hidden), packing.pack(weights)
         return Steps(hidden, weights, weights.new_ones(len(weights)))
@@ -274,7 +263,6 @@ class TransformerDecoder(Decoder):
         extend: Callable[[int, Tensor], Tensor],
         mask: Tensor | None = None,
         grid: CaptionGrid | None = None,
-        present: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Read T more words of each caption.
 
@@ -284,9 +272,8 @@ class TransformerDecoder(Decoder):
             regions: `keys` of the attention cache, with a row per caption; with `grid`, per image.
             map: see `CrossAttention`.
             extend: from a layer's number and the keys and values of these words to those of all words so far.
-            mask: of self-attention, see `attend`.
+            mask: true for the words that a word may read; broadcast to (B, H, T, t + T).
             grid: the captions of each image; needs T = 1.
-            present: false for padding among the regions, (R, L) with the rows of `regions`; None without.
 
         Returns:
             The vectors (B, T, n), alpha (B, T, L), and the keys and values of all words so far.
@@ -295,7 +282,7 @@ class TransformerDecoder(Decoder):
         shown = len(self.layers) - 1 if map == "last" else map - 1
         pasts, maps = [], []
         for i, layer in enumerate(self.layers):
-            x, past, weights = layer(x, partial(extend, i), mask, regions[:, i], grid, present, i == shown)
+            x, past, weights = layer(x, partial(extend, i), mask, regions[:, i], grid, i == shown)
             pasts.append(past)
             maps.append(weights)
         return self.norm(x), maps[shown], torch.stack(pasts, dim=1)
@@ -359,7 +346,6 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
             self.attention.map,
             extend=lambda layer, new: torch.cat([state.hidden[:, layer], new], dim=-2),
             grid=grid,
-            present=self.cache.present,
         )
         hidden, weights = hidden.squeeze(1), weights.squeeze(1)
         scores = self.score_next(self.decoder.output_features(None, hidden, None))

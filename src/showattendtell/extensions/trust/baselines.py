@@ -87,12 +87,11 @@ def _captions(examples: Sequence[Example]) -> list[list[Words]]:
 
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
     """Return for each image of the evaluated split the index of the nearest candidate, by the cosine of the mean over
-    the regions of the grids; that of images with padding is a multiple of it."""
-    channels = run.module.encoder.feature_dim
+    the regions of the grids."""
 
     def directions(images: ImageSource, examples: Sequence[Example]) -> Tensor:
         grids = read_grids(run.module, images, examples, "reading")
-        return normalize(torch.cat([batch[..., :channels].mean(dim=1).cpu() for batch in grids]), dim=1)
+        return normalize(torch.cat([batch.mean(dim=1).cpu() for batch in grids]), dim=1)
 
     others = directions(run.source(candidates), candidates)
     return (directions(run.images[0], run.examples) @ others.T).argmax(dim=1).tolist()

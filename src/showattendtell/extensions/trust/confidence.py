@@ -183,7 +183,7 @@ def word_log_probs(
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     numbers = range(len(captions))
-    for together, outputs, _ in outputs_by_batch(module, captions, numbers, "reading captions"):
+    for together, outputs in outputs_by_batch(module, captions, numbers, "reading captions"):
         targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 

@@ -30,7 +30,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import read_grids
-from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior, center_prior_of
+from showattendtell.metrics.attention import GroundedWord, box_coverage, center_prior
 from showattendtell.metrics.bootstrap import (
     Array,
     Intervals,
@@ -42,7 +42,7 @@ from showattendtell.metrics.bootstrap import (
 )
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
-from showattendtell.types import Box, CaptionerOutput, Example, RegionBoxes
+from showattendtell.types import Box, CaptionerOutput, Example
 from showattendtell.visualization.tables import Labels, Terminal, numeric_table
 
 ATTENTION, RANDOM = "attention", "random"
@@ -167,9 +167,8 @@ def measure_faithfulness(
             continue
         caption = CaptionedImage(module.captioner, regions, module.vocabulary.encode(words))
         alpha, log_p, effects = caption.region_effects()
-        boxes = module.encoder.boxes_of(grid)
-        center = center_prior(*module.encoder.grid).flatten() if boxes is None else center_prior_of(boxes)
-        grounded = box_maps(module, words, example, boxes)
+        center = center_prior(*module.encoder.grid).flatten()
+        grounded = box_maps(module, words, example)
         candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
         with_curve = int(generator.choice(candidates))
         for i in range(len(words)):
@@ -300,9 +299,7 @@ def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
     return agreement
 
 
-def box_maps(
-    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None
-) -> dict[int, Array]:
+def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> dict[int, Array]:
     """Return for each word that a reference caption uses for an object with ground-truth boxes the fraction of each
     region (L,) that the boxes cover; not if they are outside of the part that the encoder sees."""
     by_noun: dict[str, list[Box]] = {}
@@ -312,8 +309,7 @@ def box_maps(
     named = [i for i, word in enumerate(words) if word in by_noun]
     if not named:
         return {}
-    seen = boxes or module.encoder.preprocessing.frame(example.path).seen
-    no_weights = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
+    seen, no_weights = module.encoder.preprocessing.frame(example.path).seen, np.zeros(module.encoder.grid)
     maps = {i: box_coverage(GroundedWord(no_weights, seen, tuple(by_noun[words[i]]))).flatten() for i in named}
     return {i: covered for i, covered in maps.items() if covered.any()}
 

@@ -23,16 +23,6 @@ MAX_QUERY = 33.0
 """The largest |q| for which the loops are used; e^-2q and its product with e^-2p of any p are then right in float32.
 Beyond |p| = 43 e^-2p is 0 or infinite, and s is 1 or 0; so is the sigmoid, because |p + q| >= 10."""
 
-PADDING = -1e30
-"""Score of padding. Its weight exp(PADDING - max e) is exactly 0, and its log is finite: 0 log 0 is then 0."""
-
-
-def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
-    """Return scores (..., L) with those of padding replaced by `PADDING`, from a mask that broadcasts to them."""
-    if present is None:
-        return scores
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~present, PADDING)
-
 
 @dataclass(frozen=True)
 class AdditiveKeys:

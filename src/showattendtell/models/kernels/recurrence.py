@@ -30,7 +30,6 @@ from showattendtell.models.kernels.attention import (
     MAX_QUERY,
     RegionPairs,
     decay,
-    mask_padding,
     weighted_sum,
     weighted_sum_backward,
 )
@@ -83,19 +82,18 @@ def unroll_fused(
             use_expectation = cache.use_expectation[image_index]
     single = torch.promote_types(keys.dtype, torch.float32)  # float64 in tests
     initial = (state.hidden.to(single), state.cell.to(single))
-    present = None if cache.present is None else cache.present[image_index]
-    attended = (given, use_expectation, present)
     inputs = (word_gates, *initial, *weights)
     with without_autocast(keys.device):
         if (kernels := accelerator(keys)) is not None:
             noise = None if sampler is None else sampler.noise(len(word_gates), keys)
             steps = len(packing.sizes)
-            results = kernels.unroll(steps, image_index, noise, *attended, keys, regions, *inputs)
+            results = kernels.unroll(steps, image_index, noise, given, use_expectation, keys, regions, *inputs)
         else:
             keys, regions = keys.to(single), regions.to(single)
             groups = CaptionGroups(image_index, len(keys))
             sample_locations = None if sampler is None else sampler.sample
-            results = _Recurrence.apply(packing, groups, sample_locations, *attended, keys, regions, *inputs)
+            sampling = (sample_locations, given, use_expectation)
+            results = _Recurrence.apply(packing, groups, *sampling, keys, regions, *inputs)
     hidden, context, scores, beta, sampled = results
     # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
     log_weights = scores.log_softmax(dim=1)
@@ -120,7 +118,6 @@ class _Recurrence(torch.autograd.Function):
         sample_locations: Callable[[Tensor, Tensor | None], Tensor] | None,
         given: Tensor | None,
         use_expectation: Tensor | None,
-        present: Tensor | None,
         keys: Tensor,
         regions: Tensor,
         word_gates: Tensor,
@@ -135,7 +132,6 @@ class _Recurrence(torch.autograd.Function):
             sample_locations: hard attention: from alpha (b, 1, L) and `given` (b, 1) to sampled locations (b, 1).
             given: (N, 1) locations; negative entries are sampled.
             use_expectation: (B,) true if r is an expectation and its gradient reaches alpha; None: for all captions.
-            present: (B, L) false for padding, in the packing's order. Its alpha is 0, and so is its gradient.
             keys: p, (I, L, A); the regions a are (I, L, D).
             word_gates: x, (N, 4n).
             first_hidden: h before the first word, (B, n), in the packing's order; `first_cell` likewise.
@@ -149,7 +145,7 @@ class _Recurrence(torch.autograd.Function):
             # W_h h, q and the argument of beta by one product; the three are views of it
             from_hidden = _product(hidden[:size], weights.state, weights.bias)  # (b, 4n + A + G)
             gates, query, beta = weights.split(from_hidden)
-            scores = mask_padding(pairs.scores(query), None if present is None else present[:size])  # (b, L)
+            scores = pairs.scores(query)  # (b, L)
             maps = alpha = scores.softmax(dim=1)
             if sample_locations is not None and use_expectation is not None:
                 samples.append(sample_locations(alpha.unsqueeze(1), None if given is None else given[rows]))
@@ -231,7 +227,7 @@ class _Recurrence(torch.autograd.Function):
             # gates, q and beta read h:  dh = W^T of all three by one product
             grad_hidden[:size] = _product(grad_from_hidden[rows], weights.state.T)
         grad_regions = None
-        if ctx.needs_input_grad[7]:
+        if ctx.needs_input_grad[6]:
             # da_i = sum_t m_ti dr_t, summed over the captions of an image
             maps, grad_region_sum = (
                 packing.pad(part)[packing.order] for part in (maps, grad_region_sum)
@@ -240,8 +236,8 @@ class _Recurrence(torch.autograd.Function):
         grad_state = _outer(grad_from_hidden, hidden_before, weights.state.dtype)
         grad_matrix = _outer(grad_gates, context, weights.context.dtype)
         grad_weights = (grad_state, grad_from_hidden.sum(dim=0), grad_matrix, grad_score.sum(dim=0))
-        # x is added to the gates, so dx = dgates; no gradient for the six arguments that are not tensors of the model
-        return *(None,) * 6, grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell, *grad_weights
+        # x is added to the gates, so dx = dgates; no gradient for the five arguments that are not tensors of the model
+        return *(None,) * 5, grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell, *grad_weights
 
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:

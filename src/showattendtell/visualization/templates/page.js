@@ -2,7 +2,6 @@ const STEP = 900;    // milliseconds for which a word is shown while a caption p
 const FADE = 220;    // milliseconds from one map to the next
 const BLUR = 0.55;   // width of the smoothing, in regions
 const OPAQUE = 0.6;  // opacity of a colored map
-const OUTLINE = "#f7c95c";  // of the box with the largest weight
 const COLORS = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];  // of equal steps of a map: matplotlib's inferno
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const shown = new WeakMap();    // panel -> the map on it, values of its regions
@@ -37,7 +36,7 @@ function paint(value) {
 }
 
 /** The value of a map at each pixel, smoothed; NaN where the model saw nothing. */
-function lightOnGrid(panel, map, width, height) {
+function lightOf(panel, map, width, height) {
   const [rows, columns] = numbers(panel.dataset.grid), [left, top, right, bottom] = numbers(panel.dataset.seen);
   const across = kernel(width, columns, left, right), down = kernel(height, rows, top, bottom);
   const lines = Array.from({length: rows}, (_, row) => map.subarray(row * columns, (row + 1) * columns));
@@ -47,32 +46,10 @@ function lightOnGrid(panel, map, width, height) {
   return light;
 }
 
-/** The boxes of a panel whose regions are no grid, in whole pixels: left, top, right, bottom. */
-function boxesOf(panel, width, height) {
-  const edges = numbers(panel.dataset.boxes), least = (start, end) => Math.max(start + 1, Math.round(end));
-  return Array.from({length: edges.length / 4}, (_, region) => {
-    const [left, top, right, bottom] = edges.slice(4 * region, 4 * region + 4);
-    const x = Math.min(Math.floor(left * width), width - 1), y = Math.min(Math.floor(top * height), height - 1);
-    return [x, y, least(x, right * width), least(y, bottom * height)];
-  });
-}
-
-/** The largest value of the boxes that each pixel lies in. */
-function lightOfBoxes(boxes, map, width, height) {
-  const light = new Float32Array(width * height);
-  const rising = [...boxes.keys()].sort((a, b) => map[a] - map[b]);
-  for (const region of rising) {
-    const [left, top, right, bottom] = boxes[region];
-    for (let y = top; y < bottom; y++) light.fill(map[region], y * width + left, y * width + right);
-  }
-  return light;
-}
-
-/** Draw a map, 1 at its peak, over the photograph. Of boxes, outline the one with the peak. */
+/** Draw a map, 1 at its peak, over the photograph. */
 function draw(panel, map) {
   const canvas = panel.querySelector("canvas"), {width, height} = canvas;
-  const boxes = panel.dataset.boxes && boxesOf(panel, width, height);
-  const light = boxes ? lightOfBoxes(boxes, map, width, height) : lightOnGrid(panel, map, width, height);
+  const light = lightOf(panel, map, width, height);
   const peak = light.reduce((a, b) => b > a ? b : a, 1e-6);
   const low = view.stretch.checked ? light.reduce((a, b) => b < a ? b : a, peak) : 0;
   const picture = new ImageData(width, height), palette = Array.from({length: 256}, (_, level) => paint(level / 255));
@@ -80,14 +57,7 @@ function draw(panel, map) {
     const share = value >= 0 ? ((value - low) / Math.max(peak - low, 1e-6)) ** view.contrast.value : 0;
     picture.data.set(palette[Math.round(255 * share)], 4 * pixel);
   });
-  const context = canvas.getContext("2d");
-  context.putImageData(picture, 0, 0);
-  if (boxes) {
-    const [left, top, right, bottom] = boxes[map.indexOf(Math.max(...map))];
-    context.strokeStyle = OUTLINE;
-    context.lineWidth = 2;
-    context.strokeRect(left + 1, top + 1, right - left - 2, bottom - top - 2);
-  }
+  canvas.getContext("2d").putImageData(picture, 0, 0);
 }
 
 /** Fade from the panel's map to another. */
