@@ -55,7 +55,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
         with shard_file(path, number).open("wb") as file:
             header = file.write(shard_header(settings, len(names)))
             file.truncate(header + len(names) * grid_type(settings).itemsize)
-        record = ShardRecord(images=list(names), skipped={}, checksum=0, stamps={})
+        record = ShardRecord(images=list(names), skipped={}, stamps={})
         write_json(record.model_dump(), shard_file(path, number, ".json"))
     (path / MANIFEST).write_bytes(plan.describe())
 

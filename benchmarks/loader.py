@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ def make_store(path: Path, images: Sequence[str]) -> FeatureStore:
         for names in batches:
             yield EncodedBatch(names, torch.rand(len(names), 1, ROWS * COLUMNS, REGION_DIM), {})
 
-    write_store(path, plan, lambda: write_shards(path, plan, encode))
+    write_store(path, plan, partial(write_shards, path, plan, encode))
     return FeatureStore(path)
 
 

@@ -13,8 +13,7 @@ import showattendtell
 
 PACKAGE = Path(showattendtell.__file__).parent
 
-COMMANDS = {"prepare", "features.__main__", "train", "average", "evaluate", "score", "report"}
-COMMANDS |= {"caption", "demo", "__main__"}
+COMMANDS = {"prepare", "train", "average", "evaluate", "score", "report", "caption", "demo", "__main__"}
 
 LAYERS = [
     {"errors"},
@@ -87,8 +86,8 @@ def foreign(names: Iterable[str]) -> set[str]:
 
 
 def layer(module: str) -> str:
-    """The folder or file of the package; a folder that can be run has that above all."""
-    return module if module.endswith(".__main__") else module.partition(".")[0]
+    """The folder or file of the package."""
+    return module.partition(".")[0]
 
 
 def is_training(module: str) -> bool:

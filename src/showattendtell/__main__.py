@@ -10,7 +10,6 @@ from showattendtell.errors import did_you_mean, quiet_pipe
 
 COMMANDS = {
     "prepare": "check a data set and compute its feature cache",
-    "features": "show, verify and merge the feature cache",
     "train": "train a captioner",
     "average": "average the weights of checkpoints",
     "evaluate": "score a checkpoint",

@@ -28,7 +28,7 @@ def answer(run_light: Callable[..., Any], tmp_path: Path) -> Answer:
     return lambda *arguments: run_light(ANSWER, *arguments, folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "demo", "features"])
+@pytest.mark.parametrize("command", [*COMMANDS, "demo"])
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, command: str, tmp_path: Path):
     done = answer(command, "--help")
     assert done.status == 0

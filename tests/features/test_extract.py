@@ -1,9 +1,10 @@
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -16,7 +17,6 @@ from PIL import Image
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.features import extract
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.features.store import FeatureStore, is_finished
 from showattendtell.features.writer import BATCH_SIZE
@@ -156,7 +156,7 @@ def kill_after_a_batch(path: Path) -> None:
 
 
 def has_batch(path: Path) -> bool:
-    return any(path.glob("*.part")) or any(path.glob("0*.json"))
+    return any(path.glob("0*.tmp")) or any(path.glob("0*.json"))
 
 
 @pytest.mark.slow
@@ -165,22 +165,14 @@ def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     encoder: Encoder,
     uninterrupted: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    path, own = tmp_path / "grids", extract.run_in_processes
-
-    def kill_one(number: int, write: Callable[[], None]) -> None:
-        killer = Thread(target=kill_after_a_batch, args=(path,))
-        killer.start()
-        try:
-            own(number, write)
-        finally:
-            killer.join()
-
-    monkeypatch.setattr(extract, "run_in_processes", kill_one)
+    path = tmp_path / "grids"
+    killer = Thread(target=kill_after_a_batch, args=(path,))
+    killer.start()
     output = r"a process that encodes images ended with status -9.* finished work is kept"
     with pytest.raises(UserError, match=output):
         open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
+    killer.join()
     assert multiprocessing.active_children() == []
     assert has_batch(path)
     open_features(dataset, encoder, path, skip_unreadable=False)
@@ -226,11 +218,11 @@ def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Enco
     examples = tuple(draw_photograph(tmp_path / f"{number}.png", rng) for number in range(3))
     own, path = Dataset("own", {"train": examples}), tmp_path / "grids"
     open_features(own, encoder, path, skip_unreadable=False)
-    copy = Path(examples[0].path).read_bytes()
-    Path(examples[0].path).write_bytes(copy)  # the same content at another time, as after copying the data set
+    shutil.copy2(examples[0].path, tmp_path / "copy.png")
+    os.replace(tmp_path / "copy.png", examples[0].path)  # with its time, as most programs copy a data set
     open_features(own, encoder, path, skip_unreadable=False)
     draw_photograph(Path(examples[1].path), rng)
-    with pytest.raises(UserError, match=r"1 files changed since .*1.png; delete the folder"):
+    with pytest.raises(UserError, match=r"1 photographs changed since .*1.png; delete the folder"):
         open_features(own, encoder, path, skip_unreadable=False)
 
 

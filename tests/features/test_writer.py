@@ -1,9 +1,11 @@
+import json
 import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,18 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from grid_stores import NAMES, SETTINGS, Encoding, content, plan_of, random_grids, write
+import torch.distributed as dist
+from disks import small_disk
+from grid_stores import NAMES, SETTINGS, Encoding, EndedError, content, plan_of, random_grids, write
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore, is_finished
-from showattendtell.features.writer import (
-    EncodedBatch,
-    StorePlan,
-    count_written,
-    write_shards,
-    write_store,
-)
+from showattendtell.features.writer import EncodedBatch, StorePlan
 
 LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}
 """A grid of a megabyte."""
@@ -46,7 +44,7 @@ def write_some(path: Path, batches: int, plan: StorePlan | None = None) -> list[
     """Write so many batches and stop; which they were."""
     plan = plan or plan_of()
     encode = Encoding(dict(plan.settings), batches=batches)
-    with suppress(InterruptedError):
+    with suppress(EndedError):
         write(path, plan, encode)
     return encode.done
 
@@ -71,8 +69,8 @@ def test_work_continues_after_the_last_complete_shard(path: Path, uninterrupted:
     """A shard has five batches."""
     done = write_some(path, batches)
     assert not is_finished(path)
-    assert count_written(path, plan_of()) <= sum(map(len, done))
     complete = batches // 5 * 5
+    assert len(list(path.glob("0*.json"))) == batches // 5
     assert [image for batch in done[:complete] + continue_writing(path) for image in batch] == NAMES
     assert content(path) == uninterrupted
 
@@ -136,10 +134,10 @@ def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, unint
     assert content(path) == uninterrupted
 
 
-def test_two_processes_share_the_shards_of_a_store(path: Path, uninterrupted: dict[str, bytes]):
-    """The second comes when the first is at its second batch, and ends when all is written."""
+def test_of_two_commands_the_second_waits_and_writes_nothing(path: Path, uninterrupted: dict[str, bytes]):
+    """The second comes when the first is at its second batch."""
     context = multiprocessing.get_context("fork")
-    others = context.Value("i", 0)
+    others = context.Value("i", -1)
 
     def write_too() -> None:
         encode = Encoding()
@@ -147,51 +145,91 @@ def test_two_processes_share_the_shards_of_a_store(path: Path, uninterrupted: di
         others.value = len(encode.done) if is_finished(path) else -1
 
     second = context.Process(target=write_too)
-    own = []
 
     class Paused(Encoding):
         def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
             for number, encoded in enumerate(super().__call__(batches)):
-                own.append(number)
-                if len(own) == 2:
+                if number == 1:
                     second.start()
-                    while not (path / "00002.json").exists():
-                        time.sleep(0.001)
+                    time.sleep(0.1)
                 yield encoded
 
     write(path, encode=Paused())
     second.join()
-    assert (len(own), others.value) == (5, 7)
+    assert others.value == 0
     assert content(path) == uninterrupted
 
 
-def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, uninterrupted: dict[str, bytes]):
-    """The other process has the first shard, and is killed while this one waits for it."""
+def write_as_rank(rank: int, folder: Path, path: Path, encode: Encoding) -> None:
+    """Write a store as one of two processes; the batches of each are in `RANK.json`."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    write(path, encode=encode)
+    (folder / f"{rank}.json").write_text(json.dumps(encode.done))
+
+
+class After(Encoding):
+    """Encodes when a file is there."""
+
+    def __init__(self, file: Path):
+        super().__init__()
+        self.file = file
+
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        while not self.file.exists():
+            time.sleep(0.001)
+        return super().__call__(batches)
+
+
+def test_process_r_of_w_writes_every_wth_shard(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=write, args=(path, plan_of(), forever))
-    process.start()
-    while not (path / "00000.part").exists():
-        time.sleep(0.001)
-    killer = context.Process(target=kill_when_there, args=(process.pid, path / "00002.json"))
-    killer.start()
-    done = continue_writing(path)
-    for child in (killer, process):
-        child.join()
-    assert sorted(map(len, done)) == [2, 2, 8, *[32] * 9]
+    encodings = (After(path / "00001.json"), Encoding())
+    ranks = [context.Process(target=write_as_rank, args=(rank, tmp_path, path, encodings[rank])) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert [image for batch in first for image in batch] == NAMES[:130] + NAMES[260:]
+    assert [image for batch in second for image in batch] == NAMES[130:260]
     assert content(path) == uninterrupted
 
 
-def forever(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+class Forever(Encoding):
     """Encodes one batch, and never the next."""
-    yield from Encoding()(islice(batches, 1))
-    time.sleep(1000)
+
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        yield from Encoding()(islice(batches, 1))
+        time.sleep(1000)
 
 
-def kill_when_there(pid: int, file: Path) -> None:
-    while not file.exists():
+def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
+    context = multiprocessing.get_context("fork")
+    encodings = (Encoding(), Forever())
+    ranks = [context.Process(target=write_as_rank, args=(rank, tmp_path, path, encodings[rank])) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    while not (list(path.glob("00001.npy.*.tmp")) and (path / "00002.json").exists()):
         time.sleep(0.001)
-    time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
+    ranks[1].kill()
+    ranks[0].join()
+    ranks[1].join()
+    assert len(json.loads((tmp_path / "0.json").read_text())) == 12
+    assert content(path) == uninterrupted
+
+
+@pytest.mark.parametrize("name", [".lock", "plan.json"])
+def test_a_pipe_in_a_folder_that_is_written_to_is_reported(path: Path, name: str):
+    path.mkdir(parents=True)
+    os.mkfifo(path / name)
+    with pytest.raises(UserError, match=rf"grids/{name} cannot be written \(it is a pipe or device\); set cache to"):
+        write(path)
+
+
+def test_a_folder_that_is_read_only_is_reported(tmp_path: Path):
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); set cache to a folder"):
+            write(disk / "features/grids")
 
 
 def test_a_disk_without_room_is_reported_before_any_work(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -208,7 +246,7 @@ def test_a_disk_that_fills_up_is_reported_and_the_work_continues_later(path: Pat
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (48 * MEGABYTE, hard))
     try:
-        with pytest.raises(UserError, match=r"cannot be written \(.*\); it needs 64.0 MB"):
+        with pytest.raises(UserError, match=r"cannot be written \(.*\); set cache to a folder on another disk"):
             write(path, plan, Encoding(LARGE))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -228,5 +266,5 @@ def test_values_that_do_not_fit_are_reported_and_do_not_become_infinite(path: Pa
             yield EncodedBatch(images, grids, {})
 
     with pytest.raises(UserError, match=rf"the grids of photograph 0.jpg and others do not fit into {dtype}; choose"):
-        write_store(path, plan, lambda: write_shards(path, plan, encode))
-    assert count_written(path, plan) == 0
+        write(path, plan, encode)
+    assert not list(path.glob("0*"))

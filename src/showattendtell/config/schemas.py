@@ -225,19 +225,6 @@ class ScoreConfig:
 
 
 @dataclass
-class FeaturesConfig:
-    """Settings of `features`.
-
-    Attributes:
-        cache: the folder of the feature cache.
-        verify: read every store and compare it with its checksums.
-    """
-
-    cache: Text
-    verify: bool
-
-
-@dataclass
 class ReportConfig:
     """Settings of `report`.
 

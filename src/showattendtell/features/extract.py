@@ -1,15 +1,12 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from threading import Event, Thread
 from typing import Annotated, Literal
 
 import torch
@@ -17,7 +14,7 @@ import torch.multiprocessing as multiprocessing
 from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
@@ -26,15 +23,7 @@ from torch.utils.data import Dataset as TorchDataset
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore, FileStamp, Settings, check_same_settings, is_finished
-from showattendtell.features.writer import (
-    BATCH_SIZE,
-    EncodedBatch,
-    StorePlan,
-    count_written,
-    shard_size,
-    write_shards,
-    write_store,
-)
+from showattendtell.features.writer import BATCH_SIZE, EncodedBatch, StorePlan, shard_size, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank
 from showattendtell.runtime.launched import end_with_parent
@@ -56,8 +45,8 @@ library that is slower on some processors. onnxruntime is fastest if the output 
 READERS = 2
 """Number of processes that read images, if a single process encodes on a CPU."""
 
-LINE_SECONDS = 9
-"""Seconds between two lines of progress without a terminal."""
+POLL_SECONDS = 0.5
+"""Seconds between two looks at what processes have written."""
 
 
 def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
@@ -203,13 +192,13 @@ class Extraction:
         """Whether a GPU of this machine encodes."""
         return torch.cuda.is_available() and self.engine == "torch"
 
-    def write(self, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
-        """Write all shards of a store. An extension may override this, to write them elsewhere."""
-        if self.workers == 1 or self.on_gpu:
-            default = max(READERS, num_readers()) if self.on_gpu else READERS
-            write_shards(path, plan, replace(encode, readers=self.workers if self.workers > 1 else default))
-        else:
-            run_in_processes(self.workers, partial(write_shards, path, plan, encode))
+    def write(self, path: Path, plan: StorePlan, encode: ImageEncoding, numbers: Sequence[int]) -> Iterator[int]:
+        """Write the shards with these numbers; yield the number of each. An extension may override this, to write them
+        elsewhere."""
+        if self.workers > 1 and not self.on_gpu:
+            return in_processes(partial(write_shards, path, plan, encode), numbers, self.workers)
+        default = max(READERS, num_readers()) if self.on_gpu else READERS
+        return write_shards(path, plan, replace(encode, readers=self.workers if self.workers > 1 else default), numbers)
 
 
 def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
@@ -260,15 +249,15 @@ def open_features(
             return None, dataset
         store = write_features(dataset, encoder, path, skip_unreadable, extraction)
     check_same_settings(path, store.settings, store_settings(encoder, extraction))
-    store.verify_changed()
-    changed = list[Path]()
-    for example in examples:
-        stamp = store.stamps.get(example.image)
-        if stamp and os.path.isfile(example.path) and not stamp.is_of(example.path):
-            changed.append(Path(example.path))
+    changed = [
+        example.path
+        for example in examples
+        if (stamp := store.stamps.get(example.image)) and os.path.isfile(example.path)
+        if stamp != FileStamp.of(example.path)
+    ]
     if changed:
         raise UserError(
-            f"{len(changed)} files changed since the grids in {path} were computed from them, the first is "
+            f"{len(changed)} photographs changed since the grids in {path} were computed from them, the first is "
             f"{changed[0]}; delete the folder; prepare and train recreate it"
         )
     skipped = [example.path for example in examples if example.image in store.skipped]
@@ -293,77 +282,76 @@ def write_features(
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, store_settings(encoder, extraction), list(paths), shard_size(len(paths)))
-    work = partial(extraction.write, path, plan, ImageEncoding(encoder, paths, skip_unreadable, extraction))
-    with _progress(console, path, plan):
-        write_store(path, plan, work)
+    encode = ImageEncoding(encoder, paths, skip_unreadable, extraction)
+    console.print(f"features: {_describe(plan)}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
+
+    def write(numbers: Sequence[int]) -> Iterable[int]:
+        written = extraction.write(path, plan, encode, numbers)
+        return track(written, "features", len(numbers), console=console, disable=not console.is_terminal)
+
+    write_store(path, plan, write)
+    console.print(f"features: {len(paths)} images are stored", highlight=False)
     store = FeatureStore(path)
     for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
     return store
 
 
-@contextmanager
-def _progress(console: Console, path: Path, plan: StorePlan) -> Iterator[None]:
-    """Print what the store will contain, and how many images it has from all processes that write it: as a bar, or
-    without a terminal as lines."""
-    rows, columns = plan.settings["grid"]
-    grid = f"{rows * columns} x {plan.settings['dim']} in {plan.settings['dtype']}"
-    views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
-    total = len(plan.images)
-    size = f"features: {total} images{views} x {grid}, {decimal(plan.num_bytes)}\n  to {path}"
-    console.print(size, soft_wrap=True, highlight=False, markup=False)
-    ended = Event()
-
-    def follow() -> None:
-        while not ended.wait(1 if console.is_terminal else LINE_SECONDS):
-            done = count_written(path, plan)
-            progress.update(task, completed=done)
-            if not console.is_terminal:
-                console.print(f"features: {done} of {total} images", highlight=False)
-
-    shown = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("features", total=total)
-        thread = Thread(target=follow)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-        console.print(f"features: {total} images are stored", highlight=False)
+def _describe(plan: StorePlan) -> str:
+    """Return what a store will contain."""
+    (rows, columns), settings = plan.settings["grid"], plan.settings
+    views = f" x {settings['views']} views" if settings["views"] > 1 else ""
+    grid = f"{rows * columns} x {settings['dim']} in {settings['dtype']}"
+    return f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
 
 
-def run_in_processes(number: int, function: Callable[[], None]) -> None:
-    """Call a function in several processes, each with its share of the threads. They end with this one.
+def in_processes(
+    write: Callable[[Sequence[int]], Iterator[int]], numbers: Sequence[int], workers: int
+) -> Iterator[int]:
+    """Call `write` in several processes, each with a part of the numbers and its share of the threads; yield what it
+    yields. The processes end with this one.
 
     Raises:
         UserError: a process raised it or was killed. The others are stopped.
     """
-    context = multiprocessing.get_context("spawn")  # neither CUDA nor torch's threads work in a forked process
-    errors = context.SimpleQueue()
-    threads = max(1, torch.get_num_threads() // number)
+    # neither CUDA nor torch's threads work in a forked process
+    results = multiprocessing.get_context("spawn").SimpleQueue()
+    parts = [numbers[start::workers] for start in range(workers)]
+    arguments = (write, parts, results, max(1, torch.get_num_threads() // workers))
+    running = multiprocessing.spawn(_write_part, arguments, workers, join=False)
     try:
-        multiprocessing.spawn(_run, (function, errors, threads), nprocs=number)
-    except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
-        if not errors.empty():
-            raise errors.get() from None
-        if isinstance(error, multiprocessing.ProcessRaisedException):
-            raise
+        is_done = False
+        while not is_done:
+            is_done = running.join(POLL_SECONDS)
+            while not results.empty():
+                result = results.get()
+                if isinstance(result, UserError):
+                    raise result
+                yield result
+    except multiprocessing.ProcessExitedException as error:
         raise UserError(
             f"a process that encodes images ended with status {error.exit_code}, probably out of memory; "
             "lower features.workers and run the command again: finished work is kept"
         ) from None
+    finally:
+        for process in running.processes:
+            process.terminate()
 
 
-def _run(index: int, function: Callable[[], None], errors: "SimpleQueue[UserError]", threads: int) -> None:
+def _write_part(
+    index: int,
+    write: Callable[[Sequence[int]], Iterator[int]],
+    parts: Sequence[Sequence[int]],
+    results: "SimpleQueue[int | UserError]",
+    threads: int,
+) -> None:
     end_with_parent()  # torch asks for SIGINT then, which some shells ignore
     parent = multiprocessing.parent_process()
     if parent and not parent.is_alive():  # it ended before that
         return
     torch.set_num_threads(threads)
     try:
-        function()
+        for number in write(parts[index]):
+            results.put(number)
     except UserError as error:
-        errors.put(error)
-        sys.exit(1)
+        results.put(error)

@@ -5,18 +5,14 @@ processes and machines can write one store and an interrupted one loses one shar
 
     store.json      `Manifest`: settings and number of shards, written last
     00000.npy ...   shards (images, views, L, D) of float16, or of int8 with a step per region
-    00000.json      `ShardRecord`: image names, checksum, unreadable images; written after the shard
+    00000.json      `ShardRecord`: image names, unreadable images; written after the shard
     plan.json       the manifest of an unfinished store, see `StorePlan`
-    verified.json   size and time of each shard when its checksum was last compared
 """
 
 import io
-import json
 import math
 import os
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -24,17 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
-from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import track
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import fadvise, write_json
+from showattendtell.runtime.files import fadvise, open_regular, read_regular
 from showattendtell.settings import PositiveInt
 
-FORMAT = 3
-MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
+FORMAT = 4
+MANIFEST, PLAN = "store.json", "plan.json"
 
 LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
@@ -89,23 +82,15 @@ def unpack(stored: NDArray) -> Tensor:
 
 
 class FileStamp(NamedTuple):
-    """Identifies the content of a photograph: size in bytes, time of the last change in ns, CRC-32."""
+    """Size of a photograph in bytes, and time of its last change in ns: with equal ones it counts as unchanged."""
 
     size: int
     changed: int
-    checksum: int
 
     @classmethod
     def of(cls, path: str) -> "FileStamp":
-        """Return the stamp of a file, which is read for it."""
         status = os.stat(path)
-        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(Path(path).read_bytes()))
-
-    def is_of(self, path: str) -> bool:
-        """Return whether the file has this content. It is read only if its time differs, as after a copy."""
-        status = os.stat(path)
-        is_untouched = status.st_mtime_ns == self.changed
-        return status.st_size == self.size and (is_untouched or zlib.crc32(Path(path).read_bytes()) == self.checksum)
+        return cls(status.st_size, status.st_mtime_ns)
 
 
 class StoreSettings(BaseModel, strict=True, extra="allow"):
@@ -131,13 +116,11 @@ class ShardRecord(BaseModel):
 
     images: names by position, unreadable images included.
     skipped: unreadable images with the reason; their grids are 0.
-    checksum: CRC-32 of the shard's file.
     stamps: of the photographs when they were encoded.
     """
 
     images: list[str]
     skipped: dict[str, str]
-    checksum: int
     stamps: dict[str, FileStamp]
 
 
@@ -162,7 +145,7 @@ def shard_header(settings: Settings, images: int) -> bytes:
 
 def _read(file: Path, model: type[Content]) -> Content:
     try:
-        return model.model_validate_json(file.read_bytes())
+        return model.model_validate_json(read_regular(file))
     except OSError as error:
         raise damaged(file.parent, f"{file.name}: {error.strerror}") from None
     except ValidationError:
@@ -217,11 +200,11 @@ class FeatureStore:
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
-        self._files: dict[int, int] = {}
+        self._files: dict[int, Any] = {}
         self._header = len(shard_header(self.settings, 1))  # of all shards: numpy leaves room for the number of images
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header,
         # the views of an image follow each other.
-        names, firsts, self._checksums = list[str](), list[int](), list[int]()
+        names, firsts = list[str](), list[int]()
         for number in range(manifest.shards):
             record = _read(shard_file(path, number, ".json"), ShardRecord)
             file = shard_file(path, number)
@@ -230,7 +213,6 @@ class FeatureStore:
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
             firsts.append(len(names))
-            self._checksums.append(record.checksum)
             names += record.images
             self.skipped |= record.skipped
             self.stamps |= record.stamps
@@ -279,87 +261,13 @@ class FeatureStore:
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
 
-    def verify(self) -> None:
-        """Compare the checksums of all shards. Raise `UserError` for the first one that differs."""
-        title = f"verifying {self.path.name}"
-        for number, expected in enumerate(track(self._checksums, title, console=Console(stderr=True), transient=True)):
-            checksum, file = 0, shard_file(self.path, number)
-            with file.open("rb") as content:  # not mapped: a disk that cannot be read would kill the process
-                while chunk := content.read(2**22):
-                    checksum = zlib.crc32(chunk, checksum)
-            if checksum != expected:
-                raise damaged(self.path, f"{file.name} does not match its checksum")
-
-    def verify_changed(self) -> None:
-        """Verify a store at its first use, and again if size or time of a shard has changed since then.
-
-        Raises:
-            UserError: for the first shard that is damaged.
-        """
-        files = [shard_file(self.path, number) for number in range(len(self._checksums))]
-        stamps = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-        mark = self.path / VERIFIED
-        with suppress(OSError, ValueError, RecursionError):
-            if json.loads(mark.read_bytes()) == stamps:
-                return
-        self.verify()
-        with suppress(OSError):  # the cache may be read-only
-            write_json(stamps, mark)
-
     def _open(self, number: int) -> int:
         if number not in self._files:
-            self._files[number] = os.open(shard_file(self.path, number), os.O_RDONLY)
-            fadvise(self._files[number], "RANDOM")
-        return self._files[number]
+            self._files[number] = open_regular(shard_file(self.path, number))
+            fadvise(self._files[number].fileno(), "RANDOM")
+        descriptor: int = self._files[number].fileno()
+        return descriptor
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit open files: another process opens its own."""
         return {**self.__dict__, "_files": {}}
-
-    def __del__(self) -> None:
-        for file in self.__dict__.get("_files", {}).values():
-            os.close(file)
-
-
-def find_stores(folder: Path) -> list[Path]:
-    """Return the folders of the stores below a folder, complete or not."""
-    return sorted({mark.parent for name in (MANIFEST, PLAN) for mark in folder.rglob(name)})
-
-
-def print_stores(folder: Path, compare: bool) -> None:
-    """Print what the stores below a folder contain.
-
-    Args:
-        compare: also verify all complete stores.
-
-    Raises:
-        UserError: shards are damaged; it lists the first one of each store.
-    """
-    stores = find_stores(folder)
-    print(f"in {folder}" if stores else f"there are no stores of grids in {folder}")
-    for path in stores:
-        print(f"{path.relative_to(folder)}: {_describe(path)}")
-    errors = list[str]()
-    for path in filter(is_finished, stores) if compare else []:
-        try:
-            FeatureStore(path).verify()
-            print(f"{path}: checksums match")
-        except UserError as error:
-            errors.append(str(error))
-    if errors:
-        raise UserError("; ".join(errors))
-
-
-def _describe(path: Path) -> str:
-    """Return number of images, grid and size of a store, or what is wrong with it."""
-    size = decimal(sum(file.stat().st_size for file in path.iterdir()))
-    if not is_finished(path):
-        return f"unfinished, {len(list(path.glob('*.npy')))} shards, {size}"
-    try:
-        store = FeatureStore(path)
-    except UserError as error:
-        return str(error)
-    rows, columns = store.settings["grid"]
-    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}, {store.views} views"
-    skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
-    return f"{len(store):,} images{skipped}, {grid}, computed in {store.settings['precision']}, {size}"

@@ -1,7 +1,7 @@
-"""Write feature stores, in one process or in several at once, and complete interrupted ones.
+"""Write feature stores, in one process or in several, and complete interrupted ones.
 
-A process locks a shard, writes it and then its record, so that a shard with a record is complete. The
-locks are those of `flock`, which end with their process: the shard of a killed process is written again.
+Process r of w writes every w-th shard from r on, then what others have left. A shard is written before its record, so
+that a shard with a record is complete; one that a killed process had begun is written again.
 """
 
 import fcntl
@@ -9,15 +9,12 @@ import hashlib
 import json
 import math
 import shutil
-import time
-import zlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +35,16 @@ from showattendtell.features.store import (
     shard_file,
     shard_header,
 )
-from showattendtell.runtime.files import atomic_write, write_errors, write_json
+from showattendtell.runtime.distributed import shard_indices
+from showattendtell.runtime.files import (
+    LOCK,
+    UNFINISHED,
+    atomic_write,
+    open_regular,
+    read_regular,
+    write_errors,
+    write_json,
+)
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -104,10 +110,8 @@ class EncodedBatch(NamedTuple):
 Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
 """Encodes batches of images, which are given by their names and may be requested ahead."""
 
-
-def report_write_errors(path: Path, plan: StorePlan) -> AbstractContextManager[None]:
-    """Convert an error of writing, such as a full disk, to `UserError`."""
-    return write_errors(path, f"it needs {decimal(plan.num_bytes)}; set cache to a folder on another disk")
+DISK = "set cache to a folder on another disk"
+"""Advice about a cache that cannot be written."""
 
 
 def pack_batch(images: Sequence[str], encoded: EncodedBatch, settings: Settings) -> NDArray:
@@ -129,100 +133,78 @@ def pack_batch(images: Sequence[str], encoded: EncodedBatch, settings: Settings)
     return stored
 
 
-def claim_shard(path: Path, plan: StorePlan, number: int) -> TextIO | None:
-    """Return a file whose lock reserves a shard until it is closed; None if the shard is complete, or another process
-    writes it."""
-    with report_write_errors(path, plan):
-        lock = shard_file(path, number, ".lock").open("a")
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_finished(path) and not shard_file(path, number, ".json").exists():
-                return lock
-        lock.close()
-    return None
+def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Sequence[int]) -> Iterator[int]:
+    """Write the shards with these numbers; yield the number of each.
 
-
-def write_shard(path: Path, plan: StorePlan, number: int, lock: TextIO) -> Generator[None, EncodedBatch, None]:
-    """Coroutine that is sent the encoded batches of a shard, and writes each. After the last one it writes the record
-    and releases the shard."""
-    record = ShardRecord(images=list(plan.shards[number]), skipped={}, checksum=0, stamps={})
-    partial = shard_file(path, number, ".part")
-    with lock, report_write_errors(path, plan):
-        with partial.open("wb") as file:
-            header = shard_header(plan.settings, len(record.images))
-            file.write(header)
-            record.checksum = zlib.crc32(header)
-            for images in plan.batches(number):
-                encoded = yield
-                stored: Any = pack_batch(images, encoded, plan.settings)
-                file.write(stored)
-                record.checksum = zlib.crc32(stored, record.checksum)
-                record.skipped |= encoded.skipped
-                record.stamps |= encoded.stamps
-        partial.rename(shard_file(path, number))
-        write_json(record.model_dump(), shard_file(path, number, ".json"))
-    yield
-
-
-def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
-    """Write all shards, or those with these numbers, that no other process writes or has written.
-
-    A batch is written while the next one is encoded.
+    Raises:
+        UserError: as `encode` and `pack_batch`, or the disk is full.
     """
-    writers = deque[Generator[None, EncodedBatch, None]]()  # of the batches that were requested and not yet encoded
-    with ExitStack() as opened, ThreadPoolExecutor(1) as thread:
+    encoded = encode(images for number in numbers for images in plan.batches(number))
+    for number in numbers:
+        with write_errors(path, DISK):
+            _write_shard(path, plan, number, encoded)
+        yield number
 
-        def batches() -> Iterator[Sequence[str]]:
-            for number in range(len(plan.shards)) if numbers is None else numbers:
-                if lock := claim_shard(path, plan, number):
-                    writer = write_shard(path, plan, number, lock)
-                    opened.callback(writer.close)
-                    next(writer)
-                    for images in plan.batches(number):
-                        writers.append(writer)
-                        yield images
 
-        written: Future[Any] = thread.submit(bool)  # of the last batch; at first there is none
-        for encoded in encode(batches()):
+def _write_shard(path: Path, plan: StorePlan, number: int, encoded: Iterator[EncodedBatch]) -> None:
+    """Write a shard and its record from the next encoded batches. A batch is written while the next one is encoded."""
+    file, record = shard_file(path, number), ShardRecord(images=list(plan.shards[number]), skipped={}, stamps={})
+    for left in path.glob(f"{file.name}.*{UNFINISHED}"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    with atomic_write(file) as stream, ThreadPoolExecutor(1) as thread:
+        written: Future[Any] = thread.submit(stream.write, shard_header(plan.settings, len(record.images)))
+        for images in plan.batches(number):
+            batch = next(encoded)
             written.result()
-            written = thread.submit(writers.popleft().send, encoded)
+            written = thread.submit(lambda *given: stream.write(pack_batch(*given)), images, batch, plan.settings)
+            record.skipped |= batch.skipped
+            record.stamps |= batch.stamps
         written.result()
+    write_json(record.model_dump(), shard_file(path, number, ".json"))
 
 
-def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
-    """Call `work`, which calls `write_shards`, until the store is complete.
-
-    Shards of other processes are waited for, and written here if those processes are killed.
+def write_store(path: Path, plan: StorePlan, write: Callable[[Sequence[int]], Iterable[int]]) -> None:
+    """Complete a store. `write` writes shards by their numbers, and yields the number of each.
 
     Raises:
         UserError: the folder has an unfinished store with other settings, or the disk has too little space.
     """
-    file, described = path / PLAN, plan.describe()
-    with report_write_errors(path, plan):
-        path.mkdir(exist_ok=True)
+    file, described, total = path / PLAN, plan.describe(), range(len(plan.shards))
+    with write_errors(file, DISK):
         if not is_finished(path) and not file.exists():
             with atomic_write(file) as stream:
                 stream.write(described)
-    with suppress(FileNotFoundError):  # another process has finished the store
-        if file.read_bytes() != described:
-            raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
-    if count_written(path, plan) == 0 and shutil.disk_usage(path).free < plan.num_bytes:
-        raise UserError(
-            f"{path} needs {decimal(plan.num_bytes)}, and the disk has less; set cache to a folder on another disk"
-        )
-    while not is_finished(path):
-        work()
-        if count_written(path, plan) < len(plan.images):
-            time.sleep(0.2)  # other processes write the remaining shards
-            continue
-        with report_write_errors(path, plan):
-            with suppress(FileNotFoundError):  # another process has done so
-                file.rename(path / MANIFEST)
-            for pattern in ("*.lock", "*.part", "*.tmp"):
-                for left in path.glob(pattern):
-                    left.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process has finished the store
+            if read_regular(file) != described:
+                raise UserError(f"{path} has an unfinished store with other images or settings; delete the folder")
+    for numbers in (shard_indices(len(total)), total):
+        with locked(path, numbers):
+            missing = [number for number in numbers if not shard_file(path, number, ".json").exists()]
+            needed = plan.num_bytes * len(missing) // len(total)
+            if shutil.disk_usage(path).free < needed:
+                raise UserError(f"{path} needs {decimal(needed)}, and the disk has less; {DISK}")
+            for _ in write(missing) if missing else ():
+                pass
+    with write_errors(path, DISK):
+        with suppress(FileNotFoundError):  # another process has done so
+            file.rename(path / MANIFEST)
+        (path / LOCK).unlink(missing_ok=True)
 
 
-def count_written(path: Path, plan: StorePlan) -> int:
-    """Return the number of images in the complete shards of a store."""
-    return sum(len(images) for number, images in enumerate(plan.shards) if shard_file(path, number, ".json").exists())
+@contextmanager
+def locked(path: Path, numbers: range) -> Iterator[None]:
+    """Wait until no other process writes these shards, and keep them for this one in a `with` block.
+
+    Each shard is a byte of the lock file. The locks end with their process.
+    """
+    with write_errors(path / LOCK, DISK):
+        file = open_regular(path / LOCK, "ab")
+    with file:
+        for number in numbers:  # in ascending order, so that no two processes wait for each other
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            except BlockingIOError:
+                if number == numbers[0]:
+                    print(f"note: waiting for another process that writes {path}")
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, number)
+        yield

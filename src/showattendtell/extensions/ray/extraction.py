@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,13 +61,14 @@ class ShardActor:
         os.chdir(folder)
         self._write = partial(write_shards, path, plan, encode)
 
-    def __call__(self, batch: dict[str, NDArray]) -> dict[str, list[str]]:
-        """Write the shards with the numbers in the column `id`. Return the error of images that cannot be read."""
+    def __call__(self, batch: dict[str, NDArray]) -> dict[str, Any]:
+        """Write the shards with the numbers in the column `id`. Add the error of images that cannot be read."""
         try:
-            self._write(numbers=batch["id"].tolist())
+            for _ in self._write(batch["id"].tolist()):
+                pass
         except UserError as error:
-            return {"error": [str(error)]}
-        return {"error": [""]}
+            return {**batch, "error": [str(error)]}
+        return {**batch, "error": [""]}
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,12 @@ class RayExtraction(Extraction):
     part of a GPU. Paths have to be valid on every machine of the cluster. The work of an actor that is killed is done
     by another. The other settings are those of `Extraction`."""
 
-    def write(self, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
+    def write(self, path: Path, plan: StorePlan, encode: ImageEncoding, numbers: Sequence[int]) -> Iterator[int]:
         ray, options = start_ray(self.workers, on_gpu=self.engine == "torch")
         encode = replace(encode, readers=READERS if options["num_gpus"] else 0)
-        numbers = ray.data.range(len(plan.shards), override_num_blocks=len(plan.shards))
+        shards = ray.data.from_items([{"id": number} for number in numbers], override_num_blocks=len(numbers))
         arguments = (os.getcwd(), path, plan, encode)
-        for row in numbers.map_batches(ShardActor, fn_constructor_args=arguments, batch_size=1, **options).iter_rows():
+        for row in shards.map_batches(ShardActor, fn_constructor_args=arguments, batch_size=1, **options).iter_rows():
             if row["error"]:
                 raise UserError(row["error"])
+            yield row["id"]
