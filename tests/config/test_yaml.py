@@ -108,7 +108,7 @@ def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
             compose(root)
 
 
-PARTS = {"defaults", "hydra", "limits", *compose("train", []), *compose("evaluate", complete=False)} - {
+PARTS = {"defaults", "hydra", "server", *compose("train", []), *compose("evaluate", complete=False)} - {
     *("seed", "cache", "init_from", "monitor", "brevity_penalty", "references"),
     *("checkpoint", "split", "output", "device", "images"),
 }

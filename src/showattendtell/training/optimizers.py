@@ -64,6 +64,12 @@ class ExponentialMovingAverage(WeightAveraging):
 
         super().__init__(multi_avg_fn=update)
 
+    def on_validation_epoch_end(self, *_: Any) -> None:
+        """Keep the averaged weights for other callbacks of this moment, such as captions for dashboards."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_epoch_end(trainer, pl_module)
+
     def on_train_end(self, *_: Any) -> None:
         """Keep the weights of training: `last.ckpt`, which is written now, also has them for a run that is extended."""
 
