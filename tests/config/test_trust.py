@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from small_training import METADATA, small_config
 
-from showattendtell.config.command_line import config_folders, parse
+from showattendtell.config.command_line import admit, config_folders, parse
 from showattendtell.config.compose import plain_settings, to_plain
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
@@ -53,6 +53,7 @@ def restored() -> Iterator[Callable[..., DictConfig]]:
     def resume(folder: Path, *typed: str) -> DictConfig:
         with initialize_config_dir(config_folders()[0], version_base=None):
             given = parse("train", [f"resume='{folder}'", *typed]).overrides
+            admit(given)
             config = compose_overrides("train", given, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         return restore(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
