@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
         (["-m", "--seed", "1,2"], ["seed=1,2"]),
         (["--init-from", "a,b.ckpt"], ['init_from="a,b.ckpt"']),
         (["hydra.run.dir=here", "hydra/launcher=joblib"], ["hydra.run.dir=here", "hydra/launcher=joblib"]),
-        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], [f'hydra.searchpath=["file://{HERE}"]', "seed=1"]),
+        (["--cfg", "job", f"--config-dir={HERE}", "seed=1"], ["seed=1", f'hydra.searchpath=["file://{HERE}"]']),
         (["cache=~/a"], [f"cache={Path.home()}/a"]),
         (["cache=a b/für é"], ['cache="a b/für é"']),
         (["decoding.forbidden=[Hund,ein Mädchen]"], ['decoding.forbidden=[Hund,"ein Mädchen"]']),

@@ -264,12 +264,16 @@ class Worker:
         ended = Event()
 
         def record() -> None:
-            while not ended.wait(HEARTBEAT):
-                for trial in trials:
-                    with suppress(StorageInternalError):  # the next one may be recorded
-                        self._storage.record_heartbeat(trial._trial_id)
+            for trial in trials:
+                with suppress(StorageInternalError):  # the next one may be recorded
+                    self._storage.record_heartbeat(trial._trial_id)
 
-        thread = Thread(target=record)
+        def repeat() -> None:
+            while not ended.wait(HEARTBEAT):
+                record()
+
+        record()
+        thread = Thread(target=repeat)
         thread.start()
         try:
             yield
