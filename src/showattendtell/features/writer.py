@@ -156,7 +156,7 @@ def _write_shard(path: Path, plan: StorePlan, number: int, encoded: Iterator[Enc
         for images in plan.batches(number):
             batch = next(encoded)
             written.result()
-            written = thread.submit(lambda *given: stream.write(pack_batch(*given)), images, batch, plan.settings)
+            written = thread.submit(lambda *given: stream.write(pack_batch(*given).data), images, batch, plan.settings)
             record.skipped |= batch.skipped
             record.stamps |= batch.stamps
         written.result()
