@@ -96,9 +96,32 @@ def test_rows_of_ensembles_and_of_other_images_are_named_by_them(compared: Any, 
 
 
 def test_seeds_of_a_second_stage_are_one_row_though_each_began_with_a_folder_of_its_own(compared: Any):
-    began = [result(seed=seed, settings={"init_from": f"runs/soft/{seed}/best.ckpt"}) for seed in (1, 2)]
-    [[row]] = [block.rows for block in compared(*began).blocks]
-    assert len(row.results) == 2
+    began = [
+        result(seed=seed, settings={"init_from": f"runs/{name}/{seed}/best.ckpt"})
+        for name in ("soft", "distilled")
+        for seed in (1, 2)
+    ]
+    [[row, other]] = [block.rows for block in compared(*began).blocks]
+    assert len(row.results) == len(other.results) == 2
+    assert [row.label, other.label] == ["soft, init_from=soft/best.ckpt", "soft, init_from=distilled/best.ckpt"]
+
+
+def test_rows_are_named_by_the_folders_that_are_given(tmp_path: Path):
+    for seed in (1, 2):
+        write(result(seed=seed, bleu4=20.0), tmp_path / f"mine/{seed}/results-test-a.json")
+        write(result(seed=seed, tokenizer="ptb"), tmp_path / f"mine/{seed}/results-test-b.json")
+        write(
+            result(seed=seed, tokenizer="ptb", settings={"optimizer.lr": seed}),
+            tmp_path / f"rates/{seed}/results-c.json",
+        )
+    folders = [str(tmp_path / name) for name in ("mine", "rates")]
+    assert sorted(labels(compare(find_results(folders, "test"), COLUMNS, with_paper=False))) == [
+        *("mine, tokenizer=plain", "mine, tokenizer=ptb"),
+        *(f"rates, optimizer.lr={seed}, tokenizer=ptb" for seed in (1, 2)),
+    ]
+    assert sorted(labels(compare(find_results(folders[:1], "test"), COLUMNS, with_paper=False))) == [
+        *("soft, tokenizer=plain", "soft, tokenizer=ptb"),
+    ]
 
 
 def test_a_checkpoint_that_was_scored_twice_counts_once(compared: Any):

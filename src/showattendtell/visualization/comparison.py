@@ -10,7 +10,7 @@ from typing import Any
 
 from showattendtell.errors import UserError
 from showattendtell.settings import leaves, may_differ
-from showattendtell.visualization.result_files import ModelRecord, Result, is_current, run_name
+from showattendtell.visualization.result_files import Result, is_current, run_name
 from showattendtell.visualization.tables import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
@@ -83,7 +83,8 @@ def _settings(result: Result) -> tuple[Settings, Settings, Settings]:
         if key not in NOT_COMPARED and not may_differ(key)
     }
     if training.get("init_from"):  # each seed of a second stage has a folder of its own
-        training["init_from"] = Path(training["init_from"]).name
+        start = Path(training["init_from"])
+        training["init_from"] = str(Path(start.parent.parent.name, start.name))
     if "average_of" in options:  # the settings of an average are those of one of its parts
         training["average_of"] = options["average_of"]
     training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
@@ -91,8 +92,12 @@ def _settings(result: Result) -> tuple[Settings, Settings, Settings]:
     return {group: option for group, option in options.items() if group not in IN_LABEL}, training, scoring
 
 
-def _label(models: Sequence[ModelRecord]) -> str:
-    """Return the attention, the decoder if it is not the paper's, and the size of an ensemble."""
+def _label(results: Sequence[Result]) -> str:
+    """Return the folder of the results, if several were searched and all are in one; else the attention, the decoder if
+    it is not the paper's, and the size of an ensemble."""
+    folder, models = results[0].folder, results[0].models
+    if folder and {result.folder for result in results} == {folder}:
+        return folder
 
     def options(group: str, default: str) -> str:
         return "+".join(dict.fromkeys(str(model.choices.get(group, default)) for model in models))
@@ -122,7 +127,7 @@ def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
         groups.setdefault(json.dumps(_settings(result)[1:], sort_keys=True), []).append(result)
     first = [group[0] for group in groups.values()]
     choices, training, scoring = zip(*map(_settings, first), strict=True)
-    labels = [_label(result.models) for result in first]
+    labels = [_label(group) for group in groups.values()]
     labels = _disambiguate(labels, labels, choices)
     labels = _disambiguate(labels, labels, training)
     labels = _disambiguate(labels, [""] * len(labels), scoring)
