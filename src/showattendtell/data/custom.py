@@ -14,14 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from showattendtell.data.assembly import (
-    assemble,
-    check_images,
-    find_image_folder,
-    look_in,
-    with_lists,
-    with_splits,
-)
+from showattendtell.data.assembly import assemble, check_images, find_image_folder, look_in, with_lists, with_splits
 from showattendtell.data.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.data.names import Names, files_below, inside, is_photograph, open_folder, photographs
 from showattendtell.data.parsing import (
@@ -226,9 +219,7 @@ def read_custom(
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
-
     on_disk = [os.path.relpath(path, image_folder) for path in photographs(image_folder)]
-
     found = read_references(look_in([folder], captions)) if captions else read_found(folder)
     file = found or read_sidecars(image_folder, folder)
     if file.form == PLAIN:

@@ -19,7 +19,7 @@ from showattendtell.data.assembly import (
     with_splits,
 )
 from showattendtell.data.custom import read_found, read_references
-from showattendtell.data.names import SPLITS, image_number, open_folder
+from showattendtell.data.names import SPLITS, open_folder
 from showattendtell.data.parsing import CaptionFile
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -196,7 +196,7 @@ def read_phrases(root: Path | zipfile.Path, image: str) -> dict[tuple[str, ...],
     Raises:
         UserError: a file is damaged.
     """
-    number = image_number(image)
+    number = Path(image).stem.partition("_")[0]  # of NUMBER_HASH.jpg in Flickr8k, NUMBER.jpg in Flickr30k
     annotation = root / f"Annotations/{number}.xml"
     if not annotation.is_file():
         return {}

@@ -94,14 +94,6 @@ def inside(name: str) -> str:
     return "/".join(part for part in parts if part not in ("", ".", "..") and not re.fullmatch(r"\w:", part))
 
 
-def image_number(image: str) -> str:
-    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k). Of names
-    that do not begin with a number, return the stem."""
-    name = Path(image).stem
-    number = name.partition("_")[0]
-    return number if number.isdecimal() else name
-
-
 class Names:
     """Known names of images, which are found by other spellings: another folder, case, Unicode form or suffix, or by
     their number."""

@@ -87,8 +87,7 @@ class Ensemble:
     def make_decoder(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
         with autocast_to(self._precision, regions[0].device):
-            pairs = zip(self._prepared, regions, strict=True)
-            decoders = [prepare(image_regions) for prepare, image_regions in pairs]
+            decoders = [prepare(given) for prepare, given in zip(self._prepared, regions, strict=True)]
         return EnsembleDecoder(decoders, self._precision)
 
 

@@ -92,10 +92,8 @@ def _reading_settings(trained: Config, config: Config) -> Config:
             "the checkpoint does not say how to read its data set; train with a data module such as "
             "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
         )
-    read = OmegaConf.masked_copy(
-        trained, [name for name in ("dataset", "features", "cache", "seed") if name in trained]
-    )
-    return with_overrides(read, dataset=config.dataset, cache=config.get("cache"))
+    parts = [name for name in ("dataset", "features", "cache", "seed") if name in trained]
+    return with_overrides(OmegaConf.masked_copy(trained, parts), dataset=config.dataset, cache=config.get("cache"))
 
 
 class EvaluationRun(NamedTuple):

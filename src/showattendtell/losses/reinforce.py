@@ -61,7 +61,7 @@ class HardLoss(SoftLoss):
 
     @property
     def is_capturable(self) -> bool:
-        return super().is_capturable and world_size() == 1  # processes capture at different steps, and would wait
+        return world_size() == 1  # processes capture at different steps, and would wait
 
     def forward(
         self,
