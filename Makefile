@@ -6,7 +6,7 @@ UV := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv
 TOOL := $(UV) tool run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo web web-demo pages test test-all check bench docs screenshots lock sbom audit release clean
+.PHONY: help setup demo web web-demo pages setup-tests test test-all check bench docs screenshots lock sbom audit release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,19 @@ web: setup  ## build the web page of the bundled model (needs npm)
 web-demo: web  ## the same, and serve it (PORT=8000)
 	@echo "open the address of the next line in a browser; Ctrl-C ends the server"
 	$(RUN) -u -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/web
+
+TEST_PROGRAMS := chromium-headless-shell postgresql fonts-wqy-zenhei
+
+setup-tests:  ## install Chromium, PostgreSQL and a Chinese font, without which some tests are skipped (needs root and apt-get)
+	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then \
+	  echo "as root, with your package manager, install: $(TEST_PROGRAMS); Chromium also by: $(RUN) -m playwright install chromium"; \
+	elif ! dpkg --status $(TEST_PROGRAMS) > /dev/null 2>&1; then \
+	  apt-get update -qq; \
+	  for program in $(TEST_PROGRAMS); do \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $$program > /dev/null \
+	      || echo "apt-get cannot install $$program; tests that need it are skipped"; \
+	  done; \
+	fi
 
 test test-all: export PYTHONDONTWRITEBYTECODE =  # the many processes that tests start then compile a module once
 

@@ -18,30 +18,13 @@ from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import formats
 from showattendtell.extensions.export.formats import Agreement, check_graphs, compare, halve_weights, write_graphs
-from showattendtell.extensions.export.graphs import ExportModel, Graph, export_model, graphs_of
+from showattendtell.extensions.export.graphs import ExportModel, Graph, graphs_of
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder, write_errors
 from showattendtell.runtime.tracing import lacks_onnx, open_session, to_onnx
 
 needs_onnx = pytest.mark.skipif(lacks_onnx() != "", reason="needs the extra onnx")
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportModel]:
-    """The graphs of a small calibrated model."""
-    if missing := lacks_onnx():
-        pytest.skip(f"needs {missing}")
-    folder, checkpoint = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("weights") / "best.ckpt"
-    checkpoint.write_bytes(b"weights")
-    small = small_model()
-    directions, _ = torch.linalg.qr(torch.randn(small.encoder.region_dim, 2))
-    mean, curve = torch.zeros(small.encoder.region_dim), torch.tensor([0.8, 0.4, -0.5])
-    with plain_torch():
-        calibration = Calibration(curve, mean, directions, torch.tensor(0.0))
-        model = export_model("small", small, checkpoint, 5, calibration)
-        write_graphs(folder, model)
-    return folder, model
 
 
 def test_the_graphs_write_pytorchs_caption(exported: tuple[Path, ExportModel]):

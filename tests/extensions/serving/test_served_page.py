@@ -254,7 +254,7 @@ def test_a_photograph_that_the_browser_cannot_show_is_shown_by_the_server(open_s
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_axe_finds_no_fault_and_nothing_is_wider_than_the_screen(open_site: Open, width: int, scheme: str):
-    tab = open_site(width, compared=True, color_scheme=scheme, bypass_csp=True)
+    tab = open_site(width, compared=True, color_scheme=scheme)
     assert faults(tab) == []
     broken = {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"}
     give(tab, photograph("n" * 110 + ".png"), photograph(width=600, height=8), broken)
