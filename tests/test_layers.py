@@ -37,8 +37,8 @@ PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing",
 
 ENCODER = {"models.encoder", "models.pretrained"}
 
-TORCHMETRICS = {"metrics.modular"}
-"""The module of the metric classes; the functions do without torchmetrics, which takes seconds, too."""
+TORCHMETRICS = {"metrics.caption_scores", "metrics.attention_scores"}
+"""The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""
 
 TRAINING = {"datamodules.datamodule", "training", "train", "extensions"}
 """The modules that import Lightning, which takes seconds."""

@@ -45,8 +45,8 @@ def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
         corpus: a `MatchedCaptions` in words.
     """
     from showattendtell.metrics.bootstrap import as_dicts, compare_with_first, corpus_scores, image_scores, intervals
+    from showattendtell.metrics.caption_scores import measure
     from showattendtell.metrics.diversity import diversity
-    from showattendtell.metrics.modular import measure
     from showattendtell.visualization.tables import describe_intervals, print_comparison, print_notes, print_scores
 
     num_images, resamples = len(corpus.images), config.resamples

@@ -16,7 +16,7 @@ from documentation import PAGES, ROOT, blocks
 from example_folder import OWN, Run, write_module
 
 from showattendtell.config.compose import compose
-from showattendtell.metrics import modular as panel
+from showattendtell.metrics import caption_scores
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.encoder import Encoder
@@ -100,8 +100,8 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
     [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]
     exec(program, own)
     assert capsys.readouterr().out.strip() == program.partition("  # ")[2].strip()
-    monkeypatch.setitem(panel.METRICS, "brevity", own["Brevity"])
-    said = panel.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
+    monkeypatch.setitem(caption_scores.METRICS, "brevity", own["Brevity"])
+    said = caption_scores.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
     assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}
     twice_the_first = said.measured["brevity"].scores(np.array([[2.0, 0.0]]))
@@ -117,7 +117,9 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     scores = {name: float(score) for name, score in map(str.split, lines)}
     captions = [caption for batch, _ in names["batches"] for caption in batch]
     references = [list(map(str.split, said)) for _, batch in names["batches"] for said in batch]
-    expected = panel.measure([caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"])
+    expected = caption_scores.measure(
+        [caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"]
+    )
     figures = corpus_scores(expected.measured.values())
     assert scores == {name: pytest.approx(figure, abs=0.06) for name, figure in figures.items()}
     exec(single, names)

@@ -9,7 +9,7 @@ from repository import SHARED
 from slow_cases import slow_after
 
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.modular import measure
+from showattendtell.metrics.caption_scores import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 GOLDENS = SHARED / "goldens" / "coco-test"

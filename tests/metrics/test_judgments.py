@@ -8,7 +8,7 @@ from repository import SHARED
 from scipy.stats import kendalltau
 
 from showattendtell.data.formats import read_captions
-from showattendtell.metrics.modular import measure
+from showattendtell.metrics.caption_scores import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 FLICKR8K = SHARED / "flickr8k"

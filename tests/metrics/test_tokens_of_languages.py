@@ -6,7 +6,7 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.modular import measure
+from showattendtell.metrics.caption_scores import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 CAPTIONS = {

@@ -3,6 +3,7 @@ import pytest
 from showattendtell.metrics.bootstrap import Difference
 from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import (
+    ONE_IMAGE,
     describe_intervals,
     describe_small_splits,
     print_attention_scores,
@@ -52,6 +53,7 @@ def test_scores_of_few_images_have_intervals_in_a_sentence():
     assert (
         sentence == "9 images are few; 95 % intervals over resamples of them: BLEU-4 10.0 to 30.0, CIDEr 50.0 to 100.0"
     )
+    assert describe_intervals(limits, 1) == [ONE_IMAGE]
     assert describe_intervals(limits, 500) == describe_intervals({"rouge_l": (1.0, 2.0)}, 9) == []
 
 
@@ -61,6 +63,7 @@ def test_scores_of_a_split_of_few_images_are_said_to_be_uncertain():
     assert describe_small_splits(dataset) == [
         "val has 9 images: scores are uncertain, BLEU-4 by 16 and CIDEr by 40 points (docs/own_data.md)"
     ]
+    assert describe_small_splits(Dataset("own", {"val": examples[:1]})) == [f"val has 1 image: {ONE_IMAGE}"]
 
 
 def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):

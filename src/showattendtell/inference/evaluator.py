@@ -201,7 +201,7 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
     Raises:
         UserError: there is no metric of such a name.
     """
-    from showattendtell.metrics.modular import METRICS, is_caption_metric  # torchmetrics takes seconds to import
+    from showattendtell.metrics.caption_scores import METRICS, is_caption_metric  # torchmetrics takes seconds to import
 
     options = find_options("metric")
     for name in names:
@@ -334,8 +334,8 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
+    from showattendtell.metrics.caption_scores import is_caption_metric, measure  # so does torchmetrics
     from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
-    from showattendtell.metrics.modular import is_caption_metric, measure  # so does torchmetrics
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...

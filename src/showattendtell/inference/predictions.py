@@ -1,6 +1,7 @@
 """Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +13,8 @@ from torch.utils.data import DataLoader
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.inference.loading import LoadedModel
-from showattendtell.metrics.attention import GroundedWord, attention_statistics
+from showattendtell.metrics.attention import GroundedWord, attention_statistics, compare_maps, score_attention
+from showattendtell.metrics.means import Means
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import CaptionerOutput, Example
 
@@ -115,11 +117,8 @@ def measure_attention(
     """
     if not any(caption.phrases for example in examples for caption in example.captions):
         return {}
-    from showattendtell.metrics import PointingGame  # torchmetrics takes seconds to import
-
-    pointing = PointingGame().to(module.device)
-    pointing.update(maps_at_nouns(module, images, examples, silent))
-    return pointing.scores()
+    hits = list(map(compare_maps, maps_at_nouns(module, images, examples, silent)))
+    return score_attention(list(chain.from_iterable(gather({str(rank()): hits}).values())))
 
 
 def maps_at_nouns(
@@ -140,13 +139,11 @@ def maps_at_nouns(
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, float]:
     """Return the `attention_statistics` of the maps at all words of the reference captions."""
-    from showattendtell.metrics import Means  # torchmetrics takes seconds to import
-
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
     numbers = shard(list(range(len(captions))))
     for together, outputs in outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
-    return {name: float(mean) for name, (mean, _) in means.merged_means().items()}
+    return {name: float(total / max(items, 1)) for name, (total, items) in means.sums().items()}
 
 
 @torch.no_grad()

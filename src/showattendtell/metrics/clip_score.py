@@ -23,15 +23,17 @@ Clip = tuple[Any, Any]
 
 @torch.no_grad()
 def measure_clip_score(
-    captions: Sequence[Caption], paths: Sequence[str], clip: Clip, device: torch.device | str
+    captions: Sequence[Caption], paths: Sequence[str], clip: Clip, device: torch.device | str = "cpu"
 ) -> Array:
     """Return CLIPScore (N,) of each caption: 100 max(cos(image, caption), 0) of the model's features.
 
-    Hessel et al. 2021 use the factor 2.5 instead of 100.
+    Hessel et al. 2021 use the factor 2.5 instead of 100. torchmetrics 1.9 has the same metric, but cannot read the
+    features of transformers 5.
 
     Args:
         captions: N captions.
         paths: N files of their images.
+        clip: what `load_clip` returned.
 
     Raises:
         UserError: an image cannot be read.

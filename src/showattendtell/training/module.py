@@ -22,7 +22,8 @@ from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
-from showattendtell.metrics.modular import CIDErD, CorpusBLEU, Diversity, Endings, Means, RunningMeans
+from showattendtell.metrics.caption_scores import CIDErD, CorpusBLEU, Diversity, Endings
+from showattendtell.metrics.means import Means
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
@@ -33,8 +34,8 @@ from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
-TRAINED = "training_means"
-"""Entry of a checkpoint with the training metrics of the epoch so far."""
+TRAINED = "training_sums"
+"""Entry of a checkpoint with the sums of the training metrics of the epoch so far."""
 
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
@@ -97,7 +98,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
-        self._train_means, self._val_means = RunningMeans(), Means()
+        self._train_means, self._val_means = Means(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
         if captioner is None:
@@ -292,7 +293,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             metric.reset()
 
     def _log_means(self, stage: str, means: Means) -> None:
-        means.update({})  # avoids a torchmetrics warning in a process without steps
         for name, mean in means.compute().items():
             self.log(f"{stage}/{name}", mean.float(), prog_bar=(stage, name) == ("train", "loss"))
         means.reset()
@@ -314,7 +314,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self._recipe is not None:
             data = getattr(self._trainer, "datamodule", None)
             checkpoint.update(self._recipe.metadata(self.encoder, self.vocabulary, data))
-        checkpoint[TRAINED] = self._train_means.merged_means()
+        checkpoint[TRAINED] = self._train_means.sums()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
@@ -323,4 +323,4 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self.encoder, self.vocabulary = restore(checkpoint, self.encoder, self.vocabulary)
             self._build()
         elif rank() == 0:  # its sums cover all processes
-            self._train_means.update(checkpoint.get(TRAINED, {}))
+            self._train_means.load(checkpoint.get(TRAINED, {}))

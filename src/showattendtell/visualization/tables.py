@@ -77,6 +77,8 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
 SMALL = 100
 """Number of images below which the scores of a split are said to be uncertain."""
 
+ONE_IMAGE = "CIDEr of one image is 0 by definition: words in the references of all images have no weight"
+
 SPREADS = {"BLEU-4": 47, "CIDEr": 120}
 """Half of the 95 % interval of a score on N images, times the square root of N: measured on photographs of Flickr8k."""
 
@@ -86,10 +88,11 @@ def describe_small_splits(dataset: Dataset) -> list[str]:
     sentences = []
     for name in ("val", "test"):
         number = len(dataset.splits.get(name, ()))
-        if 0 < number < SMALL:
+        if number == 1:
+            sentences.append(f"{name} has 1 image: {ONE_IMAGE}")
+        elif 0 < number < SMALL:
             limits = " and ".join(f"{score} by {spread / number**0.5:.0f}" for score, spread in SPREADS.items())
-            images = "1 image" if number == 1 else f"{number} images"
-            sentences.append(f"{name} has {images}: scores are uncertain, {limits} points (docs/own_data.md)")
+            sentences.append(f"{name} has {number} images: scores are uncertain, {limits} points (docs/own_data.md)")
     return sentences
 
 
@@ -140,6 +143,8 @@ FEW = 500
 
 def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images: int) -> list[str]:
     """Return a sentence with the 95 % intervals of the main scores on few images."""
+    if num_images == 1:
+        return [ONE_IMAGE] if "cider" in intervals else []
     ranges = [
         f"{HEADINGS[name].replace('B-4', 'BLEU-4')} {intervals[name][0]:.1f} to {intervals[name][1]:.1f}"
         for name in ("bleu4", "meteor", "cider")

@@ -47,7 +47,7 @@ def score_baselines(
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """
-    from showattendtell.metrics.modular import METRICS, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.caption_scores import METRICS, measure  # torchmetrics takes seconds to import
 
     names = [name for name in config.metrics if name in METRICS]
     train = run.dataset.split("train")

@@ -1,5 +1,4 @@
-"""Caption and attention metrics, and means over steps, as `torchmetrics.Metric` classes; and the table of the metrics
-that commands name.
+"""Metrics of captions as `torchmetrics.Metric` classes, and the table of those that commands name.
 
 A caption is a list of words, `["a", "dog"]`, or a string that is split at white space. Rates are in percent. In
 distributed training `compute` returns the score of the captions of all processes.
@@ -8,7 +7,6 @@ distributed training `compute` returns the score of the captions of all processe
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -20,20 +18,12 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.metrics.attention import (
-    GroundedWord,
-    WordHits,
-    compare_maps,
-    score_attention,
-)
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
-from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
-from showattendtell.runtime.distributed import gather, rank
 
 
 class GatheredMetric(Metric):
@@ -218,29 +208,6 @@ def _find_metric(name: str) -> type[CaptionScore]:
     return metric
 
 
-class CLIPScore(GatheredMetric):
-    """CLIPScore (Hessel et al. 2021) without its weight: 100 max(cos(image, caption), 0), the mean over images.
-
-    Args:
-        clip: a folder or a hub id of a CLIP model, or what `load_clip` returned.
-
-    Raises:
-        UserError: the model cannot be loaded, or an image cannot be read.
-    """
-
-    def __init__(self, clip: str | Clip, **kwargs: Any):
-        super().__init__(**kwargs)
-        self._clip = load_clip(clip) if isinstance(clip, str) else clip
-
-    def update(self, captions: Sequence[Caption], paths: Sequence[str]) -> None:
-        """Add the captions of a batch and the files of their images."""
-        self.append(measure_clip_score(captions, paths, self._clip, self.device).tolist())
-
-    def compute(self) -> Tensor:
-        """Return the mean over all images so far; nan without images."""
-        return torch.tensor(self.items() or [torch.nan], dtype=torch.float64).mean()
-
-
 class Diversity(GatheredMetric):
     """Diversity of captions, relative to each other and to the training captions.
 
@@ -279,126 +246,6 @@ class Endings(GatheredMetric):
         """Return the scores of all captions so far."""
         items = self.items()
         return scalars(ending_rates([words for words, _ in items], [ended for _, ended in items]))
-
-
-class _AttentionScore(GatheredMetric):
-    """Mean score of attention maps at words whose objects have ground-truth boxes, in percent.
-
-    `compute` returns the score of the `model`, and of two baselines that ignore the image: `uniform` weights, and a
-    Gaussian around the `center`.
-    """
-
-    _rate: str  # the name in `score_attention`
-
-    def update(self, words: Iterable[GroundedWord]) -> None:
-        """Add attention maps at words, with the boxes of the words' objects."""
-        self.append(map(compare_maps, words))
-
-    def scores(self) -> dict[str, Any]:
-        """Return the means over all words so far, also by kind of object; see `score_attention`."""
-        with self.sync_context():
-            return score_attention([WordHits(*word) for word in self.items()])
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the means over all words so far; 0 without words."""
-        scores = score_attention([WordHits(*word) for word in self.items()])
-        maps = {"model": scores, **scores["attention_baselines"]}
-        return scalars({name: means[self._rate] for name, means in maps.items()})
-
-
-class PointingGame(_AttentionScore):
-    """Pointing game (Zhang et al. 2016): rate of maps whose maximum lies in a box of the object.
-
-    Of several equal maxima, the fraction that lies in a box counts.
-    """
-
-    _rate = "pointing_game"
-
-
-class AttentionCorrectness(_AttentionScore):
-    """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
-
-    _rate = "attention_correctness"
-
-
-NamedMeans = Mapping[str, Tensor | tuple[Tensor, Tensor | int]]
-"""By name, pairs of the mean of some items, and their number."""
-
-
-class Means(Metric):
-    """Means of named values over steps, weighted by numbers of items, in double precision.
-
-    The sums stay on the device of the values; `update` does not synchronize with it. Names need not be declared, and
-    processes may have different names.
-    """
-
-    full_state_update = False
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # of values times items, and of items
-
-    def forward(self, values: NamedMeans) -> dict[str, Tensor]:
-        """Add values, and return their means."""
-        self.update(values)
-        return {name: mean for name, (mean, _) in values.items()}
-
-    def update(self, values: NamedMeans) -> None:
-        """Add values by name; also what `merged_means` returned."""
-        for name, (mean, items) in values.items():
-            dtype = torch.float32 if mean.device.type == "mps" else torch.float64
-            if name not in self._sums:
-                self._sums[name] = (torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype))
-            total, number = (part.to(mean.device, dtype) for part in self._sums[name])
-            self._sums[name] = self._add(total, number, mean, items)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the means over all processes so far, of all names that have items."""
-        return {name: mean for name, (mean, items) in self.merged_means().items() if items}
-
-    def merged_means(self) -> dict[str, Tensor]:
-        """Return by name a tensor (2,): the mean over all processes, and the number of items."""
-        own = {name: torch.stack(sums).cpu() for name, sums in self._sums.items()}
-        parts = gather({str(rank()): own}).values()
-        merged = {}
-        for name in dict.fromkeys(chain.from_iterable(parts)):
-            sums = torch.stack([part[name] for part in parts if name in part])  # (processes, 2)
-            merged[name] = torch.stack([self._mean(sums), sums[:, 1].sum()])
-        return merged
-
-    def reset(self) -> None:
-        """Forget all names."""
-        super().reset()
-        self._sums = {}
-
-    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
-        """Return the sums with further items."""
-        return total + mean.to(total) * items, number + items
-
-    def _mean(self, sums: Tensor) -> Tensor:
-        """Return the mean of all items of the processes' sums (processes, 2)."""
-        total, items = sums.sum(dim=0)
-        return total / items.clamp(min=1)
-
-
-class RunningMeans(Means):
-    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
-
-    Training losses are logged with this metric, so that logs of different versions are comparable. Means of several
-    processes are averaged in double precision.
-    """
-
-    # In place of the first sum stands the mean.
-
-    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
-        number, previous = number + items, total.float()
-        share = (items / number.clamp(min=1)).float()
-        return (previous + (mean.float() - previous) * share).to(number), number
-
-    def _mean(self, sums: Tensor) -> Tensor:
-        if len(sums) == 1:
-            return sums[0, 0]
-        return super()._mean(torch.stack([sums.prod(dim=1), sums[:, 1]], dim=1))
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:

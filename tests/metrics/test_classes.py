@@ -21,13 +21,13 @@ from showattendtell.metrics import (
     CorpusBLEU,
     Diversity,
     Endings,
-    Means,
     PointingGame,
 )
 from showattendtell.metrics.attention import GroundedWord
+from showattendtell.metrics.caption_scores import measure
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import ending_rates
-from showattendtell.metrics.modular import RunningMeans, measure
+from showattendtell.metrics.means import Means
 from showattendtell.metrics.ngrams import SentenceCIDErD
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box
@@ -68,7 +68,8 @@ def everything(share: slice) -> dict[str, Any]:
     """What a process computes that is given a share of the corpus, image by image."""
     metrics: dict[str, Metric] = {"bleu": CorpusBLEU(), "cider": CIDErD(), "rouge_l": ROUGEL()}
     metrics |= {"diversity": Diversity(TRAINING), "endings": Endings()}
-    metrics |= {"pointing": PointingGame(), "correctness": AttentionCorrectness(), "means": Means()}
+    metrics |= {"pointing": PointingGame(), "correctness": AttentionCorrectness()}
+    means = Means()
     for metric in metrics.values():
         metric.to("cpu")  # as Lightning does, after which torchmetrics takes states for floats
     for image in range(5)[share]:
@@ -80,12 +81,12 @@ def everything(share: slice) -> dict[str, Any]:
         for name in ("pointing", "correctness"):
             metrics[name].update(grounded()[one])
         figures = {"all": (torch.tensor(float(image)), 2), f"of {image}": (torch.tensor(0.5), torch.tensor(image))}
-        metrics["means"].update(figures)
+        means.update(figures)
     meteor = METEOR()
     if HYPOTHESES[share]:
         meteor.update(HYPOTHESES[share], REFERENCES[share])
-    merged = metrics["means"].merged_means()
-    return {**{name: metric.compute() for name, metric in metrics.items()}, "merged": merged, "pairs": pairs(meteor)}
+    computed = {name: metric.compute() for name, metric in metrics.items()}
+    return {**computed, "pairs": pairs(meteor), "means": means.compute(), "sums": means.sums()}
 
 
 def pairs(meteor: METEOR) -> list[Any]:
@@ -114,10 +115,10 @@ def test_three_processes_compute_what_one_does(by_processes: list[dict[str, Any]
         assert found["cider"] == one["cider"]
         assert found["diversity"] == one["diversity"]
         assert found["endings"] == one["endings"]
-        assert found["merged"].keys() == one["merged"].keys()
+        assert found["sums"].keys() == one["sums"].keys()
         assert found["pairs"] == one["pairs"]
         assert found["pairs"] == [list(pair) for pair in pair_up(HYPOTHESES, REFERENCES)]
-        for name in ("rouge_l", "pointing", "correctness", "means", "merged"):
+        for name in ("rouge_l", "pointing", "correctness", "means", "sums"):
             torch.testing.assert_close(found[name], one[name], rtol=1e-14, atol=0)
 
 
@@ -175,11 +176,10 @@ def test_without_captions_there_is_no_score():
     assert Means().compute() == {}
 
 
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_means_resume_from_their_sums():
     means, resumed = Means(), Means()
     means.update({"loss": (torch.tensor(1 / 3), 7), "nll": (torch.tensor(2.0), 0)})
-    resumed.update(means.merged_means())
+    resumed.load(means.sums())
     for one in (means, resumed):
         one.update({"loss": (torch.tensor(0.1), 5), "other": (torch.tensor(4.0), 1)})
     assert means.compute() == resumed.compute()
@@ -197,31 +197,15 @@ def test_every_name_is_a_metric_and_others_are_refused():
 
 
 def test_a_metric_that_was_reset_in_inference_mode_is_updated_elsewhere():
-    bleu, *both = CorpusBLEU(), Means(), RunningMeans()
+    bleu, means = CorpusBLEU(), Means()
     with torch.inference_mode():
-        for metric in (bleu, *both):
-            metric.reset()
-        for means in both:
-            means.update({"a": (torch.tensor(5.0), 1)})
+        bleu.reset()
+        means.reset()
+        means.update({"a": (torch.tensor(5.0), 1)})
     bleu.update(["a dog runs fast"], [["a dog runs fast"]])
     assert bleu.compute()["bleu4"] == pytest.approx(100)
-    for means in both:
-        means.update({"a": (torch.tensor(2.0), 2)})
-        assert means.compute() == {"a": 3}
-        resumed = type(means)()
-        resumed.update(means.merged_means())
-        for metric in (means, resumed):
-            metric.update({"a": (torch.tensor(7.0), 1), "b": (torch.tensor(1.0), 1)})
-            assert metric.compute() == {"a": 4, "b": 1}
-
-
-def test_running_means_are_those_of_single_precision():
-    values = torch.rand(50, generator=torch.Generator().manual_seed(1)).tolist()
-    running, mean = RunningMeans(), torch.zeros(())
-    for step, value in enumerate(values, start=1):
-        running.update({"loss": (torch.tensor(value), 3)})
-        mean = mean + (torch.tensor(value) - mean) * (3 / (3 * step))
-    assert running.compute()["loss"].float() == mean
+    means.update({"a": (torch.tensor(2.0, requires_grad=True), 2)})
+    assert means.compute() == {"a": 3}
 
 
 def test_an_update_without_captions_adds_nothing():
