@@ -197,7 +197,12 @@ def test_a_full_disk_ends_a_search_which_then_continues_with_the_same_trials(
         line += ["seed=range(1, 100)"]
         assert_done(run(*line, "hydra.sweeper.n_trials=1"))
         fill(disk, room)
-        assert_error(run(*line), f"{disk}/study", "full" if room == 0 else "No space left on device")
+        done = run(*line)
+        assert done.status == 2
+        assert "Traceback" not in done.err
+        *_, error = done.err.splitlines()
+        assert error.startswith("error: ")
+        assert ("disk is full); free some space" if room == 0 else "No space left on device") in error
         (disk / "others").unlink()
         done = assert_done(run(*line))
         assert "own: 4 complete" in done.out

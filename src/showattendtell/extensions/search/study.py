@@ -44,8 +44,7 @@ HEARTBEAT, GRACE_PERIOD = 15, 60  # seconds between heartbeats, and without one 
 MOST_RETRIES, MOST_FAILURES = 2, 3  # repetitions of an interrupted trial; first runs that fail until a search ends
 
 DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")
-"""Parts of error messages on a full disk; the last is SQLite's. Only the message of a run in another process is known
-here."""
+"""Parts of error messages on a full disk; the last is SQLite's."""
 
 NUM_BEST = 10
 """Number of best trials that are shown."""
@@ -89,6 +88,11 @@ class StudyConfig:
     storage: Text | None
 
 
+def is_disk_full(error: str) -> bool:
+    """Return whether an error message is about a full disk: runs are processes elsewhere, whose messages come back."""
+    return any(reason in error for reason in DISK_FULL)
+
+
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
     """Report any error of a storage, whose content is trusted like code and not checked, as a `UserError`."""
@@ -97,9 +101,10 @@ def storage_errors(folder: Path) -> Iterator[None]:
     except USER_ERRORS:
         raise
     except Exception as error:
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        hint = "restore a copy of it, or start another study; --debug shows where"
-        raise UserError(f"the storage of {folder} cannot be used ({sentence(cause)}); {hint}") from error
+        reason = sentence(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        damaged = "restore a copy of it, or start another study; --debug shows where"
+        hint = "free some space" if is_disk_full(reason) else damaged
+        raise UserError(f"the storage of {folder} cannot be used ({reason}); {hint}") from error
 
 
 def open_storage(url: str | None, folder: Path) -> RDBStorage:
@@ -296,7 +301,7 @@ class Worker:
                 self.study.tell(trial, returned, skip_if_finished=True)
                 return ""
             error = sentence(returned) if isinstance(returned, Exception) else f"it returned {returned}"
-            if any(reason in error for reason in DISK_FULL):
+            if is_disk_full(error):
                 raise UserError(f"{error}; the same command continues the search with this trial")
             trial.set_user_attr("error", error)
             self.study.tell(trial, state=TrialState.FAIL)
