@@ -63,6 +63,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
     from showattendtell.runtime.files import logged
     from showattendtell.training.build import build_trainer, build_training, fit
+    from showattendtell.training.loggers import open_loggers
     from showattendtell.training.resume import check_data, find_start, run_lock
 
     lightning.seed_everything(config.seed, verbose=False)
@@ -75,10 +76,11 @@ def train(config: DictConfig) -> float:
     with run_lock(start.folder), log:
         with raise_together():
             trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
-            module, data = build_training(config)
-            check_data(start, module.metadata)
-            if rank() == 0 and (start.checkpoint is None or start.extended):
-                write_settings(config, start.folder)
+            with open_loggers(config, trainer):
+                module, data = build_training(config)
+                check_data(start, module.metadata)
+                if rank() == 0 and (start.checkpoint is None or start.extended):
+                    write_settings(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
         if config.trainer.get("fast_dev_run"):
             print("training and validation ran without an error; no checkpoint is written by trainer.fast_dev_run")

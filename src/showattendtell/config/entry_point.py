@@ -230,16 +230,6 @@ def read_choices() -> dict[str, str]:
     }
 
 
-def read_origin(folder: Path) -> tuple[str | None, list[str]]:
-    """Return the name of the sweep that this run in `folder` belongs to, if any, and the run's tags."""
-    if not HydraConfig.initialized():
-        return None, []
-    config = HydraConfig.get()
-    tags = [config.runtime.choices.get(group) for group in ("dataset", "encoder", "attention", "decoder")]
-    sweep = folder.absolute().parent.name if config.mode == RunMode.MULTIRUN else None
-    return sweep, list(dict.fromkeys(filter(None, tags)))
-
-
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Print an error that the user can fix on stderr and exit with status 2; with 130, as shells do, for Ctrl-C. If the

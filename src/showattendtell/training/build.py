@@ -17,15 +17,13 @@ import torch
 from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich import get_console
 
-from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
-from showattendtell.config.validation import USER_ERRORS, sentence, with_defaults
+from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -133,22 +131,6 @@ def build_module(
     )
 
 
-def build_logger(config: DictConfig, name: str) -> Logger:
-    """Build a logger, by any class of Lightning's kind, and log the settings of the run.
-
-    Raises:
-        UserError: its package is missing, or its server cannot be reached.
-    """
-    try:
-        logger = build(config.logger[name])
-        logger.log_hyperparams(with_defaults(plain_settings(config)))
-    except USER_ERRORS:
-        raise
-    except Exception as error:  # each has its own errors
-        raise UserError(f"logger.{name}: {first_line(error)}; --debug shows the traceback") from error
-    return logger
-
-
 def choose_precision(settings: Mapping[str, Any]) -> str:
     """Return the precision of a Trainer: by default bf16-mixed on a GPU that multiplies bfloat16 numbers, else 32-true.
 
@@ -205,13 +187,12 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
                 callbacks.append(stopping)
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
-    loggers = [build_logger(config, name) for name, node in (config.get("logger") or {}).items() if node]
     with report_refusals("trainer"):
         trainer = build(
             config.trainer,
             precision=precision,
             default_root_dir=folder,
-            logger=[MetricsFile(folder), *loggers],
+            logger=[MetricsFile(folder)],
             callbacks=[*callbacks, last, best],
             plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # it trusts no variables of SLURM and others
             enable_progress_bar=is_terminal,

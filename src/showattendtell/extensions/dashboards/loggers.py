@@ -1,223 +1,95 @@
-"""Dashboards that never abort a run."""
+"""Lightning's logger of wandb, for runs that resume and for machines without an account."""
 
 import os
 import shlex
-import sys
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numpy as np
+import wandb
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from PIL import Image
-from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
+from wandb.errors import CommError, UsageError
 
-from showattendtell import __version__
-from showattendtell.config.entry_point import read_origin
-from showattendtell.config.validation import sentence
-from showattendtell.errors import UserError, first_line
-from showattendtell.settings import NonNegativeInt, Text, leaves
+from showattendtell.errors import first_line
+from showattendtell.settings import NonNegativeInt, Text
 
-Item = TypeVar("Item")
-
-WANDB_DATA = os.environ.get("WANDB_DATA_DIR")
-"""Folder of uploads that the user has set; by default they wait in the run's folder instead of the user's home."""
+GROUPS = ("dataset", "encoder", "attention", "decoder")
+"""Config groups whose options are tags of a run."""
 
 INIT_TIMEOUT, FINISH_TIMEOUT = 20.0, 300.0
 """Seconds that wandb's server has to answer when a run begins, and to take the rest of its data at the end."""
 
 
-class ImagePanel(NamedTuple):
-    """An image, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its reference captions, and a
-    picture of the attention at each word if the image file is there. The fields are columns on wandb."""
+class CaptionPanel(NamedTuple):
+    """A photograph with its file's name, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its
+    reference captions, a line each, and a picture of the attention at each word. The fields are columns on wandb."""
 
-    image: str
+    photograph: Image.Image
+    name: str
     caption: str
     cider: float
     confidence: float
-    references: tuple[str, ...]
-    attention: Image.Image | None
+    references: str
+    attention: Image.Image
 
 
-class Dashboard(Logger):
-    """One of Lightning's loggers, from which it protects the run: theirs raise when a server or a disk fails.
-
-    A call that raises is reported in one sentence and disables the dashboard for the rest of the run.
-
-    Args:
-        images: number of validation images that it shows.
-    """
-
-    name, version = "", ""
-    kind: str
-    """Name of the dashboard in messages and in checkpoints."""
-
-    def __init__(self, images: int = 0):
-        super().__init__()
-        self.images = images
-        self.id = ""
-        self._logger: Any = None
-        self._enabled = False
-
-    @abstractmethod
-    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
-        """Return Lightning's logger of a new run, or of the run `id`, with the settings of training; set `id`."""
-
-    @abstractmethod
-    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None: ...
-
-    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        """Upload the best checkpoint with its files, and the metrics of its validation, if the dashboard has files."""
-
-    @abstractmethod
-    def close(self, succeeded: bool) -> str:
-        """Wait for pending uploads; return a message for the user."""
-
-    def abandon(self) -> None:
-        """Drop what would fail at the end of this process."""
-
-    @property
-    def experiment(self) -> Any:
-        """The run of the dashboard's own library; None while the dashboard is closed or disabled."""
-        return self._logger.experiment if self._enabled else None
-
-    @rank_zero_only
-    def open(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Open the dashboard, or reopen it for the run `id`."""
-        self._enabled = True
-        self._logger = self.attempt(lambda: self.start(folder, settings))
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self.attempt(lambda: self._logger.log_metrics(metrics, step))
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the dashboard receives the configuration when it is opened."""
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        message = self.attempt(lambda: self.close(status == "success"))
-        self._enabled = False
-        if message:
-            print(message)
-
-    def attempt(self, call: Callable[[], Item]) -> Item | None:
-        """Call the dashboard, unless it is closed or disabled; return None if that fails."""
-        if not self._enabled:
-            return None
-        try:
-            return call()
-        except Exception as error:
-            self._enabled = False
-            print(
-                f"warning: {self.kind} is switched off for the rest of this run ({sentence(error)}); the run itself "
-                "continues, and metrics.csv has the figures of each epoch",
-                file=sys.stderr,
-            )
+@contextmanager
+def _abandoned_on_error() -> Iterator[None]:
+    """Stop wandb's service if a call fails: otherwise it prints a traceback when the process ends."""
+    try:
+        yield
+    except Exception:
         with suppress(Exception):
-            self.abandon()
-        return None
+            wandb.teardown()
+        raise
 
 
-class TensorBoardDashboard(Dashboard):
-    """Log the run to TensorBoard event files in its own folder; a resumed run gets a further file.
+class WandbDashboard(WandbLogger):
+    """Log a run on wandb, and the best checkpoint at its end.
 
-    Args:
-        images: number of validation images that are shown with their captions, the first by name.
-    """
-
-    kind = "TensorBoard"
-
-    def __init__(self, images: NonNegativeInt = 8):
-        super().__init__(images)
-        if find_spec("tensorboard") is None:
-            raise UserError(
-                "logger=tensorboard needs the package tensorboard; run pip install 'showattendtell[tensorboard]'"
-            )
-
-    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
-        from torch.utils.tensorboard.summary import hparams
-
-        logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
-        plain = {}
-        for name, value in leaves("", settings):
-            plain[name] = value if type(value) in (int, float, str) else str(value)
-        # without the summary of an experiment, TensorBoard's table of runs compares all metrics
-        for summary in hparams(plain, {})[1:]:
-            logger.experiment.file_writer.add_summary(summary)
-        return logger
-
-    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
-        for panel in panels:
-            scores = f"CIDEr {panel.cider:.1f}, confidence {panel.confidence:.2f}"
-            references = (f"- {reference}" for reference in panel.references)
-            text = "\n".join([f"**{panel.caption}**", "", scores, "", *references])
-            name = f"val/captions/{panel.image}"
-            self.experiment.add_text(name, text, step)
-            if panel.attention:
-                self.experiment.add_image(name, np.asarray(panel.attention), step, dataformats="HWC")
-
-    def close(self, succeeded: bool) -> str:
-        self.experiment.close()
-        return f"TensorBoard shows the run with\n  {shlex.join(['tensorboard', '--logdir', self._logger.save_dir])}"
-
-
-class WandbDashboard(Dashboard):
-    """Log the run on wandb; without an account or a reachable server, it is kept in its own folder and the upload
-    command is printed.
+    A resumed run continues the wandb run whose data are in its folder. Without an account or a reachable server, the
+    data stay there and the upload command is printed.
 
     Args:
+        save_dir: folder of the run.
         project: the project on wandb.
         name: the run's name; by default that of its folder.
-        group: the group of the run; by default the one of its sweep.
+        group: the group of the run; by default the folder of its sweep.
         tags: words to find the run by, in addition to the chosen data, encoder, attention and decoder.
         images: number of validation images that are shown with their captions, the first by name.
     """
 
-    kind = "wandb"
-
     def __init__(
         self,
+        save_dir: Path | str = ".",
         project: Text = "showattendtell",
         name: Text | None = None,
         group: Text | None = None,
         tags: Sequence[Text] = (),
         images: NonNegativeInt = 8,
     ):
-        super().__init__(images)
-        self._project, self._name, self._group, self._tags = project, name, group, tags
-
-    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
-        import wandb
-        from wandb.errors import CommError, UsageError
-
-        try:
-            if "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False):
-                return self._start(folder, settings, None)
-        except (CommError, UsageError, TimeoutError) as error:
-            print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
-        return self._start(folder, settings, "offline")
-
-    def _start(self, folder: Path, settings: Mapping[str, Any], mode: str | None) -> WandbLogger:
-        import wandb
-
-        group, tags = read_origin(folder)
-        place = Path(os.environ.get("WANDB_DIR", folder))
-        place.mkdir(parents=True, exist_ok=True)
-        os.environ["WANDB_DATA_DIR"] = WANDB_DATA or str(place / "wandb")
-        logger = WandbLogger(
-            name=self._name or "/".join(folder.absolute().parts[-2:]),
-            save_dir=place,
-            version=self.id or None,
-            project=self._project,
-            group=self._group or group,
-            tags=[*tags, *self._tags],
-            config={**settings, "version": __version__},
-            mode=mode,
+        self.images = images
+        self._folder = Path(save_dir)
+        *_, parent, own = self._folder.absolute().parts
+        hydra = HydraConfig.get() if HydraConfig.initialized() else HydraConf()
+        choices = [hydra.runtime.choices.get(config_group) for config_group in GROUPS]
+        sweep = parent if hydra.mode == RunMode.MULTIRUN else None
+        super().__init__(
+            name=name or f"{parent}/{own}",
+            save_dir=self._folder,
+            version=next((part.name.rpartition("-")[2] for part in self._parts()), None),
+            project=project,
+            group=group or sweep,
+            tags=[*dict.fromkeys(filter(None, choices)), *tags],
             reinit="create_new",
+            log_model=True,
+            add_file_policy="immutable",  # the checkpoint is not copied
             settings=wandb.Settings(
                 silent=True,
                 console="off",
@@ -227,38 +99,50 @@ class WandbDashboard(Dashboard):
                 finish_timeout_raises=True,
             ),
         )
-        self.id = logger.experiment.id
-        return logger
+        del self._wandb_init["anonymous"]  # Lightning sets it to None, and wandb warns that it has no effect
 
-    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
-        import wandb
+    def _parts(self) -> list[Path]:
+        """Return the folders with wandb's data of this run: one for each time that it was resumed."""
+        return sorted(self._folder.glob("wandb/*run-*-*"))
 
-        rows = []
-        for image, caption, cider, confidence, references, attention in panels:
-            picture = attention and wandb.Image(attention, caption=caption, file_type="jpg")
-            rows.append([image, caption, cider, confidence, "\n".join(references), picture])
-        self._logger.log_table("val/captions", list(ImagePanel._fields), rows, step=step)
+    @rank_zero_only
+    def log_hyperparams(self, params: Any) -> None:
+        """Begin the run, with the settings of training."""
+        # uploads wait there; by default in the user's home
+        os.environ["WANDB_DATA_DIR"] = str(self._folder.absolute() / "wandb")
+        if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
+            self._wandb_init["mode"] = "offline"
+        try:
+            super().log_hyperparams(params)
+        except (CommError, UsageError, TimeoutError) as error:
+            print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
+            self._wandb_init["mode"] = "offline"
+            super().log_hyperparams(params)
 
-    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        import wandb
+    @rank_zero_only
+    @_abandoned_on_error()
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        super().log_metrics(metrics, step)
 
-        artifact = wandb.Artifact(f"best-{self.id}", type="model", metadata=dict(figures))
-        for file in files:
-            artifact.add_file(str(file.absolute()), file.name, skip_cache=True, policy="immutable")
-        self.experiment.log_artifact(artifact, aliases=["best"])
-        self.experiment.summary.update({f"best/{name}": value for name, value in figures.items()})
+    def show_captions(self, panels: Sequence[CaptionPanel], step: int) -> None:
+        """Log a table of captions at a step."""
+        rows = [[_as_cell(value) for value in panel] for panel in panels]
+        self.log_table("val/captions", [*CaptionPanel._fields], rows, step=step)
 
-    def close(self, succeeded: bool) -> str:
+    @rank_zero_only
+    @_abandoned_on_error()
+    def finalize(self, status: str) -> None:
+        """Upload the best checkpoint, wait for pending uploads, and print where the run is."""
+        super().finalize(status)
         run = self.experiment
         address = None if run.offline else run.url
-        run.finish(exit_code=0 if succeeded else 1)
+        run.finish(exit_code=0 if status == "success" else 1)
         if address:
-            return f"the run is at {address}"
-        parts = sorted(Path(run.settings.sync_dir).parent.glob(f"offline-run-*-{self.id}"))
-        command = shlex.join(["wandb", "sync", *map(str, parts)])
-        return f"the wandb run is kept offline; upload it with\n  {command}" if parts else "wandb is disabled"
+            print(f"the run is at {address}")
+        elif parts := self._parts():
+            command = shlex.join(["wandb", "sync", *map(str, parts)])
+            print(f"the wandb run is kept offline; upload it with\n  {command}")
 
-    def abandon(self) -> None:
-        import wandb
 
-        wandb.teardown()
+def _as_cell(value: Any) -> Any:
+    return wandb.Image(value, file_type="jpg") if isinstance(value, Image.Image) else value
