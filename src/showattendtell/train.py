@@ -64,7 +64,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.runtime.files import logged
     from showattendtell.training.build import build_trainer, build_training, fit
     from showattendtell.training.loggers import open_loggers
-    from showattendtell.training.resume import check_data, find_start, run_lock
+    from showattendtell.training.resume import check_data, check_sizes, find_start, run_lock
 
     lightning.seed_everything(config.seed, verbose=False)
     import_own_classes(config)
@@ -76,6 +76,7 @@ def train(config: DictConfig) -> float:
     with run_lock(start.folder), log:
         with raise_together():
             trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
+            check_sizes(start, config)
             with open_loggers(config, trainer):
                 module, data = build_training(config)
                 check_data(start, module.metadata)

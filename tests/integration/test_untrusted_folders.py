@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from runs import TINY, Evil, Run, assert_done, assert_error
+from runs import Evil, Run, assert_done, assert_error
 from slow_cases import slow_after
 
-from showattendtell.config.compose import compose, plain_settings
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import load
 
@@ -24,10 +23,11 @@ SECRET = "a-password-in-the-environment"
 def stranger(tmp_path: Path, trained: Any, folder: Path) -> Callable[..., Path]:
     """Writes the folder `run` of a run that was stopped, with other settings in it, and a pickle in two forms."""
 
-    def write(*arguments: str, **parts: Any) -> Path:
+    def write(**parts: dict[str, Any]) -> Path:
         content = torch.load(folder / "runs/first/last.ckpt", weights_only=True)
-        config = compose("train", [*TINY, *arguments])
-        content["showattendtell"]["config"] = plain_settings(config) | parts
+        config = content["showattendtell"]["config"]
+        for part, settings in parts.items():
+            config[part] |= settings
         content["callbacks"]["LastCheckpoint"]["finished"] = False
         run = tmp_path / "run"
         run.mkdir()
@@ -62,6 +62,39 @@ def test_processes_that_train_together_run_nothing_either(run_forked: Run, stran
     done = run_forked("train", *typed, folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
     assert not (tmp_path / "it-ran").exists()
     assert_error(done, "last.ckpt", "torch.load")
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    slow_after(
+        1,
+        [
+            ("decoder", {"hidden_dim": 10**9}, "do not fit its settings"),
+            (
+                "encoder",
+                {"network": "vit_7b_patch16_dinov3", "stride": 16},
+                "do not fit its settings",
+            ),
+            ("attention", {"_partial_": True}, "attention._partial_ is for an argument of a part"),
+            ("trainer", {"devices": 1000}, "other settings: trainer.devices=1 instead of 1000"),
+        ],
+    ),
+)
+def test_a_folder_asks_for_no_memory_and_no_processes(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, part: str, changes: dict[str, Any], words: str
+):
+    stranger(**{part: changes})
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    assert_error(done, words)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - before < 1_000_000
+
+
+def test_readers_of_photographs_are_those_of_the_command_line(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path
+):
+    stranger(data={"num_workers": 10**5}, features={"workers": 10**5})
+    assert_done(run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache")))
 
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
@@ -103,7 +136,7 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
             (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
             (replaced("loops", value={}), "cannot be resumed (KeyError"),
             (replaced("CaptionDataModule", value={}), "cannot be resumed (KeyError"),
-            (replaced("state_dict", value={"evil": torch.zeros(1)}), "cannot be resumed (RuntimeError"),
+            (replaced("state_dict", value={"evil": torch.zeros(1)}), "do not fit its settings"),
         ],
     ),
     ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "weights"],
@@ -111,7 +144,7 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_an_altered_run_is_reported_in_one_sentence(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, change: Callable[[dict[str, Any]], None], words: str
 ):
-    file = stranger("trainer.max_epochs=2") / "last.ckpt"
+    file = stranger(trainer={"max_epochs": 2}) / "last.ckpt"
     content = torch.load(file, weights_only=True)
     change(content)
     torch.save(content, file)

@@ -1,10 +1,12 @@
 """Which run is resumed, and from which checkpoint; what is refused; damaged checkpoints."""
 
 import io
+import math
 import multiprocessing
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from slow_cases import slow_after
 from small_training import small_config, small_run
 from three_images import caption_data
 from three_images import examples_of as three_examples
+from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
@@ -275,6 +278,58 @@ def test_what_a_killed_process_had_not_written_to_its_end_is_removed(tmp_path: P
         (tmp_path / name).write_text("")
     with run_lock(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, "notes.tmp", "last.ckpt"}
+
+
+def flipped(values: Tensor) -> Tensor:
+    """The same numbers in another order in memory."""
+    return values.T.contiguous().T if values.ndim > 1 else values.repeat_interleave(2)[::2]
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Any], Any]]] = {  # of the first matrix; the first are one of each kind
+    "three values": ("exp_avg", lambda values: torch.zeros(3)),
+    "expanded": ("exp_avg", lambda values: torch.zeros(1).expand(values.shape)),
+    "sparse": ("exp_avg_sq", lambda values: values.to_sparse()),
+    "list": ("exp_avg", Tensor.tolist),
+    "steps": ("step", lambda step: torch.full((1000,), 5.0)),
+    "many values": ("exp_avg", lambda values: torch.zeros(1000)),
+    "many expanded values": ("exp_avg", lambda values: torch.zeros(1).expand(10**12)),
+    "no values": ("exp_avg_sq", lambda values: torch.zeros(0)),
+    "one value": ("exp_avg_sq", lambda values: torch.zeros(1)),
+    "transposed": ("exp_avg_sq", lambda values: values.T),
+    "another order": ("exp_avg", flipped),
+    "double": ("exp_avg", Tensor.double),
+    "complex": ("exp_avg", lambda values: values.to(torch.complex64)),
+    "text": ("exp_avg_sq", lambda values: "x"),
+    "nothing": ("exp_avg", lambda values: None),
+    "negative step": ("step", lambda step: -step),
+    "infinite step": ("step", lambda step: step + math.inf),
+    "step of text": ("step", lambda step: "x"),
+    "step of a list": ("step", lambda step: [step]),
+    "integer step": ("step", Tensor.int),
+}
+
+
+@pytest.mark.parametrize("damage", slow_after(5, DAMAGES), ids=str)
+def test_a_damaged_state_of_the_optimizer_is_reported(trained: Path, root: Path, damage: str):
+    """Fused AdamW would write beyond the end of a tensor."""
+    killed, (name, change) = copied(trained, "killed", root / "killed"), DAMAGES[damage]
+    content = torch.load(killed / LAST, weights_only=True)
+    states = content["optimizer_states"][0]["state"]
+    state = next(state for state in states.values() if state["exp_avg"].ndim == 2)
+    state[name] = change(state[name])
+    torch.save(content, killed / LAST)
+    with pytest.raises(UserError, match=r"last\.ckpt cannot be resumed"):
+        small_run(small_config(), killed, killed / LAST)
+
+
+def test_states_of_the_optimizer_that_are_exchanged_are_reported(trained: Path, root: Path):
+    killed = copied(trained, "killed", root / "killed")
+    content = torch.load(killed / LAST, weights_only=True)
+    states = content["optimizer_states"][0]["state"]
+    states[0], states[len(states) - 1] = states[len(states) - 1], states[0]
+    torch.save(content, killed / LAST)
+    with pytest.raises(UserError, match=r"last\.ckpt cannot be resumed .*another layout than the parameter"):
+        small_run(small_config(), killed, killed / LAST)
 
 
 @pytest.mark.parametrize("name", ["best.ckpt", "missing/last.ckpt"])

@@ -79,6 +79,9 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
         except SignatureError as error:
             errors.append(f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}")
             continue
+        parent = path.rpartition(".")[0]
+        if node.get("_partial_") and not (parent and TARGET in nodes[parent]):
+            errors.append(f"{path}._partial_ is for an argument of a part; leave it out")
         known += [join(path, name) for name in signature.parameters]
         for key, value in node.items():
             name, parameter = join(path, str(key)), signature.parameters.get(key)

@@ -228,12 +228,12 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     except Exception as error:
         if refusing := _find_callback(error):
             raise UserError(f"callbacks: {type(refusing).__name__}: {first_line(error)}") from error
-        if checkpoint and last.is_restoring:
+        if checkpoint and last.num_batches < 2:
             raise UserError(
                 f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
             ) from error
-        is_refused = isinstance(error, ValueError) and last.is_restoring  # Lightning refuses settings before a step
+        is_refused = isinstance(error, ValueError) and not last.num_batches  # Lightning refuses settings before a step
         if is_refused or isinstance(error, MisconfigurationException):
             raise UserError(f"trainer: {first_line(error)}") from None
         raise

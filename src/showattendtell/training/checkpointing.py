@@ -14,6 +14,8 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import Tensor
+from torch.optim import Optimizer
 
 from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.errors import UserError
@@ -65,6 +67,7 @@ class BestCheckpoint(ModelCheckpoint):
         best = os.path.join(self.dirpath or "", BEST)
         for name in ("best_model_path", "kth_best_model_path"):
             local[name] = best if state_dict[name] else ""
+        _, *_ = map(float, (state_dict["kth_value"], *state_dict["best_k_models"].values()))  # raises for other types
         local["best_k_models"] = dict(zip([best], state_dict["best_k_models"].values(), strict=False))  # one at most
         super().load_state_dict(local)
 
@@ -87,8 +90,8 @@ class LastCheckpoint(Callback):
         self._last_saved = time.monotonic()
         self._random_states: dict[str, dict[str, Any]] = {}
         self._finished = self._is_saved = False
-        self.is_restoring = True
-        """Whether the state of a checkpoint, if there is one, has yet to be restored."""
+        self.num_batches = 0
+        """Batches that training has begun. The first one needs all of a checkpoint's state."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Lightning skips a run whose steps or time are over, also if it stopped in the validation after the last step.
@@ -97,6 +100,8 @@ class LastCheckpoint(Callback):
         self._limits = loop.min_steps, loop.max_steps
         if self._random_states:
             loop.min_steps, loop.max_steps = math.inf, loop.max_steps + (loop.max_steps > 0)
+        for optimizer in trainer.optimizers:
+            optimizer.register_load_state_dict_pre_hook(check_optimizer_state)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
@@ -117,20 +122,23 @@ class LastCheckpoint(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         trainer.callback_metrics.clear()  # an epoch without validation has none of another epoch
-        self.on_train_batch_start(trainer)  # before batches are drawn, if the checkpoint ends an epoch
+        self._restore_draws(trainer)  # before batches are drawn, if the checkpoint ends an epoch
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._restore_draws(trainer)
+        self.num_batches += 1
+
+    def _restore_draws(self, trainer: Trainer) -> None:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
         loop: Any = trainer.fit_loop.epoch_loop
         loop.min_steps, loop.max_steps = self._limits
         states, self._random_states = self._random_states, {}
         if str(rank()) in states:
             set_random_states(states[str(rank())])
-        self.is_restoring = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_saved = bool(self._random_states)  # by the checkpoint from which the run has just resumed
-        self.on_train_batch_start(trainer)
+        self._restore_draws(trainer)
         if not self._is_saved and not is_accumulating(trainer):
             self._write(trainer)
             self._is_saved = True
@@ -191,6 +199,30 @@ def _report_jump(before: float, rate: float) -> None:
         print(
             f"note: the learning rate goes from {before:.2g} to {rate:.2g}, because the schedule ends at another step"
         )
+
+
+def check_optimizer_state(optimizer: Optimizer, loaded: dict[str, Any]) -> None:
+    """Raise a `ValueError` unless every loaded tensor is laid out like its parameter, or is a number such as `step`.
+
+    Fused optimizers check neither, and write beyond the end of a tensor that is smaller.
+    """
+    numbers = [number for group in loaded["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        layouts = [_layout(parameter), _layout(torch.tensor(0.0))]
+        for name, value in loaded["state"].get(number, {}).items():
+            is_number = value is None or isinstance(value, int | float)
+            if not is_number and not (isinstance(value, Tensor) and _layout(value) in layouts):
+                raise ValueError(f"the optimizer's {name} of parameter {number} has another layout than the parameter")
+            if name == "step" and not 0 <= value < math.inf:
+                raise ValueError(f"the optimizer has had {value} steps of parameter {number}")
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    """Return all that determines where in memory the values are, of a tensor as it is made with `empty_like`."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return (tensor.layout,)
+    return tensor.shape, tensor.dtype, tensor.stride()
 
 
 def is_accumulating(trainer: Trainer) -> bool:

@@ -171,8 +171,9 @@ class EpochReport(Callback):
         return {"rows": self._log.rows, "seconds": self._seconds, "running": time.monotonic() - self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._seconds, self._elapsed = list(state["seconds"]), state["running"]
+        self._seconds, self._elapsed = list(map(float, state["seconds"])), float(state["running"])
         self._log.rows = [dict(row) for row in state["rows"]]
+        _ = [float(value) for row in self._log.rows for value in row.values()]  # raises for what is no number
         self._log.save()
 
 

@@ -9,15 +9,17 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from showattendtell.config.compose import find_differences, to_plain
+from showattendtell.config.compose import find_differences, to_plain, with_overrides
 from showattendtell.config.entry_point import unresolved
+from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import METADATA_KEY, check_metadata, find_damage, load
+from showattendtell.inference.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
@@ -170,6 +172,27 @@ def run_lock(folder: Path) -> Iterator[None]:
                 partial.unlink()
     with lock:
         yield
+
+
+def check_sizes(start: ResumePoint, config: DictConfig) -> None:
+    """Raise a `UserError` if a part of the model is larger than its weights in the checkpoint, if there is one: in a
+    folder from others, a size may be any number.
+
+    The model is built on the meta device, which allocates no memory, and where regions are not measured.
+    """
+    if start.checkpoint is None:
+        return
+    metadata, state = read_checkpoint(start.checkpoint)
+    try:
+        with torch.device("meta"):
+            encoder = build(with_overrides(config.encoder, weights="random"))
+            captioner = build_captioner(config, max(1, encoder.region_dim), len(metadata["vocabulary"]))
+        parts = encoder.state_dict(prefix="encoder.") | captioner.state_dict(prefix="captioner.")
+        fits = all(name in state and weights.numel() <= state[name].numel() for name, weights in parts.items())
+    except RuntimeError:  # of a tensor that no memory can have
+        fits = False
+    if not fits:
+        raise UserError(f"{start.checkpoint} was altered: its weights do not fit its settings; leave resume out")
 
 
 def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
