@@ -6,15 +6,21 @@
 
 import os
 import resource
+import signal
 import time
 import unicodedata
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from existing_files import IRREGULAR
 from fuzzed import READERS, Files, folders, laid_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from showattendtell.errors import UserError
 
 CORPUS = Path(__file__).with_name("corpus")
 SECONDS, MEGABYTES = 5.0, 600
@@ -62,6 +68,31 @@ def test_what_was_found_before(case: Path):
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(name: str, data: st.DataObject):
     assert_reads_or_refuses(name, data.draw(folders(name)))
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("name", sorted({*READERS} - {"images"}))  # whose reader gets the content of files
+def test_what_is_no_file_is_not_read(name: str, kind: str, alarm: None):
+    files = READERS[name].files()
+    for other in files:
+        with laid_out(files) as folder:
+            (folder / other).unlink()
+            IRREGULAR[kind](folder / other)
+            with suppress(UserError):
+                READERS[name].read(folder)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """Raise `TimeoutError` in a test that waits for a pipe."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
 
 
 @pytest.mark.slow

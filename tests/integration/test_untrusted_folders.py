@@ -1,6 +1,7 @@
 """Untrusted folders, opened by real commands: nothing in them is executed."""
 
 import json
+import os
 import pickle
 import resource
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from existing_files import snapshot
 from PIL import Image
 from runs import Evil, Run, assert_done, assert_error
 from slow_cases import slow_after
@@ -88,6 +90,42 @@ def test_a_folder_asks_for_no_memory_and_no_processes(
     done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
     assert_error(done, words)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - before < 1_000_000
+
+
+REPLACED = ("metrics.csv", "times.csv", "learning_curve.png", "best.ckpt")
+"""Files of a run that are written under another name, and then get theirs."""
+
+
+@pytest.mark.parametrize("name", slow_after(1, ["train.log", ".lock", ".hydra"]))
+def test_a_run_writes_to_nothing_that_a_link_names(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, name: str
+):
+    run, mine = stranger(), tmp_path / "mine"
+    mine.mkdir()
+    for other in REPLACED:
+        (mine / other).write_text("mine")
+        (run / other).symlink_to(mine / other)
+    place = mine if name == ".hydra" else mine / "profile"
+    if place != mine:
+        place.write_text("mine")
+    (run / name).symlink_to(place)
+    before = snapshot(mine)
+    command = ["train", "resume=run", "trainer.max_epochs=2"]
+    settings = {"folder": tmp_path, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
+    assert_error(run_forked(*command, **settings), f"run/{name}: it is a symbolic link; remove it")
+    (run / name).unlink()
+    assert_done(run_forked(*command, **settings))
+    assert snapshot(mine) == before
+
+
+@pytest.mark.parametrize("name", slow_after(1, ["train.log", ".lock", "last.ckpt"]))
+def test_a_run_waits_for_no_pipe(run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, name: str):
+    run = stranger()
+    (run / name).unlink(missing_ok=True)
+    for other in (name, "times.csv", "previous.ckpt"):
+        os.mkfifo(run / other)
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    assert_error(done, "has no last.ckpt" if name == "last.ckpt" else f"run/{name}: it is a pipe or device")
 
 
 def test_readers_of_photographs_are_those_of_the_command_line(

@@ -1,15 +1,14 @@
 import multiprocessing
 import os
 import resource
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from existing_files import EXISTING, snapshot
+from existing_files import EXISTING, IRREGULAR, snapshot
 
 from showattendtell.data.formats import find_caption_files
 from showattendtell.data.names import open_folder
@@ -197,19 +196,6 @@ def test_a_user_without_a_home_folder_has_to_name_the_cache(monkeypatch: pytest.
         cache_folder()
     monkeypatch.setenv("SHOWATTENDTELL_CACHE", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")
-
-
-def bind(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener, chdir(path.parent):  # a whole path may be too long
-        listener.bind(path.name)
-
-
-IRREGULAR: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
-    "socket": bind,
-    "link to a device": lambda path: path.symlink_to("/dev/zero"),
-    "folder": Path.mkdir,
-}
 
 
 @pytest.mark.parametrize("kind", IRREGULAR)

@@ -271,4 +271,4 @@ def quoted(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return the text with escapes, so that OmegaConf takes `${` in it literally."""
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    return re.sub(r"(?<!\\)(\\*)\$\{", r"\1\1\\${", text)

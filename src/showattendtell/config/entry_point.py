@@ -1,6 +1,7 @@
 """Entry point of every command: read the configuration, check it, run the command, and report errors."""
 
 import atexit
+import errno
 import gc
 import multiprocessing
 import os
@@ -26,7 +27,7 @@ from showattendtell.config.compose import compose, find_faulty
 from showattendtell.config.sweeps import record_result
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import quiet_pipe
-from showattendtell.runtime.files import LOCK, LOG, atomic_write, lock_file, open_regular
+from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular
 
 Task = Callable[[DictConfig], Any]
 """The function of a command, which gets its configuration."""
@@ -198,6 +199,8 @@ def write_settings(config: DictConfig, folder: Path) -> None:
         "overrides": OmegaConf.create(unresolved(hydra_config.overrides.task)),
     }
     (folder / HYDRA).mkdir(exist_ok=True)
+    if (folder / HYDRA).is_symlink():
+        raise OSError(errno.ELOOP, LINK, str(folder / HYDRA))
     for name, content in files.items():
         with atomic_write(folder / HYDRA / f"{name}.yaml") as stream:
             stream.write(OmegaConf.to_yaml(content).encode())

@@ -154,7 +154,7 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
     return with_splits(file, [path.parent, *folders], shares, skip_missing)
 
 
-MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
+MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>[^\s\[]+) (?P<words>[^\[\]]*)\]")
 """An annotated phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
 
 
@@ -227,15 +227,17 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]
         (the first, if it has several).
     """
     nouns = []
-    plain, end = "", 0
+    words, rest, end = list[str](), "", 0  # `rest` ends with a word that may go on
     for phrase in MARKUP.finditer(line):
-        plain += line[end : phrase.start()]
-        num_before = len(tokenize(plain))
-        plain += phrase["words"]
-        noun, end = len(tokenize(plain)) - 1, phrase.end()
-        if noun >= num_before:
-            nouns.append((noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
-    return tokenize(plain + line[end:]), nouns
+        counts = []
+        for piece in (line[end : phrase.start()], phrase["words"]):
+            before, _, rest = (rest + piece).rpartition(" ")
+            words += tokenize(before)
+            counts.append(len(words) + len(tokenize(rest)))
+        end = phrase.end()
+        if counts[1] > counts[0]:
+            nouns.append((counts[1] - 1, phrase["chain"], phrase["kinds"].partition("/")[0]))
+    return (*words, *tokenize(rest + line[end:])), nouns
 
 
 def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:

@@ -13,7 +13,7 @@ from showattendtell.data.image_limits import SUFFIXES
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 
-_NUMBER = re.compile(r"(?:.*[a-z_-])?0*(\d+)")
+_NUMBER = re.compile(r"(?:.*[a-z_-])?(\d+)")
 """The stem of a numbered file: `COCO_val2014_000000000042`, `img_42` or `42`."""
 
 _UPLOADED = re.compile(r"[0-9a-f]{8}-")
@@ -108,8 +108,8 @@ class Names:
             stem = spelling(name)[-1]
             by_stem[stem].append(name)
             match = _NUMBER.fullmatch(stem)
-            if match and match[1] != stem:
-                by_stem[f"number {match[1]}"].append(name)
+            if match and (number := match[1].lstrip("0") or "0") != stem:
+                by_stem[f"number {number}"].append(name)
         return by_stem
 
     def find(self, name: str) -> tuple[str, int] | None:

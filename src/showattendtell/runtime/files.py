@@ -38,13 +38,16 @@ WEIGHTS = "model.safetensors"
 PIPE = "it is a pipe or device"
 """Why a file that is neither regular nor a folder is not read."""
 
+LINK = "it is a symbolic link; remove it"
+"""Why nothing is written to a file in a folder that may be from others."""
+
 METRICS, TIMES = "metrics.csv", "times.csv"
 """Names of the files with the metrics and with the seconds of every epoch, in a run's folder."""
 
-CONTROL = re.compile(r"[^\n]*(\r|\x1b\[2K)|\x1b\[[\d;?]*[A-Za-z]")
+CONTROL = re.compile(r"^[^\n]*(\r|\x1b\[2K)|\x1b\[[\d;?]*[A-Za-z]", re.MULTILINE)
 """Text that a terminal overwrites, its colors, and movements of its cursor."""
 
-BAR = re.compile(r"━.*\d/|images/s:")
+BAR = re.compile(r"^[^━]*━.*\d/|images/s:")
 """A progress bar, which is drawn again and again."""
 
 
@@ -72,7 +75,7 @@ def _open_regular(path: str | Path, flags: int) -> int:
     refused = {errno.ENXIO: PIPE}  # a socket, and a pipe that nobody reads
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= os.O_NOFOLLOW
-        refused[errno.ELOOP] = "it is a symbolic link; remove it"
+        refused[errno.ELOOP] = LINK
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -110,7 +109,10 @@ ROWS: dict[str, type[OutputFormat]] = {"csv": CsvTable, "jsonl": JsonLines}
 @contextmanager
 def _appending(path: Path) -> Iterator[TextIO]:
     """Open a file for further lines, also with file names of bytes that are no text, which become escapes of JSON."""
-    with write_errors(path), open_regular(path, "a", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    is_begun = row_file(path.parent, "jsonl").exists()
+    advice = f"free some space; output={path.parent} resume=true continues" if is_begun else "choose another place"
+    text = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+    with write_errors(path, advice), open_regular(path, "a", **text) as file:
         yield file
 
 
@@ -149,8 +151,8 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
     if rows_of and rows_of[last] < max(rows_of.values()):
         end = start
         del rows_of[last]
-    with write_errors(journal):
-        os.truncate(journal, end)
+    with write_errors(journal), open_regular(journal, "r+b") as file:
+        file.truncate(end)
     if "csv" in formats:
         table = row_file(folder, "csv")
         if table.exists() and not HEADER.startswith(read_regular(table)[: len(HEADER)]):
