@@ -179,7 +179,7 @@ def test_without_captions_there_is_no_score():
 def test_means_resume_from_their_sums():
     means, resumed = Means(), Means()
     means.update({"loss": (torch.tensor(1 / 3), 7), "nll": (torch.tensor(2.0), 0)})
-    resumed.load(means.sums())
+    resumed.load(means.own_sums())
     for one in (means, resumed):
         one.update({"loss": (torch.tensor(0.1), 5), "other": (torch.tensor(4.0), 1)})
     assert means.compute() == resumed.compute()

@@ -161,8 +161,10 @@ def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
         return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
     except UnidentifiedImageError:
         reader.seek(0)
-        if "HEIF" not in formats or "HEIF" in Image.OPEN or not HEIF.match(reader.read(12)):
+        if "HEIF" not in formats or not HEIF.match(reader.read(12)):
             raise
+        if "HEIF" in Image.OPEN:
+            raise OSError("it is a damaged HEIC photograph") from None
         try:
             from pillow_heif import register_heif_opener
         except ImportError:

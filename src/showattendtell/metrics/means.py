@@ -29,13 +29,16 @@ class Means:
 
     def sums(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): the sum of values times items over all processes, and that of items."""
-        own = {name: torch.tensor(list(map(float, both)), dtype=torch.float64) for name, both in self._sums.items()}
-        parts = gather({str(rank()): own}).values()
+        parts = gather({str(rank()): self.own_sums()}).values()
         names = dict.fromkeys(chain.from_iterable(parts))
         return {name: torch.stack([part[name] for part in parts if name in part]).sum(dim=0) for name in names}
 
+    def own_sums(self) -> dict[str, Tensor]:
+        """Return by name a tensor (2,): both sums of this process."""
+        return {name: torch.tensor(list(map(float, both)), dtype=torch.float64) for name, both in self._sums.items()}
+
     def load(self, sums: Mapping[str, Tensor]) -> None:
-        """Continue from what `sums` returned; in one of several processes."""
+        """Continue from what `own_sums` returned."""
         self._sums = {name: (total, number) for name, (total, number) in sums.items()}
 
     def compute(self) -> dict[str, Tensor]:

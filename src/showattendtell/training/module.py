@@ -28,14 +28,14 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.models.kernels import device_module
-from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.distributed import gather, rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_sums"
-"""Entry of a checkpoint with the sums of the training metrics of the epoch so far."""
+"""Entry of a checkpoint with the sums of the training metrics of the epoch so far, by process."""
 
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
@@ -314,7 +314,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self._recipe is not None:
             data = getattr(self._trainer, "datamodule", None)
             checkpoint.update(self._recipe.metadata(self.encoder, self.vocabulary, data))
-        checkpoint[TRAINED] = self._train_means.sums()
+        checkpoint[TRAINED] = gather({str(rank()): self._train_means.own_sums()})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
@@ -322,5 +322,5 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             self.encoder, self.vocabulary = restore(checkpoint, self.encoder, self.vocabulary)
             self._build()
-        elif rank() == 0:  # its sums cover all processes
-            self._train_means.load(checkpoint.get(TRAINED, {}))
+        else:
+            self._train_means.load(checkpoint.get(TRAINED, {}).get(str(rank()), {}))
