@@ -1,5 +1,6 @@
 """Settings as plain data: their types and accepted values, the nodes that hold them, and calls as configuration."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
@@ -17,6 +18,7 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
 )
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticCustomError
@@ -24,6 +26,21 @@ from pydantic_core import PydanticCustomError
 from showattendtell.errors import UserError
 
 __all__ = ["NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]  # re-exported
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL that can be fetched, and not a path."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith("~") or is_url(path) else os.path.abspath(path)
+
+
+def _absolute_if_found(path: str, about: ValidationInfo) -> str:
+    root = os.path.expanduser((about.context or {}).get("root") or "")
+    is_in_root = root and os.path.exists(os.path.join(root, path))
+    return _absolute(path) if os.path.exists(path) and not is_in_root else path
 
 
 def _check_inches(width: float) -> float:
@@ -43,6 +60,11 @@ Dpi = Annotated[int, Field(gt=0, le=1200)]
 Count = Annotated[int, Field(gt=0, le=10_000)]
 """A number of words of a caption, or of captions of an image; more would fill the memory."""
 Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[Text, AfterValidator(_absolute)]
+"""A path. It means where the command was typed, so that the absolute one is stored."""
+Places = Place | Annotated[Sequence[Place], Field(min_length=1)]
+Source = Annotated[Text, AfterValidator(_absolute_if_found)]
+"""A path, or a name within the setting `root`, of a bundled model, on the hub or the like."""
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 """One text, or a list of at least one."""
 
@@ -56,11 +78,6 @@ callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards call
 callbacks.step_metrics callbacks.trial_pruning callbacks.worker_shutdown trainer.accelerator
 encoder.gradient_checkpointing"""
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""
-
-
-def is_url(text: str) -> bool:
-    """Return whether a text is a URL that can be fetched, and not a path."""
-    return text.lower().startswith(("http://", "https://"))
 
 
 def short_metric(monitor: str) -> str:
@@ -100,7 +117,7 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = {**inner, "_partial_": True}
         elif isinstance(value, tuple | Path):  # the weights-only unpickler of torch refuses paths, JSON has no tuples
             value = list(value) if isinstance(value, tuple) else str(value)
-        node[argument] = value
+        node[argument] = located(value, signature(function).parameters[argument].annotation)
     return node
 
 
@@ -169,9 +186,23 @@ def find_faults(value: Any, annotation: Any) -> list[str]:
     return []
 
 
-def as_meant(value: Any, annotation: Any) -> Any:
-    """Return a value as its annotation asks for it: a single one as a list where only a list is allowed."""
-    return [value] if find_faults(value, annotation) and not find_faults([value], annotation) else value
+def as_meant(value: Any, annotation: Any, root: str | None = None) -> Any:
+    """Return a value as its annotation asks for it: a single one as a list where only a list is allowed, and paths as
+    `located` returns them."""
+    is_single = find_faults(value, annotation) and not find_faults([value], annotation)
+    return located([value] if is_single else value, annotation, root)
+
+
+def located(value: Any, annotation: Any, root: str | None = None) -> Any:
+    """Return a text, or a list of texts, with the absolute paths of `Place` and `Source`; any other value as it is.
+
+    Args:
+        root: the folder where a `Source` is looked for first.
+    """
+    is_text = value and all(isinstance(each, str) for each in (value if isinstance(value, list) else [value]))
+    if not is_text or isinstance(annotation, str) or find_faults(value, annotation):
+        return value
+    return adapter_of(annotation).validate_python(value, context={"root": root})
 
 
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:

@@ -37,6 +37,8 @@ HERE = Path(__file__).parent
         (["decoding.forbidden=[Hund,ein Mädchen]"], ['decoding.forbidden=[Hund,"ein Mädchen"]']),
         (["cache='a ü'"], ["cache='a ü'"]),
         (["+experiment=flickr8k"], ["experiment=flickr8k"]),
+        (["init_from=None", "--trainer.precision=None"], ["init_from=null", "trainer.precision=null"]),
+        (["init_from='None'", "seed=True"], ["init_from='None'", "seed=True"]),
     ],
 )
 def test_arguments_in_the_form_of_hydra(typed: list[str], expected: list[str]):
@@ -44,7 +46,7 @@ def test_arguments_in_the_form_of_hydra(typed: list[str], expected: list[str]):
 
 
 def test_every_short_name_stands_for_a_setting():
-    values = {"decoder.dropout": 0.1, "dataset.root": "photographs", "encoder.learning_rate": 0.1}
+    values = {"decoder.dropout": 0.1, "dataset.root": "/photographs", "encoder.learning_rate": 0.1}
     by_setting = {setting: values.get(setting, 1) for setting in ALIASES.values()}
     config = compose("train", ["decoding=beam", *(f"{setting}={value}" for setting, value in by_setting.items())])
     for name, setting in ALIASES.items():
@@ -64,7 +66,15 @@ def test_a_path_of_a_checkpoint_is_resumed_or_read(command: str, setting: str):
 
 
 @pytest.mark.parametrize(
-    "line", [["~decoder"], ["--seed"], ["--seed", "--cache=a"], ["--config-dir=nowhere"], ["attention.score=cosine"]]
+    "line",
+    [
+        ["~decoder"],
+        ["--seed"],
+        ["hydra.job.chdir=true"],
+        ["--seed", "--cache=a"],
+        ["--config-dir=nowhere"],
+        ["attention.score=cosine"],
+    ],
 )
 def test_arguments_that_are_no_settings_are_refused(line: list[str]):
     with pytest.raises(UserError):

@@ -1,7 +1,9 @@
 """Error messages for invalid configurations, and the values that must pass."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +11,19 @@ from omegaconf import OmegaConf
 
 from showattendtell.config.compose import compose
 from showattendtell.config.validation import validate
-from showattendtell.datamodules.datamodule import ReaderDataModule
+from showattendtell.datamodules.datamodule import (
+    Flickr8kDataModule,
+    Flickr30kDataModule,
+    FolderDataModule,
+    ReaderDataModule,
+)
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import load
 from showattendtell.models.encoder import Encoder
+from showattendtell.settings import format_value
 from showattendtell.training.module import CaptioningModule
 
 TARGETS = {
@@ -149,6 +157,72 @@ def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, valu
 )
 def test_a_single_value_is_a_list_where_only_a_list_is_meant(command: str, arguments: list[str], name: str, value: Any):
     assert OmegaConf.select(compose(command, arguments), name) == value
+
+
+HERE = [
+    ("cache", "new", "HERE/new"),
+    ("init_from", "a.ckpt", "HERE/a.ckpt"),
+    ("init_from", "flickr8k_soft", "flickr8k_soft"),
+    ("encoder.weights", "a.ckpt", "HERE/a.ckpt"),
+    ("encoder.weights", "random", "random"),  # also if there is a folder of this name
+    ("encoder.weights", "wheel:package", "wheel:package"),
+    ("dataset.root", "data", "HERE/data"),
+    ("dataset.root", "missing", "HERE/missing"),
+    ("dataset.captions", "a.csv", "HERE/a.csv"),
+    ("dataset.captions", "b.csv", "b.csv"),  # it is in the data set's folder
+    ("dataset.captions", "missing.csv", "missing.csv"),
+    ("dataset.images", "random", "HERE/random"),
+    ("dataset.splits", "data", "HERE/data"),
+    ("distillation.captions", "a*.csv", "HERE/a*.csv"),
+    ("distillation.captions", ["a.csv", "/b.csv"], ["HERE/a.csv", "/b.csv"]),
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with files that settings name."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "random"):
+        Path(folder).mkdir()
+    for file in ("a.ckpt", "a.csv", "b.csv", "data/b.csv", "entities.zip"):
+        Path(file).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "given", "meant"), HERE)
+def test_a_path_means_where_the_command_is_typed(here: Path, name: str, given: Any, meant: Any):
+    config = compose("train", ["dataset=custom", "dataset.root=data", f"{name}={format_value(given)}"])
+    assert OmegaConf.select(config, name) == json.loads(json.dumps(meant).replace("HERE", str(here)))
+
+
+@pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule])
+def test_a_path_in_python_means_where_it_is_given(here: Path, module: type[FolderDataModule]):
+    stored = module("data", entities="entities.zip", images="missing", cache="new").settings()
+    assert stored["cache"] == str(here / "new")
+    paths = [stored["dataset"][name] for name in ("root", "entities", "images")]
+    assert paths == [str(here / "data"), str(here / "entities.zip"), "missing"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("init_from", None), ("trainer.precision", None), ("dataset.captions", None), ("callbacks.early_stopping", None)],
+)
+def test_null_may_be_given_as_python_writes_it(setting: str, value: Any):
+    config = compose("train", ["dataset=custom", f"{setting}=None"])
+    assert OmegaConf.select(config, setting, default="missing") is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("dataset.root", "dataset.root=null should be a valid string"),
+        ("attention", "there is no attention=null; did you mean 'none'"),
+        ("experiment", "there is no experiment=null; available: coco"),
+    ],
+)
+def test_a_setting_that_may_not_be_null_is_refused_as_null(setting: str, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        compose("train", [f"{setting}=None"])
 
 
 @pytest.mark.parametrize(

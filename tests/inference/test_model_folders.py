@@ -108,7 +108,7 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_way_to_get_it(name: str):
     settings = compose("train", [f"dataset={name}", "dataset.root=nowhere"]).dataset
-    with pytest.raises(UserError, match=r"the folder nowhere does not exist; .* get its photographs: ") as missing:
+    with pytest.raises(UserError, match=r"the folder /.*/nowhere does not exist; .* get its photographs: ") as missing:
         check_root(settings)
     [address] = re.findall(r"https?://[^ ']+", str(missing.value))
     assert address in (ROOT / "docs/data.md").read_text(encoding="utf-8")

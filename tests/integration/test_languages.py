@@ -92,6 +92,12 @@ def test_a_chinese_model_is_scored_on_characters(run: Run, chinese: Path, folder
     assert set("".join(scores["captions"].values())) <= known
 
 
+def test_a_run_finds_its_data_from_every_folder(run: Run, chinese: Path, tmp_path: Path):
+    line = [f"checkpoint={chinese}", "metrics=[bleu]", "output=results.json", "decoding.max_length=2"]
+    assert_done(run("evaluate", *line, folder=tmp_path))
+    assert (tmp_path / "results.json").exists()
+
+
 def test_a_chinese_caption_has_no_spaces(run: Run, chinese: Path, folder: Path):
     formats = "formats=[jsonl,html,png]"
     photo = "photographs/images/0_a.jpg"

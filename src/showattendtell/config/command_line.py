@@ -138,6 +138,10 @@ def parse(command: str, arguments: Iterable[str], positional: str = "") -> Argum
             raise UserError(f"{setting} has no value; give {setting}VALUE")
         if key.startswith("~"):
             raise UserError(f"{setting}: {key[1:]} cannot be removed; settings are given as name=value")
+        if value == "None" and not os.path.exists(value):  # as programs in Python write it
+            value = "null"
+        if key == "hydra.job.chdir" and value.lower() != "false":
+            raise UserError("hydra.job.chdir is not used: a path means where the command is typed; leave it out")
         group = key.replace(".", "/")
         if key != group in groups and not value.startswith("{"):
             raise UserError(f"{key} is a config group; choose it as {group}=NAME, or set {key}.NAME=value")

@@ -113,7 +113,8 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     options = choice.list if isinstance(choice, ChoiceSweep) else choice
     for option in options if isinstance(options, list) else [options]:
         if known and option not in known and not isinstance(option, Glob):
-            return f"there is no {group}={format_value(option)}{did_you_mean(str(option), known)}"
+            meant = "none" if option is None and "none" in known else format_value(option)
+            return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}"
     return ""
 
 

@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import Dpi, ImportPath, Inches, NonNegativeFloat, PositiveInt, Seed, Text, Texts
+from showattendtell.settings import (
+    Dpi,
+    ImportPath,
+    Inches,
+    NonNegativeFloat,
+    Place,
+    PositiveInt,
+    Seed,
+    Source,
+    Text,
+    Texts,
+)
 
 Split = Literal["train", "val", "test"]
 
@@ -37,8 +48,8 @@ class TrainConfig:
     """
 
     seed: Seed
-    cache: Text
-    init_from: Text | None
+    cache: Place
+    init_from: Source | None
     weight_init: Literal["default", "released"]
     init_vocabulary: Literal["checkpoint", "extended"]
     monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
@@ -57,9 +68,9 @@ class BoxesConfig:
         instances: COCO's instances, a file or a list of files, for ground-truth boxes.
     """
 
-    root: Text | None
-    entities: Text | None
-    instances: Text | Sequence[Text] | None
+    root: Place | None
+    entities: Source | None
+    instances: Source | Sequence[Source] | None
 
 
 @dataclass

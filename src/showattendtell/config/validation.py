@@ -91,7 +91,7 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
             elif parameter:
-                meant = as_meant(value, parameter.annotation)
+                meant = as_meant(value, parameter.annotation, node.get("root"))
                 errors += value_errors(name, meant, parameter.annotation)
                 if meant != value:
                     OmegaConf.update(config, name, meant)

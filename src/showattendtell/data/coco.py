@@ -20,7 +20,7 @@ from showattendtell.data.parsing import CaptionFile, check_layout, parse_json, r
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import Fraction, PositiveInt
+from showattendtell.settings import Fraction, Place, PositiveInt, Source
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 KARPATHY = "dataset_coco.json"
@@ -28,12 +28,12 @@ KARPATHY = "dataset_coco.json"
 
 @paused_collection()
 def read_coco(
-    root: str = "data/coco",
-    captions: str = KARPATHY,
+    root: Place = "data/coco",
+    captions: Source = KARPATHY,
     train_on_restval: bool = True,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
-    instances: str | Sequence[str] | None = None,
+    instances: Source | Sequence[Source] | None = None,
 ) -> Dataset:
     """Read MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each for validation and test.
 
@@ -57,12 +57,12 @@ def read_coco(
 
 @paused_collection()
 def read_coco2017(
-    root: str,
+    root: Place,
     val2017: Literal["test", "val"] = "test",
     held_out: Fraction = 0.04,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
-    instances: str | Sequence[str] | None = None,
+    instances: Source | Sequence[Source] | None = None,
 ) -> Dataset:
     """Read the 2017 release of MS COCO: 118,287 images in train2017 and 5,000 in val2017.
 

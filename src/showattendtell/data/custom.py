@@ -30,7 +30,7 @@ from showattendtell.data.parsing import (
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.runtime.files import open_regular, read_regular
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import Fraction, PositiveInt, Text
+from showattendtell.settings import Fraction, Place, PositiveInt, Source
 from showattendtell.types import Dataset
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
@@ -184,10 +184,10 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
 
 @paused_collection()
 def read_custom(
-    root: Text,
-    captions: Text | None = None,
-    images: Text | None = None,
-    splits: Text | None = None,
+    root: Place,
+    captions: Source | None = None,
+    images: Source | None = None,
+    splits: Source | None = None,
     val: Fraction = 0.1,
     test: Fraction = 0.1,
     name: Name | None = None,

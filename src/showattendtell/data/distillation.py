@@ -3,12 +3,12 @@
 from showattendtell.data.formats import find_caption_files, read_all
 from showattendtell.data.tokenizers import Tokenizer, tokenize
 from showattendtell.errors import UserError, listed
-from showattendtell.settings import Texts
+from showattendtell.settings import Places
 from showattendtell.types import Caption, Dataset
 
 
 def with_generated(
-    dataset: Dataset, tokenizer: Tokenizer, captions: Texts | None = None, keep_references: bool = False
+    dataset: Dataset, tokenizer: Tokenizer, captions: Places | None = None, keep_references: bool = False
 ) -> Dataset:
     """Return the data set with generated captions of the training images in place of their reference captions.
 

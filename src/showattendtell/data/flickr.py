@@ -25,7 +25,7 @@ from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import check_regular, open_regular
 from showattendtell.runtime.memory import paused_collection
-from showattendtell.settings import PositiveInt, Text
+from showattendtell.settings import Place, PositiveInt, Source
 from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 
@@ -54,14 +54,14 @@ FLICKR30K = Layout(
 
 @paused_collection()
 def read_flickr8k(
-    root: str = "data/flickr8k",
-    captions: Text | None = None,
+    root: Place = "data/flickr8k",
+    captions: Source | None = None,
     absent: Sequence[str] = ("3050606344_af711c726c.jpg", "2258277193_586949ec62.jpg.1"),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
-    entities: str | None = None,
+    entities: Source | None = None,
     skip_missing: bool = False,
-    images: str | None = None,
+    images: Source | None = None,
 ) -> Dataset:
     """Read Flickr8k (Hodosh et al. 2013).
 
@@ -84,13 +84,13 @@ def read_flickr8k(
 
 @paused_collection()
 def read_flickr30k(
-    root: str = "data/flickr30k",
-    captions: Text | None = None,
+    root: Place = "data/flickr30k",
+    captions: Source | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
-    entities: str | None = None,
+    entities: Source | None = None,
     skip_missing: bool = False,
-    images: str | None = None,
+    images: Source | None = None,
 ) -> Dataset:
     """Read Flickr30k (Young et al. 2014).
 

@@ -51,7 +51,9 @@ def open_folder(root: str, content: str) -> Path:
         error = "is a file, not a folder" if folder.exists() else "does not exist"
         held, way = PUBLISHED.get(content, (content, ""))
         hint = f", or get its photographs: {way} (docs/data.md)" if way else ""
-        raise UserError(f"the folder {root} {error}; set dataset.root to the folder that holds {held}{hint}")
+        raise UserError(
+            f"the folder {folder.absolute()} {error}; set dataset.root to the folder that holds {held}{hint}"
+        )
     return folder
 
 

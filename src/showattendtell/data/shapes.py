@@ -15,7 +15,7 @@ from rich.progress import track
 
 from showattendtell.errors import UserError, listed
 from showattendtell.runtime.files import cache_folder, open_folder, write_errors
-from showattendtell.settings import NonNegativeInt, PositiveInt
+from showattendtell.settings import NonNegativeInt, Place, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 COLORS = {
@@ -88,7 +88,7 @@ class Scene(NamedTuple):
 
 
 def read_shapes(
-    root: str, train: PositiveInt = 2000, val: PositiveInt = 200, test: PositiveInt = 200, seed: NonNegativeInt = 0
+    root: Place, train: PositiveInt = 2000, val: PositiveInt = 200, test: PositiveInt = 200, seed: NonNegativeInt = 0
 ) -> Dataset:
     """Read the built-in data set, which is drawn at the first use.
 

@@ -306,7 +306,7 @@ class ReaderDataModule(CaptionDataModule):
         imported by its name."""
         return {
             "dataset": describe_call(self._read),
-            "cache": str(self._cache),
+            "cache": str(self._cache.absolute()),
             "features": describe_call(partial(type(self._extraction), **asdict(self._extraction))),
             "seed": self._seed,
         }

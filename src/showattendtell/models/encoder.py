@@ -16,7 +16,7 @@ from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, first_line
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
-from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, checked
+from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, Source, checked
 
 FILLED = ("cuda",)
 """Types of devices on which batches of images are filled up, see `BatchSizes`."""
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         self,
         network: str,
         stride: int | Literal["last"] = "last",
-        weights: str = "hub",
+        weights: Literal["hub", "random"] | Source = "hub",
         size: ImageLength = 224,
         resize: ImageLength | None = None,
         crop_mode: CropMode = "center",
