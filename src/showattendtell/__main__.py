@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from showattendtell import __version__
-from showattendtell.errors import did_you_mean, quiet_pipe
+from showattendtell.errors import did_you_mean, safe_output
 
 COMMANDS = {
     "prepare": "check a data set and compute its feature cache",
@@ -25,12 +25,21 @@ for file in sorted(Path(__file__).parent.glob("extensions/*/commands/*.py")):
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    try:
+        with safe_output():
+            run(name)
+    except OSError as error:  # of standard output; a command reports its own
+        print(f"error: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(name: str) -> None:
+    """Run a command, or print the commands."""
     if name in ("-h", "--help", "help"):
-        with quiet_pipe():
-            print("usage: showattendtell COMMAND [setting=value ...]\n")
-            print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
-            print("\nshowattendtell COMMAND --help describes its settings; --debug shows the traceback of an error;")
-            print("showattendtell --version prints the version.")
+        print("usage: showattendtell COMMAND [setting=value ...]\n")
+        print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
+        print("\nshowattendtell COMMAND --help describes its settings; --debug shows the traceback of an error;")
+        print("showattendtell --version prints the version.")
     elif name == "--version":
         print(f"showattendtell {__version__}")
     elif name in COMMANDS:

@@ -25,12 +25,12 @@ def main() -> None:
         if arguments:
             name = arguments[0].partition("=")[0]
             raise UserError(f"there is no setting {name}: demo takes none; train, evaluate and caption do")
-        with new_folder(None, RUN) as run:
+        with new_folder(None, RUN, advice="run it in another folder") as run:
             _follow("train", f"hydra.run.dir={run}")
             _follow("evaluate", f"checkpoint={run}/best.ckpt")
             _follow("caption", f"checkpoint={run}/best.ckpt", "split=test", "number=4", f"output={run}/captions.html")
-    print(f"\nOpen {run}/captions.html in a browser to see the captions word by word with their attention maps.")
-    print(f"The learning curve is {run}/learning_curve.png.")
+        print(f"\nOpen {run}/captions.html in a browser to see the captions word by word with their attention maps.")
+        print(f"The learning curve is {run}/learning_curve.png.")
 
 
 def _follow(command: str, *settings: str) -> None:

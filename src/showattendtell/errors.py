@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from io import TextIOWrapper
 
 CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
@@ -53,15 +54,29 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def quiet_pipe() -> Iterator[None]:
-    """Exit without a message where the reader of standard output is gone, as in `... --help | head`."""
+def safe_output() -> Iterator[None]:
+    """Write any text to standard output and error, also in processes that are started here: letters that the encoding
+    lacks as escapes, and everything to nowhere where they are closed, as by `>&-`.
+
+    Exit without a message where the reader of standard output is gone, as in `... --help | head`.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream)
+    os.environ["PYTHONIOENCODING"] = f"{sys.stdout.encoding}:backslashreplace"
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        if not any(event & select.POLLERR for _, event in poll.poll(0)):  # the pipe that broke is to another process
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
-        sys.exit(CLOSED_PIPE)
+        is_gone = any(event & select.POLLERR for _, event in poll.poll(0))  # else a pipe to another process broke
+        try:
+            sys.stdout.flush()
+        except OSError:  # as when Python exits, which would complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError) and is_gone:
+            sys.exit(CLOSED_PIPE)
+        raise

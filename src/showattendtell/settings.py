@@ -73,7 +73,7 @@ Returned = TypeVar("Returned")
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
-MAY_DIFFER = """cache dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
+MAY_DIFFER = """cache tags dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
 callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards callbacks.epoch_report
 callbacks.step_metrics callbacks.trial_pruning callbacks.worker_shutdown trainer.accelerator
 encoder.gradient_checkpointing"""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from showattendtell.__main__ import COMMANDS
-from showattendtell.config.command_line import ALIASES, as_argument, as_command, parse
+from showattendtell.config.command_line import as_argument, as_command, parse
 from showattendtell.config.compose import compose
+from showattendtell.config.names import ALIASES
 from showattendtell.errors import UserError
 
 HERE = Path(__file__).parent

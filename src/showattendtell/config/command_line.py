@@ -16,32 +16,12 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from showattendtell.config.names import ALIASES
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 from showattendtell.settings import is_url
 
 PACKAGE = Path(__file__).parents[1]
-
-SHORT_NAMES = {
-    "optimizer.lr": "lr learning_rate",
-    "optimizer.weight_decay": "wd",
-    "trainer.max_epochs": "epochs max_epochs num_epochs n_epochs epoch",
-    "trainer.devices": "gpus num_gpus",
-    "trainer.gradient_clip_val": "grad_clip",
-    "data.batch_size": "batch_size bs",
-    "dataset.root": "root data_dir data_path",
-    "encoder.learning_rate": "encoder_lr",
-    "decoder.hidden_dim": "hidden_dim hidden_size",
-    "decoder.embedding_dim": "emb_dim embed_dim embed_size",
-    "decoder.dropout": "dropout",
-    "loss.doubly_stochastic_weight": "alpha_c",
-    "callbacks.early_stopping.patience": "patience",
-    "decoding.beam_size": "beam_size num_beams",
-    "decoding.max_length": "max_len",
-}
-"""Settings and their short names, in this project and others. No command has such a name at the top."""
-
-ALIASES = {short: name for name, given in SHORT_NAMES.items() for short in given.split()}
 
 MULTIRUN = {"-m", "--multirun"}
 COMPLETION = {"-sc", "--shell-completion"}

@@ -100,8 +100,12 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     try:
         override = OverridesParser.create().parse_override(line)
     except HydraException as error:
-        hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-        return f"'{line}' is not a setting{hint or '; settings are given as name=value'}"
+        hint = "; settings are given as name=value"
+        if "=" in line:
+            hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'"
+        elif line.endswith(".ckpt"):
+            hint = f"; give it as checkpoint={line}, or to train as init_from={line}"
+        return f"'{line}' is not a setting{hint}"
     if override.is_sweep_override() and not is_sweep:
         return f"{line} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
     group, choice = override.key_or_group, override.value()
@@ -114,7 +118,8 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     for option in options if isinstance(options, list) else [options]:
         if known and option not in known and not isinstance(option, Glob):
             meant = "none" if option is None and "none" in known else format_value(option)
-            return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}"
+            timm = f"; a network of timm is encoder.network={option} encoder.weights=hub" * (group == "encoder")
+            return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}{timm}"
     return ""
 
 

@@ -3,6 +3,7 @@
 import atexit
 import errno
 import gc
+import logging
 import multiprocessing
 import os
 import shutil
@@ -26,8 +27,8 @@ from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admi
 from showattendtell.config.compose import compose, find_faulty
 from showattendtell.config.sweeps import record_result
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
-from showattendtell.errors import quiet_pipe
-from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular
+from showattendtell.errors import UserError, safe_output
+from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
 
 Task = Callable[[DictConfig], Any]
 """The function of a command, which gets its configuration."""
@@ -61,11 +62,9 @@ def entry_point(
 
 def run_command(name: str, task: Task, positional: str, expand: Expand, restore: Restore) -> None:
     """Answer `--version`, `--help` and shell completion, or run the task of a command. See `entry_point`."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home that cannot be written
     # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
     gc.set_threshold(50_000)
-    for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:  # closed, as by `>&-`
-            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
     with report_errors():
         typed = take_debug(sys.argv[1:])
         if "--version" in typed:
@@ -90,6 +89,11 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
                 else:
                     compose(name, given.overrides, complete=False)
                 raise
+            except OSError as error:  # of the folder that Hydra makes: a run reports its own
+                if given.is_sweep or not error.filename:
+                    raise
+                advice = "set hydra.run.dir to another folder"
+                raise UserError(f"{error.filename} cannot be written ({error.strerror}); {advice}") from None
 
 
 def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
@@ -118,7 +122,11 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
             multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
             with chdir(cwd):
                 file = run_folder() / f"{about.job.name}.log"  # a training does not write to its log twice
-                with open_regular(file, "a") as log, redirect_stdout(log), redirect_stderr(log):
+                with (
+                    open_regular(file, "a", encoding="utf-8", errors="backslashreplace") as log,
+                    redirect_stdout(log),
+                    redirect_stderr(log),
+                ):
                     result = task(config)
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
@@ -140,6 +148,8 @@ class SweepStart(Callback):
         admit([*unresolved(config.hydra.overrides.task), *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
             folder = os.path.abspath(config.hydra.sweep.dir)
+            with write_errors(Path(folder, LOCK), "set hydra.sweep.dir to another folder"):
+                pass
         with read_write(config.hydra):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder)}")
 
@@ -238,7 +248,7 @@ def report_errors() -> Iterator[None]:
     """Print an error that the user can fix on stderr and exit with status 2; with 130, as shells do, for Ctrl-C. If the
     reader of standard output is gone, exit without a message."""
     try:
-        with quiet_pipe():
+        with safe_output():
             yield
     except USER_ERRORS as error:
         sys.stderr.write(error_message(error))

@@ -43,6 +43,7 @@ class TrainConfig:
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
         checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
             Another is written before each validation. Training waits while a checkpoint is written.
+        tags: words to find the run by; every logger gets them.
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
             run's folder, or a checkpoint in it, resumes that run, with its settings.
     """
@@ -55,6 +56,7 @@ class TrainConfig:
     monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
+    tags: Sequence[Text]
     resume: bool | Text
 
 

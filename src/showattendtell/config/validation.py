@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from showattendtell.config.command_line import ALIASES
+from showattendtell.config.names import MEANT
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
 from showattendtell.settings import all_values, as_meant, format_value, join, leaves, value_errors
@@ -40,9 +40,7 @@ NODES = ("loss", "distillation", "vocabulary", "features", "data")
 """Parts that are no config groups, and have no value of their own."""
 
 RUN_FOLDER = "hydra.run.dir"
-MEANT = {**ALIASES, "output": RUN_FOLDER, "output_dir": RUN_FOLDER}
-"""Settings by names that other projects give them."""
-
+SIMILAR = 0.75  # less alike names, as of 1 for equal ones, are no typing errors
 
 def checked(config: DictConfig) -> DictConfig:
     """Return the configuration of `read_settings`; raise a `UserError` that lists all errors."""
@@ -98,7 +96,7 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
             elif not signature.open and value not in (None, {}):
                 unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
     for name, leaf in unknown:
-        hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES else ""
+        hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES and leaf not in MEANT else ""
         errors.append(f"there is no setting {leaf}{hint or _similar(leaf, known) or _similar(name, known)}")
     return config, errors
 
@@ -125,17 +123,27 @@ def _nodes(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 
 def _similar(setting: str, known: Sequence[str]) -> str:
-    """Return a hint at the full names of settings with the same or a similar last name, or at those of its node."""
+    """Return a hint at the settings that a name means elsewhere or that have the same last name, or else at those of a
+    similar name, or at all of its node."""
     path, _, last = setting.rpartition(".")
     split = {name: name.rpartition(".") for name in known}
+    told = [name for name in MEANT.get(setting, MEANT.get(last, [])) if _is_there(name, known)]
     ends = [end for _, _, end in split.values()]
-    meant = {MEANT.get(last, last)} & split.keys()
-    if last in ends or not meant:
-        meant |= {name for name in split if split[name][2] in get_close_matches(last, ends, 1, 0.7)}
-    if meant := {name for name in meant if split[name][0] == path} or meant:
-        return f"; did you mean {' or '.join(map(repr, sorted(meant)))}?"
+    close = [last] if told or last in ends else get_close_matches(last, ends, 1, SIMILAR)
+    alike = [name for name in split if split[name][2] in close]
+    alike = [name for name in alike if split[name][0] == path] or alike
+    own = [name for name in told if path and name.startswith(f"{path}.")]
+    if meant := dict.fromkeys(own or [*told, *sorted(alike)]):
+        return f"; did you mean {' or '.join(name if ' ' in name else repr(name) for name in meant)}?"
     siblings = sorted(end for node, _, end in split.values() if node == path)
     return f"; available: {', '.join(siblings)}" if siblings else ""
+
+
+def _is_there(name: str, known: Sequence[str]) -> bool:
+    """Return whether a command has a setting, or a choice such as `dataset=NAME`; commands are always there."""
+    group, is_choice, _ = name.partition("=")
+    has_choices = RUN_FOLDER in known or group == "decoding"
+    return name in known or " " in name or bool(is_choice and has_choices and any(x.startswith(group) for x in known))
 
 
 def raise_errors(errors: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Read images of files and URLs, preprocess them for the encoder, and map its input back to the photograph."""
 
 import os
+import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -8,7 +9,6 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -226,7 +226,8 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
     for path in [sources] if isinstance(sources, str) else sources:
         if is_url(path) or not os.path.isdir(path):
             paths.append(path)
-            names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")
+            within = re.sub(r"^[^/]*//[^/?#]*|[?#].*", "", path) if is_url(path) else path
+            names.append(PurePosixPath(within).name or "photograph")
             continue
         files = list(files_below(path, _refuse_folder))
         images = list(filter(is_photograph, files))

@@ -152,7 +152,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
         """Write a new folder; see `new_folder` for errors, and `ModelHubMixin.save_pretrained` for the arguments."""
-        with new_folder(save_directory) as folder:
+        with new_folder(save_directory, advice="choose another place") as folder:
             url: str | None = super().save_pretrained(folder, **options)
         return url
 

@@ -72,7 +72,13 @@ def load_network(name: str, weights: str, size: int) -> Any:
     # a state of another network is reported by `match_state`
     with suppress(AttributeError, IndexError, KeyError, RuntimeError, ValueError):
         state = convert(state, network) if convert else state
-    network.load_state_dict(match_state(state, network.state_dict(), path))
+    try:
+        network.load_state_dict(match_state(state, network.state_dict(), path))
+    except UserError as error:
+        raise UserError(
+            f"encoder.weights={weights} are not those of encoder.network={name} ({error}); set encoder.weights=hub for "
+            "timm's, or to a file"
+        ) from None
     return network
 
 

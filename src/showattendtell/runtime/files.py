@@ -26,6 +26,12 @@ LOG = "train.log"
 UNFINISHED = ".tmp"
 """Suffix of a file that is being written."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room."""
+
+OUTPUT = "set output to another place"
+"""What to do if a command cannot write its files."""
+
 LOCK = ".lock"
 """Name of the lock file of a folder."""
 
@@ -125,7 +131,7 @@ def new_path(given: str | Path | None, default: str | Path = "") -> Path:
     if given and os.path.lexists(path):
         raise exists_error(path)
     free = next(name for name in _numbered(path) if not os.path.lexists(name))
-    with write_errors(free), NamedTemporaryFile(dir=free.parent):
+    with write_errors(free, OUTPUT), NamedTemporaryFile(dir=free.parent):
         return free
 
 
@@ -135,7 +141,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
     No file is replaced: if there is one, such as that of a command which ended before, the name is `NAME-2`, ...
     """
-    with write_errors(path):
+    with write_errors(path, OUTPUT):
         for file in _numbered(path):
             with suppress(FileExistsError):
                 file.touch(exist_ok=False)
@@ -149,7 +155,11 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(
-    given: str | Path | None, default: str | Path = "", resume: bool = False, whole: bool = False
+    given: str | Path | None,
+    default: str | Path = "",
+    resume: bool = False,
+    whole: bool = False,
+    advice: str = OUTPUT,
 ) -> Iterator[Path]:
     """Make an output folder for this command alone in the `with` block; yield its path.
 
@@ -158,12 +168,13 @@ def new_folder(
         default: otherwise the path, or the first of `NAME-2`, `NAME-3`, ... if it exists.
         resume: the folder may have files.
         whole: if the block fails, remove the folder with its files; an empty folder is always removed.
+        advice: what to do if it cannot be written.
 
     Raises:
         UserError: the folder has files, another command writes to it, or it cannot be written.
     """
     path = expand_home(given or default)
-    with write_errors(path):
+    with write_errors(path, advice):
         for folder in _numbered(path):
             with suppress(*([] if given else [FileExistsError])):
                 folder.mkdir(exist_ok=bool(given))
@@ -205,7 +216,8 @@ def write_errors(path: Path, advice: str = "choose another place") -> Iterator[N
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); {advice}") from None
+        space = "free some space, or " if error.errno in FULL else ""
+        raise UserError(f"{path} cannot be written ({error.strerror}); {space}{advice}") from None
 
 
 def lock_file(path: Path, wait: bool = False) -> TextIO | None:
@@ -341,7 +353,7 @@ class LoggedStream:
     def write(self, text: str) -> int:
         lines = re.findall(r"[^\n]*\n|[^\n]+", CONTROL.sub("", text))
         with suppress(OSError, ValueError):
-            self._log.write("".join(line for line in lines if not BAR.search(line)).encode())
+            self._log.write("".join(line for line in lines if not BAR.search(line)).encode(errors="backslashreplace"))
         return self._stream.write(text)
 
 
