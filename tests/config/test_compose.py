@@ -72,7 +72,7 @@ WRONG = [
     ("tie_embeddings=true", "did you mean 'decoder.tie_embeddings'"),
     ("train.epochs=3", "did you mean 'trainer.max_epochs'?"),
     ("optimizer.learning_rate=0.1", "did you mean 'optimizer.lr'?"),
-    ("output=runs/mine", "did you mean 'decoder.output' or 'hydra.run.dir'?"),
+    ("output=runs/mine", "did you mean 'hydra.run.dir' or 'decoder.output'?"),
     ("decoder.dropout=1.5", "decoder.dropout=1.5 should be less than 1"),
     ("decoder.dropout=0.1,0.2", "put -m before it"),
     ("cache=", "cache= has no value; give cache=VALUE"),

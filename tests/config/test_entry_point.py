@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> Path:
     slow_after(
         1,
         [
-            ("hydra.run.dir=file/run", "file/run: "),
-            ("hydra.run.dir=file", "file: "),
+            ("hydra.run.dir=file/run", "file/run cannot be written (Not a directory); set hydra.run.dir to another"),
+            ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
             ("--config-name=foo", "config_name"),
         ],
     ),

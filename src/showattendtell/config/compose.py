@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
-from showattendtell.config.validation import TARGET, raise_errors, read_settings, sentence, with_defaults
+from showattendtell.config.validation import TARGET, raise_errors, sentence, validate, with_defaults
 from showattendtell.errors import did_you_mean, first_line
 from showattendtell.settings import format_value, leaves, may_differ
 
@@ -79,7 +79,8 @@ def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, 
 def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[DictConfig, list[str]]:
     """Compose a configuration in an initialized Hydra; also return all errors in the overrides."""
     try:
-        return read_settings(compose_overrides(command, list(lines), return_hydra_config=True), complete)
+        config = compose_overrides(command, list(lines), return_hydra_config=True)
+        return config, validate(config, complete)
     except (HydraException, ValueError) as error:
         faulty = find_faulty(lines)
         if not faulty:  # such as choices that are wrong together

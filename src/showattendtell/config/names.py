@@ -57,7 +57,7 @@ trainer.val_check_interval: eval_steps evaluation_strategy val_interval
 trainer.limit_train_batches: fraction max_train_samples subset
 trainer.fast_dev_run or debug=NAME: dry_run fast_dev
 checkpoint_interval_minutes: checkpoint_interval save_every save_period save_steps
-monitor or metrics: eval_metric metric metric_for_best_model optimized_metric
+monitor or metrics: eval_metric metric_for_best_model optimized_metric
 callbacks.early_stopping.patience: early_stopping early_stopping_patience patience_epochs
 callbacks=ema: ema ema_decay model_ema
 logger=NAME: log_wandb report_to use_wandb wandb

@@ -42,6 +42,7 @@ NODES = ("loss", "distillation", "vocabulary", "features", "data")
 RUN_FOLDER = "hydra.run.dir"
 SIMILAR = 0.75  # less alike names, as of 1 for equal ones, are no typing errors
 
+
 def checked(config: DictConfig) -> DictConfig:
     """Return the configuration of `read_settings`; raise a `UserError` that lists all errors."""
     config, errors = read_settings(config)
@@ -49,9 +50,9 @@ def checked(config: DictConfig) -> DictConfig:
     return config
 
 
-def validate(config: DictConfig) -> list[str]:
+def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """Return the errors of `read_settings`."""
-    return read_settings(config)[1]
+    return read_settings(config, complete)[1]
 
 
 def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig, list[str]]:
@@ -129,7 +130,7 @@ def _similar(setting: str, known: Sequence[str]) -> str:
     split = {name: name.rpartition(".") for name in known}
     told = [name for name in MEANT.get(setting, MEANT.get(last, [])) if _is_there(name, known)]
     ends = [end for _, _, end in split.values()]
-    close = [last] if told or last in ends else get_close_matches(last, ends, 1, SIMILAR)
+    close = [last] if last in MEANT or last in ends else get_close_matches(last, ends, 1, SIMILAR)
     alike = [name for name in split if split[name][2] in close]
     alike = [name for name in alike if split[name][0] == path] or alike
     own = [name for name in told if path and name.startswith(f"{path}.")]
@@ -141,9 +142,8 @@ def _similar(setting: str, known: Sequence[str]) -> str:
 
 def _is_there(name: str, known: Sequence[str]) -> bool:
     """Return whether a command has a setting, or a choice such as `dataset=NAME`; commands are always there."""
-    group, is_choice, _ = name.partition("=")
-    has_choices = RUN_FOLDER in known or group == "decoding"
-    return name in known or " " in name or bool(is_choice and has_choices and any(x.startswith(group) for x in known))
+    is_choice = "=" in name and (RUN_FOLDER in known or (name.startswith("decoding") and "decoding.prefix" in known))
+    return is_choice or " " in name or name in known
 
 
 def raise_errors(errors: Sequence[str]) -> None:
