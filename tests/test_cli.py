@@ -1,6 +1,7 @@
 """`showattendtell COMMAND`, the console script, and what is inside the wheel that a user installs."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -98,3 +99,17 @@ def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFil
 def test_a_closed_stream_is_no_fault(closed: int):
     line = f"exec {closed}>&-; exec {sys.executable} -m showattendtell.report --version"
     assert subprocess.run(["bash", "-c", line], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    slow_after(2, [["--help"], ["train", "--help"], ["--version"], ["demo", "--help"], ["train", "--version"]]),
+)
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_full_standard_output_is_a_fault_in_one_line(arguments: list[str], buffered: str):
+    line = [sys.executable, "-m", "showattendtell", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            line, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": buffered}
+        )
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")

@@ -1,5 +1,8 @@
 """How a command ends where it can't run, that it trusts whom its user names, and how it takes places without a name."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,3 +133,45 @@ def test_runs_of_a_sweep_have_the_folders_and_the_arguments_that_were_given(
     for name, seed in zip(names, ("seed=6", "seed=7"), strict=True):
         stored = yaml.safe_load((tmp_path / "mine" / name / ".hydra/overrides.yaml").read_text())
         assert [line.replace("\\", "").replace("True", "true") for line in stored] == [seed, *given]
+
+
+PLACE = "größe/日本"
+"""A folder with letters that ASCII and Windows' code page lack."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, r"gr\xf6\xdfe/\u65e5\u672c"),
+        ({"PYTHONIOENCODING": "cp1252"}, r"größe/\u65e5\u672c"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, r"gr\udcc3"),
+    ],
+)
+@pytest.mark.parametrize("launched", slow_after(1, [False, True]))
+def test_any_text_can_be_printed(tmp_path: Path, environment: dict[str, str], shown: str, launched: bool):
+    place = [f"hydra.run.dir={PLACE}", "seed=6"]
+    if launched:
+        place = ["-m", "hydra/launcher=joblib", f"hydra.sweep.dir={PLACE}", "seed=6,7"]
+    line = [sys.executable, str(FIXTURES / LIGHT), *place, f"cache={tmp_path}"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, env={**os.environ, **environment}, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert shown in done.stdout.decode(environment.get("PYTHONIOENCODING", "ascii"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["seed=6", "hydra.run.dir=/proc/x"],
+            "/proc/x cannot be written (No such file or directory); set hydra.run.dir",
+        ),
+        (["-m", "seed=6,7", "hydra.sweep.dir=/proc/x"], "set hydra.sweep.dir to another folder"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_reported_with_its_setting(
+    run_light: Callable[..., Any], tmp_path: Path, arguments: list[str], sentence: str
+):
+    done = run_light(RUN_LIGHT, LIGHT, *arguments, folder=tmp_path)
+    assert done.status == 2
+    assert sentence in done.err
+    assert len(done.err.splitlines()) == 1

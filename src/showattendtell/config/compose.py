@@ -119,7 +119,7 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     for option in options if isinstance(options, list) else [options]:
         if known and option not in known and not isinstance(option, Glob):
             meant = "none" if option is None and "none" in known else format_value(option)
-            timm = f"; a network of timm is encoder.network={option} encoder.weights=hub" * (group == "encoder")
+            timm = f" (timm's {option} is encoder.network={option} encoder.weights=hub)" * (group == "encoder")
             return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}{timm}"
     return ""
 

@@ -148,8 +148,8 @@ class SweepStart(Callback):
         admit([*unresolved(config.hydra.overrides.task), *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
             folder = os.path.abspath(config.hydra.sweep.dir)
-            with write_errors(Path(folder, LOCK), "set hydra.sweep.dir to another folder"):
-                pass
+            with write_errors(Path(folder), "set hydra.sweep.dir to another folder"):
+                os.makedirs(folder, exist_ok=True)
         with read_write(config.hydra):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder)}")
 

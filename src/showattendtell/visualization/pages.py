@@ -118,7 +118,7 @@ class ImageCaptions:
         Raises:
             UserError: the file exists or cannot be written, its suffix is unknown, or it has no `width` and `dpi`.
         """
-        path = new_path(Path(path))
+        path = new_path(Path(path), advice="choose another place")
         if (width or dpi) and path.suffix.lower() in (".html", *ANIMATIONS):
             raise UserError(f"{path} has no width and dpi, which are those of pictures with panels; leave them out")
         if path.suffix.lower() == ".html":
