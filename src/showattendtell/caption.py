@@ -1,7 +1,6 @@
 """Caption photographs, or images of a checkpoint's data set: captions as data, an HTML page, and pictures."""
 
 import sys
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -37,17 +36,13 @@ def main(config: DictConfig) -> None:
         from showattendtell.inference.captioning import caption_split
 
         return caption_split(config)
-    from showattendtell.visualization.pages import PICTURES, drawing
-
     formats = _chosen_formats(config)
     resume = config.resume and Path(config.output, "captions.jsonl").exists()
-    drawer = drawing() if {*PICTURES} & {*formats} else nullcontext(print)
-    # the process that draws starts before torch is imported
-    with new_folder(config.output, "captions", resume) as folder, drawer as draw:
+    with new_folder(config.output, "captions", resume) as folder:
         try:
             from showattendtell.inference.captioning import caption_photographs
 
-            return caption_photographs(config, images, formats, folder, draw)
+            return caption_photographs(config, images, formats, folder)
         except KeyboardInterrupt:
             if any(folder.glob("captions.*")):
                 print(_describe_rest(config, folder), file=sys.stderr)

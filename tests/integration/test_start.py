@@ -39,16 +39,14 @@ def run(code: str, *arguments: str, folder: Path) -> tuple[list[str], str, int]:
 
 
 @pytest.mark.slow
-def test_captioning_imports_nothing_of_training_and_leaves_the_drawing_to_another_process(
-    checkpoint: Path, folder: Path, tmp_path: Path
-):
+def test_captioning_imports_nothing_of_training(checkpoint: Path, folder: Path, tmp_path: Path):
     photograph = held_out(folder)[0].path
-    settings = [f"checkpoint={checkpoint}", photograph, "decoding.max_length=2", "formats=[png,html]"]
+    settings = [f"checkpoint={checkpoint}", photograph, "decoding.max_length=2", "formats=[jsonl,html]"]
     lines, imported, number = run(RUN, "caption", *settings, folder=tmp_path)
     assert len(lines) == 1
     assert imported == "[] True"
     assert number < 3_700
-    assert sorted(file.name for file in (tmp_path / "captions").iterdir()) == ["index.html", Path(photograph).name]
+    assert sorted(file.name for file in (tmp_path / "captions").iterdir()) == ["captions.jsonl", "index.html"]
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
-"""Heatmaps that another process draws."""
+"""The captions of a photograph as pictures and pages, and the names of their files."""
 
 import io
-import multiprocessing
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,32 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageChops
-from sample_pages import WORDS, gated, output, photograph
+from sample_pages import WORDS, gated, photograph
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.types import Box
-from showattendtell.visualization.pages import draw_picture as draw_here
-from showattendtell.visualization.pages import drawing, picture_names
-from showattendtell.visualization.rendering import Drawing
-
-
-def something(path: Path) -> tuple[Drawing, Path]:
-    photograph = Image.effect_noise((60, 40), 50).convert("RGB")
-    maps = np.random.default_rng(0).random((2, 3, 3))
-    return Drawing(photograph, output(["a", "dog"], maps, np.zeros(2)), Box(10, 0, 50, 40)), path
-
-
-def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
-    names = [f"{number}.png" for number in range(4)]
-    asked = [something(tmp_path / "there" / name) for name in names]
-    with drawing() as draw:
-        for what in asked:
-            draw(*what)
-    for (drawing_here, _), name in zip(asked, names, strict=True):
-        draw_here(drawing_here, tmp_path / "here" / name)
-        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
-    assert multiprocessing.active_children() == []
+from showattendtell.visualization.pages import draw_picture, picture_names
 
 
 def test_a_notebook_shows_the_picture_that_save_draws(tmp_path: Path):
@@ -123,40 +100,8 @@ def test_another_suffix_raises_an_error(tmp_path: Path, name: str):
 
 def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    with (
-        pytest.raises(UserError, match=r"file/a.png cannot be written .*; choose another place"),
-        drawing() as draw,
-    ):
-        draw(*something(tmp_path / "file" / "a.png"))
-    assert multiprocessing.active_children() == []
-
-
-def fall_down() -> None:
-    raise UserError("no photograph")
-
-
-def kill_the_other() -> None:
-    [process] = multiprocessing.active_children()
-    process.kill()
-
-
-@pytest.mark.parametrize(
-    ("then", "sentence"),
-    [(fall_down, "no photograph"), (kill_the_other, "the process that draws the figures was killed")],
-    ids=["a fault here", "the process was killed"],
-)
-def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], sentence: str, tmp_path: Path):
-    def draw_two() -> None:
-        with drawing() as draw:
-            for name in ("a.png", "b.png"):
-                draw(*something(tmp_path / name))
-            then()
-
-    with pytest.raises(UserError, match=sentence):
-        draw_two()
-    assert multiprocessing.active_children() == []
-    if then is fall_down:  # the pictures of the other photographs are written
-        assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "b.png"]
+    with pytest.raises(UserError, match=r"file/a.png cannot be written .*; choose another place"):
+        draw_picture(gated().as_drawn(), tmp_path / "file" / "a.png")
 
 
 @pytest.mark.parametrize(

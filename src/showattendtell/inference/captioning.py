@@ -31,6 +31,7 @@ from showattendtell.visualization.pages import (
     ImageCaptions,
     Page,
     PageEntry,
+    draw_picture,
     make_entry,
     picture_names,
     write_page,
@@ -120,13 +121,8 @@ def _make_captioner(config: DictConfig) -> Callable[[Sequence[str], list[str]], 
     raise UserError(f"workers={config.workers}: no extension captions in several processes; leave it out")
 
 
-def caption_photographs(
-    config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path, draw: Callable[..., None]
-) -> None:
+def caption_photographs(config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path) -> None:
     """Caption each photograph that can be read, and write its captions into a folder: rows, pictures and a page.
-
-    Args:
-        draw: see `pages.drawing`.
 
     Raises:
         UserError: at the end, about photographs that cannot be read.
@@ -153,7 +149,7 @@ def caption_photographs(
                 file.write([*chain.from_iterable(rows)])
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
-                    draw(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
+                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             print_rows(dict(zip(models, rows, strict=True)), is_single)

@@ -1,11 +1,13 @@
 """Figures: curves of runs, and attention heatmaps, which show where the model looked at each word (Xu et al. 2015, Sec.
-5.4), as panels and as animations. Their font is DejaVu Sans, or fonts of the system for characters that it lacks."""
+5.4), as panels and as animations."""
 
 import csv
+import logging
 import math
+import sys
 import warnings
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
@@ -15,7 +17,6 @@ import matplotlib
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
-from matplotlib.ft2font import FT2Font
 from PIL import Image
 from rich.console import Console
 from rich.text import Text
@@ -25,6 +26,8 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, open_regular, write_errors
 from showattendtell.types import Box
 from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing
+
+logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # WenQuanYi has no weight that it calls normal
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
@@ -57,6 +60,18 @@ of a letter; Chinese characters have twice this width."""
 
 MARK = "#f7c95c"
 
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+)
+"""Families with Chinese characters, on Linux, macOS and Windows."""
+
 
 def encode(figure: Figure, suffix: str = ".png") -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
@@ -68,10 +83,12 @@ def encode(figure: Figure, suffix: str = ".png") -> bytes:
 
 def _save(figure: Figure, kind: str) -> bytes:
     content = BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `FontFinder` has reported them
+    with warnings.catch_warnings(record=True) as missing:
+        warnings.filterwarnings("always", "Glyph .* missing from font")
         # the user's rcParams must not change the size of the figure
         figure.savefig(content, format=kind, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
+    if missing:
+        _note_missing_letters()
     return content.getvalue()
 
 
@@ -144,7 +161,7 @@ def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | No
     height = (high + title_height) * rows + CAPTION * scale
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure((panel * columns, height), dpi)
-    style = dict[str, Any](fontfamily=families(caption.marked), parse_math=False)
+    style = dict[str, Any](fontfamily=families(), parse_math=False)
     figure.suptitle(caption.marked, fontsize=13 * scale, y=1 - 0.08 * scale / height, va="top", **style)
     gates = caption.gates[: len(caption.words)]
     titles: Sequence[str] = caption.words
@@ -169,7 +186,7 @@ def animation(drawing: Drawing, suffix: str) -> bytes:
     lines = Text(caption.marked).wrap(Console(), width // CELL - 1)  # also breaks text without spaces
     written = WORD_LINE + LINE * len(lines)
     height = small.height + written
-    style = dict[str, Any](fontfamily=families(caption.marked), parse_math=False, ha="center")
+    style = dict[str, Any](fontfamily=families(), parse_math=False, ha="center")
     for place, word in enumerate(["", *caption.words]):
         figure = Figure((width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
         shown = _darken(small, caption.attention[place - 1], seen) if place else small
@@ -198,52 +215,13 @@ def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Im
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
-class FontFinder:
-    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for colored emoji, are not used."""
-
-    def __init__(self) -> None:
-        self.files: list[Path] = []
-        self._missing: set[str] = set()
-        self._add(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"))
-
-    def _add(self, file: Path) -> None:
-        """Register a font under its path, since matplotlib may find another file by the family of the font."""
-        font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
-        self.files.append(file)
-
-    def covering(self, text: str) -> list[Path]:
-        """Return the files of fonts for all characters of the text that any font has, and of earlier texts.
-
-        Prints a note when it first meets a character that no font has.
-        """
-        needed = set(filter(str.isprintable, text)) - self._missing - {" "}
-        needed = needed.difference(*map(characters, self.files))
-        fonts = map(Path, font_manager.findSystemFonts() if needed else ())
-        for file in sorted(fonts, key=lambda file: ("regular" not in file.stem.lower(), file)):
-            if characters(file) & needed:
-                self._add(file)
-                needed -= characters(file)
-        if needed and not self._missing:
-            some = " ".join(sorted(needed)[:5])
-            note = f"note: no font has {some}, which figures show as boxes; install one, such as Noto Sans CJK"
-            Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)
-        self._missing |= needed
-        return self.files
+def families() -> list[str]:
+    """Return matplotlib's families, and those of FALLBACKS that it has found; each letter has the first with it."""
+    found = set(font_manager.get_font_names())
+    return [*matplotlib.rcParams["font.family"], *(family for family in FALLBACKS if family in found)]
 
 
-finder = cache(FontFinder)
-
-
-@lru_cache(maxsize=16)
-def characters(file: Path) -> set[str]:
-    """Return the characters that a font has; none for a bitmap font and a file that cannot be read."""
-    try:
-        font = FT2Font(str(file))
-    except (OSError, RuntimeError):
-        return set()
-    return set(map(chr, font.get_charmap())) if font.scalable else set()
-
-
-def families(text: str) -> list[str]:
-    """Return the families for matplotlib's `fontfamily`, which takes each character from the first that has it."""
-    return list(map(str, finder().covering(text)))
+@cache
+def _note_missing_letters() -> None:
+    advice = f"install one, such as Noto Sans CJK, and delete {matplotlib.get_cachedir()}/fontlist-*.json"
+    print(f"note: matplotlib has no font with some letters, which figures show as boxes; {advice}", file=sys.stderr)

@@ -1,20 +1,14 @@
-"""The captions of a photograph with their attention maps, as users get them: as values, as pictures, which another
-process draws, and as an HTML page; without waiting for matplotlib."""
+"""The captions of a photograph with their attention maps, as users get them: as values, as pictures, and as an HTML
+page. Matplotlib is imported when it draws."""
 
 import base64
 import math
 import re
-import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from io import BytesIO
 from itertools import count
-from multiprocessing import get_context
 from operator import attrgetter
 from pathlib import Path, PurePath
 from statistics import mean
@@ -33,9 +27,6 @@ from showattendtell.visualization.result_files import write_bytes
 PANELS = ("png", "svg", "pdf")
 PICTURES = (*PANELS, "gif", "webp")
 """Formats of pictures: those with a panel for each word, and all."""
-
-AHEAD = 2
-"""Number of figures that may wait to be drawn; each holds a photograph in memory."""
 
 LONGEST_SIDE = 640
 QUALITY = 72
@@ -164,33 +155,9 @@ class ImageCaptions:
         return f"<{self.name}: {self.best.marked}>"
 
 
-@contextmanager
-def drawing() -> Iterator[Callable[..., None]]:
-    """Draw figures in another process, which imports matplotlib while this one goes ahead.
-
-    Yields a function with the arguments of `draw_picture` that returns at once; on exit all figures are written, also
-    if the body raises an error. Raises a `UserError` for a figure that could not be drawn, at a later call or on exit.
-    """
-    pictures: deque[Future[None]] = deque()
-    try:
-        with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as process:
-            process.submit(_different, [])  # starts the process before its first figure
-
-            def draw(*picture: Any) -> None:
-                pictures.append(process.submit(draw_picture, *picture))
-                while len(pictures) > AHEAD:
-                    pictures.popleft().result()
-
-            yield draw
-            for picture in pictures:
-                picture.result()
-    except BrokenProcessPool:
-        raise UserError("the process that draws the figures was killed, probably out of memory; try again") from None
-
-
 def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
     """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
-    from showattendtell.visualization.figures import animation, encode, heatmap_figure  # matplotlib
+    from showattendtell.visualization.figures import animation, encode, heatmap_figure
 
     suffix = path.suffix.lower()
     is_animated = suffix in ANIMATIONS
