@@ -223,7 +223,7 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
 ):
     trained = f"runs/pixels-{len(precision)}"
     settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    settings += ["augment=crop_flip", "encoder.gradient_checkpointing=true", *precision]
+    settings += ["augment.flip=0.5", "augment.crop=0.5", "encoder.gradient_checkpointing=true", *precision]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
     assert_done(run("train", *settings))
     assert not (folder / "pixels/features").exists()

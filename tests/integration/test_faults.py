@@ -31,7 +31,7 @@ FAULTS = {
     ],
     "train": [
         (["optimizer.lr=-1"], ["optimizer", "-1"]),
-        (["augment=flip"], ["augment", "encoder.trainable=true"]),
+        (["augment.flip=0.5"], ["augment", "encoder.trainable=true"]),
         (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
         (["cache=file"], ["file"]),
         (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),

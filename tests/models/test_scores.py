@@ -13,7 +13,6 @@ from showattendtell.models.scores import (
     DotScore,
     GeneralScore,
     MultiheadScore,
-    ScaledDotScore,
     ScoreFunction,
 )
 
@@ -26,10 +25,6 @@ def additive(score: AdditiveScore, region: Tensor, hidden: Tensor) -> Tensor:
 
 def dot(score: DotScore, region: Tensor, hidden: Tensor) -> Tensor:
     return (score.key.weight @ region) @ (score.query.weight @ hidden + score.query.bias)
-
-
-def scaled_dot(score: ScaledDotScore, region: Tensor, hidden: Tensor) -> Tensor:
-    return dot(score, region, hidden) / A**0.5
 
 
 def general(score: GeneralScore, region: Tensor, hidden: Tensor) -> Tensor:
@@ -50,7 +45,6 @@ def multihead(score: MultiheadScore, region: Tensor, hidden: Tensor) -> Tensor:
 SCORES: list[tuple[ScoreFunction, Callable[..., Tensor]]] = [
     (AdditiveScore(D, N, width=A), additive),
     (DotScore(D, N, width=A), dot),
-    (ScaledDotScore(D, N, width=A), scaled_dot),
     (GeneralScore(D, N), general),
     (CosineScore(D, N, width=A, scale=3.0), cosine),
     (MultiheadScore(D, N, width=A, num_heads=HEADS), multihead),

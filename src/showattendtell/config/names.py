@@ -35,7 +35,7 @@ decoder.dropout: drop drop_prob_lm drop_rate dropout_rate
 attention.score.width: att_hid_size attention_dim
 vocabulary.size: min_word_freq vocab_size word_count_threshold
 loss.label_smoothing: label_smoothing_factor smoothing
-augment=NAME: aug augmentation hflip horizontal_flip transforms
+augment.flip or augment.crop: aug augmentation hflip horizontal_flip transforms
 init_from or resume or checkpoint: checkpoint initial_checkpoint load_from model_name_or_path model_path
 resume: resume_from resume_from_checkpoint start_epoch
 optimizer.lr: base_lr decoder_lr init_lr lr0

@@ -105,13 +105,6 @@ class DotScore(ScoreFunction):
         return (self.query(hidden) @ keys.mT).unsqueeze(2)
 
 
-class ScaledDotScore(DotScore):
-    """e_i = (W_h h + b) . (W_a a_i) / sqrt(A) (Vaswani et al. 2017, Eq. 1)."""
-
-    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
-        return super().forward(keys, hidden) / keys.shape[-1] ** 0.5
-
-
 class GeneralScore(ScoreFunction):
     """e_i = h . W a_i, bilinear in the state and the region (the general score of Luong et al. 2015)."""
 
