@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from documentation import PAGES, ROOT, blocks
-from example_folder import OWN, Run, write_module
+from example_folder import Run
 
 from showattendtell.config.compose import compose
 from showattendtell.metrics import caption_scores
@@ -24,16 +24,6 @@ from showattendtell.models.interfaces import DecoderState
 
 DOCS = ROOT / "docs"
 EXCERPTS = blocks(DOCS / "concepts.md", "python")
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the user's module of docs/extending.md has in it."""
-    write_module(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    names: dict[str, Any] = {"__name__": "mypackage"}
-    exec((tmp_path / "mypackage.py").read_text(), names)
-    return names
 
 
 @pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda excerpt: excerpt.splitlines()[1].strip()[:40])
@@ -94,13 +84,8 @@ def test_the_example_of_a_score_is_its_equation_and_works_in_an_attention():
         torch.testing.assert_close(weights[image], by_hand.softmax(dim=0))
 
 
-def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_the_others(
-    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]
-    exec(program, own)
-    assert capsys.readouterr().out.strip() == program.partition("  # ")[2].strip()
-    monkeypatch.setitem(caption_scores.METRICS, "brevity", own["Brevity"])
+def test_the_example_of_a_metric_works_next_to_the_others(mylab: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(caption_scores.METRICS, "brevity", import_module("mylab.metric").Brevity)
     said = caption_scores.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
     assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}
