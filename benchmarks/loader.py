@@ -119,7 +119,7 @@ def measure(options: Namespace) -> Results:
         data = CaptionDataModule(
             dataset,
             vocabulary,
-            lambda examples, view="plain": GridSource(store, examples, PREPROCESSING),
+            lambda examples: GridSource(store, examples, PREPROCESSING),
             BATCH_SIZE,
             seed=0,
         )

@@ -89,7 +89,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
 
 def files(examples: list[Example], seed: int = 0, **settings: float) -> PixelSource:
     """Eight times the examples."""
-    return PixelSource(PREPROCESSING, examples * 8, "drawn", Augmentation(seed, **settings))
+    return PixelSource(PREPROCESSING, examples * 8, Augmentation(seed, **settings))
 
 
 def test_views_depend_on_seed_epoch_batch_and_image_and_not_on_what_else_was_drawn(examples: list[Example]):
@@ -108,7 +108,7 @@ def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    files(examples, flip=0.5, crop=0.5, color=0.2)([0])
+    files(examples, flip=0.5, crop=0.5, color=0.2)([0], (0, 0))
     assert torch.equal(torch.rand(3), expected)
 
 

@@ -1,5 +1,6 @@
 """Attention maps from ground-truth boxes: boxes are painted into photographs, and the pixels of a view are counted."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ AUGMENTATIONS = {
 
 @pytest.mark.parametrize("settings", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list[Example], settings: dict[str, float]):
-    captions = captions_of(examples, PixelSource(PREPROCESSING, examples, "drawn", Augmentation(3, **settings)))
+    captions = captions_of(examples, PixelSource(PREPROCESSING, examples, Augmentation(3, **settings)))
     for draw in ((0, 0), (0, 1), (2, 5)):
         batch = captions.batch([0, 1, 2], draw)
         assert batch.targets.indices.tolist() == [2, 6, 10]
@@ -94,7 +95,7 @@ def test_frames_are_those_of_the_stored_views_that_are_drawn(examples: list[Exam
     store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
     rows = store.rows([example.image for example in examples])
     views = [store.read(rows, torch.full((3,), view)) for view in range(2)]
-    source, seen = GridSource(store, examples, encoder.preprocessing, "drawn", 1), set()
+    source, seen = GridSource(store, examples, encoder.preprocessing, seed=1), set()
     for draw in ((0, number) for number in range(40)):
         for position, grid, frame in zip([2, 0], source([2, 0], draw), source.frames([2, 0], draw), strict=True):
             [view] = [view for view in range(2) if torch.equal(grid, views[view][position])]
@@ -117,11 +118,12 @@ def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examp
 
 
 def test_batches_have_targets_if_they_are_asked_for(examples: list[Example]):
-    def source(examples: list[Example], view: str = "plain") -> ImageSource:
-        return PixelSource(PREPROCESSING, examples, "plain" if view == "drawn" else view)
-
     data = CaptionDataModule(
-        Dataset("painted", {"train": tuple(examples), "val": tuple(examples)}), vocabulary(), source, 3, seed=0
+        Dataset("painted", {"train": tuple(examples), "val": tuple(examples)}),
+        vocabulary(),
+        partial(PixelSource, PREPROCESSING),
+        3,
+        seed=0,
     )
     assert next(iter(data.train_dataloader())).content.targets is None
     data.add_targets((ROWS, COLUMNS))

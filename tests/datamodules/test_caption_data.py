@@ -99,7 +99,7 @@ def test_items_read_ahead_are_the_same_and_no_more_than_requested():
 def test_grids_that_are_held_are_read_once_and_are_the_same():
     asked: list[int] = []
 
-    def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
+    def read(positions: list[int], draw: object = None) -> torch.Tensor:
         asked.extend(positions)
         return numbered(positions)
 

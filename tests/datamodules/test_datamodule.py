@@ -74,7 +74,7 @@ def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_nam
     store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
     rows = store.rows([example.image for example in examples])
     views = [store.read(rows, torch.full((3,), view)) for view in (0, 1)]
-    drawn = GridSource(store, examples, encoder.preprocessing, "drawn", 1)
+    drawn = GridSource(store, examples, encoder.preprocessing, seed=1)
     seen = {
         (positions[0], view)
         for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
@@ -112,7 +112,7 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
     data = CaptionDataModule(
         dataset,
         vocabulary(),
-        lambda examples, view="plain": PixelSource(encoder.preprocessing, examples),
+        lambda examples: PixelSource(encoder.preprocessing, examples),
         batch_size=2,
         seed=0,
         num_workers=1,

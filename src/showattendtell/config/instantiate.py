@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.tokenization import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
@@ -123,7 +124,7 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     views = 1 if encoder.trainable else extraction.views
     check_cache(data.get("cache_on_device"), data.get("num_workers"), views)
     augmentation, skips = build(config.augment, seed=config.seed), config.dataset.get("skip_unreadable", False)
-    return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
+    return open_source(dataset, encoder, folder, extraction, augmentation, skips)
 
 
 def find_source(
@@ -136,4 +137,4 @@ def find_source(
     """
     extraction, folder = build(config.features), cache_folder(config.cache) / "features"
     skips = config.dataset.get("skip_unreadable", False)
-    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips, [split], compute=False)
+    return open_source(dataset, encoder, folder, extraction, Augmentation(config.seed), skips, split)

@@ -17,8 +17,6 @@ from showattendtell.types import Box, Example
 Draw = tuple[int, int]
 """Epoch and number of a training batch, which decide with the seed which views of its images are drawn."""
 
-FIRST_DRAW = (0, 0)
-
 ASPECTS = (3 / 4, 4 / 3)
 """Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
 

@@ -89,7 +89,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     """
 
     encoder: Encoder | None = None
-    dataset: Dataset | None = None
+    dataset: Dataset
     vocabulary: Vocabulary
     train_captions: CaptionDataset
     val_images: ImageDataset
@@ -123,7 +123,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: ImageSourceFactory) -> None:
         train = dataset.split("train")
         self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
-        self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
+        self.train_captions = CaptionDataset(train, vocabulary, source(train))
         self.val_images = self._images_of("val")
 
     def add_targets(self, grid: tuple[int, int]) -> None:
@@ -135,10 +135,9 @@ class CaptionDataModule(lightning.LightningDataModule):
         Raises:
             UserError: the training captions have no boxes.
         """
-        assert self.dataset is not None
         train = self.dataset.split("train")
         captions = (caption for example in train for caption in example.captions)
-        targets = TargetMaker(captions, self._source(train, "drawn").frames, grid)
+        targets = TargetMaker(captions, self._source(train).frames, grid)
         if not len(targets.boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
@@ -167,15 +166,14 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        return self._evaluation_loaders("val", self.val_images)
+        return self._evaluation_loaders(self.val_images)
 
     def test_dataloader(self) -> list[DataLoader]:
         """Return the loader of captions and that of images."""
-        return self._evaluation_loaders("test", self._images_of("test"))
+        return self._evaluation_loaders(self._images_of("test"))
 
     def _images_of(self, split: str) -> ImageDataset:
         """Return the images of a split to caption."""
-        assert self.dataset is not None
         examples = self.dataset.split(split)
         return ImageDataset(examples, self._source(examples), self._generation_batch_size)
 
@@ -183,10 +181,8 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Return the loader of the images of the test split."""
         return self.test_dataloader()[1]
 
-    def _evaluation_loaders(self, split: str, images: ImageDataset) -> list[DataLoader]:
-        assert self.dataset is not None
-        examples = self.dataset.split(split)
-        captions = CaptionDataset(examples, self.vocabulary, self._source(examples))
+    def _evaluation_loaders(self, images: ImageDataset) -> list[DataLoader]:
+        captions = CaptionDataset(images.examples, self.vocabulary, images.images)
         buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, self._batch_size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
         # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images,
@@ -279,12 +275,13 @@ class ReaderDataModule(CaptionDataModule):
         check_cache(self.cache_on_device, self.num_workers, self._extraction.views)
         name = encoder or DEFAULT_NETWORK
         self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
-        self._settings = (self._extraction, augmentation, seed, skip_unreadable)
+        self._augmentation, self._skip_unreadable = augmentation or Augmentation(seed), skip_unreadable
 
     @cached_property
     def _images(self) -> tuple[ImageSourceFactory, Dataset]:
         """The image source and the readable part of the data set; missing grids are computed and stored."""
-        return open_source(self._read(), self.encoder, self._cache / "features", *self._settings)
+        settings = (self._extraction, self._augmentation, self._skip_unreadable)
+        return open_source(self._read(), self.encoder, self._cache / "features", *settings)
 
     def prepare_data(self) -> None:
         """Check the data set and store the grids of its images; called by Lightning in one process."""
@@ -292,7 +289,7 @@ class ReaderDataModule(CaptionDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and build the vocabulary; every stage loads all splits."""
-        if self.dataset is None:
+        if not hasattr(self, "dataset"):
             source, dataset = self._images
             vocabulary = self._given_vocabulary
             if vocabulary is None:

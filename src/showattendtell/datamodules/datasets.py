@@ -2,8 +2,9 @@
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -16,14 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import (
-    FIRST_DRAW,
-    MIRRORED,
-    Augmentation,
-    Draw,
-    draw_views,
-    mentions_sides,
-)
+from showattendtell.data.augmentation import MIRRORED, Augmentation, Draw, draw_views, mentions_sides
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
@@ -39,24 +33,20 @@ from showattendtell.types import AttentionTargets, Batch, Caption, Dataset, Exam
 class ImageSource(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
-    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw | None = None) -> Tensor:
         """Return the images.
 
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
+                None: the images as validation sees them.
         """
 
-    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw | None = None) -> list[Frame]:
         """Return the part of each photograph that the image of the same call shows."""
 
 
-View = Literal["plain", "drawn"]
-"""View of images: unchanged, or (for training) drawn at random for each batch."""
-
-
-ImageSourceFactory = Callable[..., ImageSource]
-"""Function of the examples of a split, and a `View` of them, that returns their image source. An image has the position
-of its example."""
+ImageSourceFactory = Callable[[Sequence[Example]], ImageSource]
+"""Function of the examples of a split that returns their images. An image has the position of its example."""
 
 
 class GridSource:
@@ -67,39 +57,35 @@ class GridSource:
         seed: decides which stored view of an image is drawn.
     """
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        examples: Sequence[Example],
-        preprocessing: Preprocessing,
-        view: View = "plain",
-        seed: int = 0,
-    ):
-        self._store, self._examples, self._preprocessing = store, examples, preprocessing
-        self.draws_views = view == "drawn" and store.views > 1
-        self._seed, self._rows = seed, store.rows([example.image for example in examples])
-        self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self.draws_views else [])
+    def __init__(self, store: FeatureStore, examples: Sequence[Example], preprocessing: Preprocessing, seed: int = 0):
+        self._store, self._examples, self._preprocessing, self._seed = store, examples, preprocessing, seed
+        self._rows = store.rows([example.image for example in examples])
+        self.draws_views = store.views > 1
 
-    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw | None = None) -> Tensor:
         return self._store.read(self._rows[list(positions)], self._views(positions, draw))
 
-    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw | None = None) -> list[Frame]:
         """Return the part of each photograph that the grid of the same call shows."""
         views = self._views(positions, draw).tolist()
         frames = [self._preprocessing.frame(self._examples[position].path) for position in positions]
         return [frame._replace(mirrored=view == MIRRORED) for frame, view in zip(frames, views, strict=True)]
 
-    def _views(self, positions: Sequence[int], draw: Draw) -> Tensor:
-        if self.draws_views:
-            return draw_views(self._mentions_sides, self._seed, draw)[list(positions)]
-        return torch.zeros(len(positions), dtype=torch.long)
+    def _views(self, positions: Sequence[int], draw: Draw | None) -> Tensor:
+        if draw is None or not self.draws_views:
+            return torch.zeros(len(positions), dtype=torch.long)
+        return draw_views(self._mentions_sides, self._seed, draw)[list(positions)]
+
+    @cached_property
+    def _mentions_sides(self) -> NDArray:
+        return np.array(list(map(mentions_sides, self._examples)))
 
 
 class PixelSource:
     """Source of uint8 pixels from image files.
 
     Args:
-        augmentation: changes the images of the view `drawn`. Epoch and number of the batch seed it: the images depend
+        augmentation: changes the images of training batches. Epoch and number of the batch seed it: the images depend
             neither on the process nor on earlier reads.
 
     Raises:
@@ -107,24 +93,25 @@ class PixelSource:
     """
 
     def __init__(
-        self,
-        preprocessing: Preprocessing,
-        examples: Sequence[Example],
-        view: View = "plain",
-        augmentation: Augmentation | None = None,
+        self, preprocessing: Preprocessing, examples: Sequence[Example], augmentation: Augmentation | None = None
     ):
         self._preprocessing, self._examples = preprocessing, examples
-        self._augmentation = augmentation if augmentation and view == "drawn" else Augmentation(seed=0)
+        self._augmentation = augmentation or Augmentation(seed=0)
 
-    def __call__(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+    def __call__(self, positions: Sequence[int], draw: Draw | None = None) -> Tensor:
         images = []
         for position in positions:
             pixels = read_pixels(self._examples[position].path)
-            images.append(self._augmentation.view(pixels, self._preprocessing, *self._random(position, draw)))
+            if draw is None:
+                images.append(self._preprocessing(pixels))
+            else:
+                images.append(self._augmentation.view(pixels, self._preprocessing, *self._random(position, draw)))
         return torch.stack(images)
 
-    def frames(self, positions: Sequence[int], draw: Draw = FIRST_DRAW) -> list[Frame]:
+    def frames(self, positions: Sequence[int], draw: Draw | None = None) -> list[Frame]:
         """Return the part of each photograph that its pixels show."""
+        if draw is None:
+            return [self._preprocessing.frame(self._examples[position].path) for position in positions]
         frames = []
         for position in positions:
             width, height = image_size(self._examples[position].path)
@@ -138,28 +125,45 @@ class PixelSource:
         return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
 
 
+@dataclass(frozen=True)
+class EncoderImages:
+    """The images that an encoder, or the model after a frozen one, reads: an `ImageSourceFactory`.
+
+    Attributes:
+        preprocessing: of the encoder.
+        augmentation: changes pixels; its seed decides which stored views are drawn.
+        store: the grids of a frozen encoder; None to read pixels.
+    """
+
+    preprocessing: Preprocessing
+    augmentation: Augmentation
+    store: FeatureStore | None
+
+    def __call__(self, examples: Sequence[Example]) -> ImageSource:
+        if self.store is None:
+            return PixelSource(self.preprocessing, examples, self.augmentation)
+        return GridSource(self.store, examples, self.preprocessing, self.augmentation.seed)
+
+
 def open_source(
     dataset: Dataset,
     encoder: Encoder,
     folder: Path,
     extraction: Extraction,
-    augmentation: Augmentation | None = None,
-    seed: int = 0,
-    skip_unreadable: bool = False,
-    splits: Sequence[str] = ("train", "val"),
-    compute: bool = True,
-) -> tuple[ImageSourceFactory, Dataset]:
-    """Return the source of the model's images, and the data set without unreadable images.
+    augmentation: Augmentation,
+    skip_unreadable: bool,
+    evaluated: str | None = None,
+) -> tuple[EncoderImages, Dataset]:
+    """Return the images as the encoder reads them, and the data set without unreadable images.
 
-    Grids of a frozen encoder are computed once and read from the feature store; if it has several views per image,
-    training draws one for each batch. A trainable encoder reads pixels; `augmentation` changes the training images.
+    Grids of a frozen encoder are computed once and read from the feature store. A trainable encoder reads pixels.
 
     Args:
         folder: parent folder of all feature stores.
-        seed: decides which stored views are drawn.
+        augmentation: changes the training images of a trainable encoder; its seed decides which stored views are drawn.
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
-        splits: the splits whose photographs are checked then, if pixels are read.
-        compute: false: read pixels, instead of computing a feature store that is missing.
+        evaluated: the split that a trained model reads: if there is no store, read the pixels of this split instead of
+            computing all grids.
 
     Raises:
         UserError: augmentation with a frozen encoder; an unreadable image; a store with other settings.
@@ -169,18 +173,13 @@ def open_source(
             "augment changes the photographs that a trained encoder sees; set encoder.trainable=true, or store "
             "features.views=2"
         )
-    store, readable = None, dataset
+    store = None
     if not encoder.trainable:
         path = feature_path(folder, dataset, encoder, extraction)
-        store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction, compute)
-    if store is None:
-        checked = drop_unreadable(dataset, splits) if skip_unreadable else dataset
-        return partial(PixelSource, encoder.preprocessing, augmentation=augmentation), checked
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        return GridSource(store, examples, encoder.preprocessing, view, seed)
-
-    return source, readable
+        store, dataset = open_features(dataset, encoder, path, skip_unreadable, extraction, compute=evaluated is None)
+    if store is None and skip_unreadable:
+        dataset = drop_unreadable(dataset, [evaluated] if evaluated else ["train", "val"])
+    return EncoderImages(encoder.preprocessing, augmentation, store), dataset
 
 
 class PackedRows:
@@ -209,9 +208,6 @@ class PackedRows:
     def __getitem__(self, row: int) -> NDArray:
         return self.flat[self.ends[row] : self.ends[row + 1]]
 
-    def __iter__(self) -> Iterator[NDArray]:
-        return map(self.__getitem__, range(len(self)))
-
     def pad(self, rows: Sequence[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`.
 
@@ -230,31 +226,24 @@ class TargetMaker:
 
     Args:
         captions: the captions of the split.
-        frames: returns the parts of the photographs that the images of a batch show.
+        frames: `ImageSource.frames` of the images of the split.
         grid: rows and columns.
     """
 
-    def __init__(
-        self,
-        captions: Iterable[Caption],
-        frames: Callable[[Sequence[int], Draw], list[Frame]],
-        grid: tuple[int, int],
-    ):
+    def __init__(self, captions: Iterable[Caption], frames: Callable[..., list[Frame]], grid: tuple[int, int]):
         phrases = [caption.phrases for caption in captions]
         self.frames, self.grid = frames, grid
         # the words of each caption that have boxes, and the boxes of each of these words
         self.words = PackedRows([phrase.noun for phrase in row] for row in phrases)
         self.boxes = PackedRows((chain(*phrase.boxes) for row in phrases for phrase in row), "f")
 
-    def __call__(
-        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: Draw, steps: int
-    ) -> AttentionTargets:
-        """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
+    def __call__(self, batch: Batch, captions: Sequence[int], draw: Draw | None) -> AttentionTargets:
+        """Return the targets of a batch of these captions."""
         rows, columns = self.grid
-        frames = self.frames(positions, draw)
+        steps, frames = batch.tokens.shape[1], self.frames(batch.positions.tolist(), draw)
         indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
-        for row, caption in enumerate(captions):
-            seen, is_mirrored = frames[image_index[row]]
+        for row, (caption, image) in enumerate(zip(captions, batch.image_index.tolist(), strict=True)):
+            seen, is_mirrored = frames[image]
             for number, word in enumerate(self.words[caption], start=self.words.ends[caption]):
                 indices.append(row * steps + int(word))
                 boxes = self.boxes[number].reshape(-1, 4)
@@ -326,7 +315,7 @@ class CaptionDataset(TorchDataset[Any]):
         for positions in torch.arange(num_images).split(256):
             grids[positions] = self.images(positions.tolist()).to(grids)
 
-        def read(positions: Sequence[int], draw: Draw = FIRST_DRAW) -> Tensor:
+        def read(positions: Sequence[int], draw: Draw | None = None) -> Tensor:
             # from pinned memory: other copies wait for the training steps that the GPU has yet to compute
             index = torch.tensor(positions, pin_memory=device.type == "cuda")
             return grids[index.to(device, non_blocking=True)]
@@ -344,16 +333,13 @@ class CaptionDataset(TorchDataset[Any]):
             return ShardedBatch(self.batch(request.content, request.draw), request.shard)
         return self.batch(request)
 
-    def batch(self, captions: list[int], draw: Draw = FIRST_DRAW) -> Batch:
+    def batch(self, captions: list[int], draw: Draw | None = None) -> Batch:
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
         # each image once, and for each caption its row among them
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
         images, tokens = self.images(positions.tolist(), draw), self.tokens.pad(captions)
         batch = Batch(images, torch.from_numpy(image_index), tokens, torch.from_numpy(positions))
-        if self.targets is None:
-            return batch
-        targets = self.targets(captions, image_index, positions.tolist(), draw, tokens.shape[1])
-        return batch._replace(targets=targets)
+        return batch._replace(targets=self.targets(batch, captions, draw)) if self.targets else batch
 
 
 class ImageBatch(NamedTuple):
