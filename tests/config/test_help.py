@@ -78,7 +78,7 @@ def test_settings_of_libraries_are_settings_with_a_description():
     assert {setting.name for setting in explain("", settings) if setting.meaning} >= OF_LIBRARIES.keys()
 
 
-@pytest.mark.parametrize("command", ["__main__", "train", "export", "demo"])
+@pytest.mark.parametrize("command", ["__main__", "train", "demo"])
 def test_the_version_is_printed(answer: Answer, command: str):
     done = answer(command, "--version")
     assert done.out == f"showattendtell {__version__}\nIMPORTED []\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extension_cases import cases
 from omegaconf import OmegaConf
 
 from showattendtell.config.command_line import config_folders
@@ -51,19 +52,13 @@ def options() -> dict[str, list[str]]:
 
 
 def whole(choice: str) -> list[str]:
-    """The arguments with which an option can be chosen: what searches is an option of a search."""
-    return [choice, *(["sweep=own"] if choice.startswith("hydra/sweeper/") else [])]
+    """The arguments with which an option can be chosen."""
+    return [choice, *(other for group, other in cases("CHOSEN_WITH").items() if choice.startswith(group))]
 
 
 GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
-ASKED = {
-    "average": ["checkpoint", "output"],
-    "calibrate": ["checkpoint"],
-    "evaluate": ["checkpoint"],
-    "export": ["checkpoint"],
-}
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -102,8 +97,8 @@ def test_every_option_composes_with_training_and_has_no_faults(choice: str):
 
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
-    compose(root, complete=False)
-    for setting in ASKED.get(root, []):
+    config = compose(root, complete=False)
+    for setting in OmegaConf.missing_keys(config):
         with pytest.raises(UserError, match=f"{setting} is not set"):
             compose(root)
 

@@ -1,7 +1,8 @@
-"""Without an extension's folder, options, tests and page, what is left is imported, trains and captions."""
+"""Without the folders of an extension, what is left is collected, trains and captions, and nothing names it."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
-EXTENSIONS = sorted(file.parent.name for file in ROOT.glob("src/showattendtell/extensions/*/__init__.py"))
+FOLDERS = ("src/showattendtell/extensions", "tests/extensions")
+EXTENSIONS = sorted(file.parent.name for file in ROOT.glob(f"{FOLDERS[0]}/*/__init__.py"))
 
 USE = """
 import importlib, json, pkgutil, runpy, sys
@@ -32,28 +34,68 @@ TRAIN = ["dataset.train=8", "dataset.val=2", "dataset.test=2", "encoder.weights=
 TRAIN += ["trainer.max_epochs=1", "decoder.hidden_dim=8", "decoder.embedding_dim=8", "hydra.run.dir=run"]
 
 
-def copy_without(name: str, folder: Path) -> None:
-    """Copy the repository without the extension `name`."""
-    for part in ("src", "conf", "docs", "tests"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.onnx"))
-    shutil.rmtree(folder / "src/showattendtell/extensions" / name)
-    shutil.rmtree(folder / "tests/extensions" / name)
-    (folder / "docs/extensions" / f"{name}.md").unlink()
-    for option in (folder / "conf").rglob("*.yaml"):
-        if f"showattendtell.extensions.{name}." in option.read_text():
-            option.unlink()
+def copy_without(names: list[str], folder: Path) -> None:
+    """Copy the repository without these extensions; links stand for the folders that hold nothing of them."""
+    without = {str(ROOT / place / name) for place in FOLDERS for name in names}
+
+    def left_out(parent: str, entries: list[str]) -> set[str]:
+        return {entry for entry in entries if entry == "__pycache__" or os.path.join(parent, entry) in without}
+
+    for entry in ROOT.iterdir():
+        if entry.name in ("src", "tests"):
+            shutil.copytree(entry, folder / entry.name, ignore=left_out)
+        elif entry.name != ".git":
+            (folder / entry.name).symlink_to(entry)
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Run Python with the copy of the package, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "SHOWATTENDTELL_CACHE": str(folder / "cache")}
+    line = [sys.executable, *arguments]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return done.stdout
+
+
+def assert_collected(folder: Path) -> None:
+    output = run(folder, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
+    assert int(re.findall(r"^(\d+) tests collected", output, re.MULTILINE)[0]) > 1000
+
+
+def test_the_tests_of_the_core_are_collected_without_extensions(tmp_path: Path):
+    copy_without(EXTENSIONS, tmp_path)
+    assert_collected(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_what_is_left_without_an_extension_works(name: str, tmp_path: Path):
-    copy_without(name, tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")}
+    copy_without([name], tmp_path)
+    assert_collected(tmp_path)
     models = ["checkpoint=run/best.ckpt", "compare=flickr8k_soft"]
     lines = [["train", *TRAIN], ["caption", "docs/figures/bird.jpg", *models, "output=captions"]]
-    command = [sys.executable, "-c", USE, json.dumps(lines)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run(tmp_path, "-c", USE, json.dumps(lines))
     assert len((tmp_path / "captions/captions.jsonl").read_text().splitlines()) == 2
-    sources = (tmp_path / "src").rglob("*.py")
-    assert [str(file) for file in sources if f"showattendtell.extensions.{name}" in file.read_text()] == []
+
+
+def patterns_of(name: str) -> list[str]:
+    """Return patterns of the modules, commands and options of an extension, as tests write them."""
+    own = ROOT / FOLDERS[0] / name
+    commands = "|".join(file.stem for file in own.glob("commands/[!_]*.py")) or "no command"
+    patterns = [rf"extensions[./]{name}\b", rf"[\[(]\"({commands})\",", rf"showattendtell ({commands})\b"]
+    for file in own.glob("conf/*/**/*.yaml"):
+        group, _, option = str(file.relative_to(own / "conf").with_suffix("")).rpartition("/")
+        patterns += [rf"{group}/{option}\b", rf"{group}s?[\"']?[=:] ?[\"']?\[?(\w+,)*{option}\b"]
+    return patterns
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_nothing_else_names_an_extension(name: str):
+    """But the tests of the documentation, which has its commands."""
+    patterns, inside = patterns_of(name), {ROOT / place / name for place in FOLDERS}
+    files = [file for place in ("tests", "benchmarks") for file in (ROOT / place).rglob("*.py")]
+    others = [file for file in files if not inside & {*file.parents} and file.parent.name != "docs"]
+    texts = {str(file): file.read_text(encoding="utf-8") for file in others}
+    assert [file for file, text in texts.items() if any(re.search(pattern, text) for pattern in patterns)] == []
+    sources = [file for file in (ROOT / "src").rglob("*.py") if not inside & {*file.parents}]
+    assert [str(file) for file in sources if f"extensions.{name}" in file.read_text(encoding="utf-8")] == []

@@ -14,6 +14,7 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "fixtures"))
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["SHOWATTENDTELL_MATMUL"] = "torch"  # by default, the faster library is measured and used
 

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytorch_lightning as lightning
+from extension_cases import cases
 from PIL import Image, ImageOps
 from step_losses import STOP_AFTER, StepLosses, read_losses
 from torch.optim import AdamW
@@ -52,7 +53,7 @@ LSTM = partial(LSTMDecoder, hidden_dim=64, embedding_dim=32)
 MODULES: dict[str, dict[str, Any]] = {
     "soft": {"attention": "soft", "decoder": LSTM, "loss": SoftLoss()},
     "hard": {"attention": "hard", "decoder": LSTM, "loss": HardLoss()},
-    "transformer": {"decoder": "transformer", "hidden_dim": 64, "embedding_dim": 32, "loss": SoftLoss()},
+    **cases("GOLDEN_MODULES"),
 }
 OPTIMIZER = partial(AdamW, lr=2e-3, weight_decay=0.0, fused=True)
 
@@ -86,7 +87,7 @@ def train_module(folder: Path, name: str) -> dict[str, Any]:
 COMMANDS = {
     "soft": ["attention=soft", "attention.score.width=16"],
     "hard": ["attention=hard", "attention.score.width=16", "attention.num_samples=2"],
-    "transformer": ["decoder=transformer", "decoder.num_heads=2"],
+    **cases("GOLDEN_COMMANDS"),
 }
 EPOCH = 10
 SETTINGS = [

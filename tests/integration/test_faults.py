@@ -34,7 +34,6 @@ FAULTS = {
         (["augment.flip=0.5"], ["augment", "encoder.trainable=true"]),
         (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
         (["cache=file"], ["file"]),
-        (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
         (["attention=none", "loss.supervision_weight=1"], ["the map of attention=none is constant"]),
     ],
 }

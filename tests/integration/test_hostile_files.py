@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from extension_cases import cases
 from PIL import Image
 from results import result, write
 from runs import Run, assert_error
@@ -69,9 +70,7 @@ MODEL_COMMANDS = [
     ["train", "init_from=hostile", "dataset.train=8", "dataset.val=2"],
     ["evaluate", "checkpoint=hostile"],
     ["average", "checkpoint=[hostile,hostile]", "output=new.ckpt"],
-    ["calibrate", "checkpoint=hostile", "output=new.ckpt"],
-    ["export", "checkpoint=hostile"],
-    ["serve", "checkpoint=hostile", "port=0"],
+    *cases("MODEL_COMMANDS").values(),
 ]
 
 
@@ -90,6 +89,6 @@ def test_a_command_reports_a_result_file_that_is_none(run_forked: Run, tmp_path:
 
 @pytest.mark.parametrize("number", [-(10**400), 10**4000])
 def test_a_score_that_no_float_holds_is_left_out(tmp_path: Path, number: int):
-    content = {**result(), "bleu4": number, "baselines": {"constant": {"bleu4": number}}}
+    content = {**result(), "bleu4": number}
     read = read_result(write(content, tmp_path / "results-test.json"))
     assert (read.figures["bleu3"], read.figures.get("bleu4")) == (40.0, None)

@@ -1,9 +1,7 @@
-"""Whole commands in Chinese and in German: train, evaluate, caption, export."""
+"""Whole commands in Chinese and in German: train, evaluate, caption."""
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +114,6 @@ def test_a_german_model_is_scored_on_the_images_with_german_captions(run: Run, g
     scores = result(folder, "runs/de/results-test.json")
     assert (scores["tokenizer"], scores["images"]) == ("words", 3)
     assert all(said in GERMAN for captions in scores["references"].values() for said in captions)
-
-
-@pytest.mark.slow
-def test_an_export_writes_the_captions_of_the_checkpoint(run: Run, german: Path, folder: Path):
-    pytest.importorskip("onnxruntime")
-    assert_done(run("export", f"checkpoint={german}", "formats=[onnx]", "output=exported", "max_length=5"))
-    photo = str(folder / "photographs/images/0_a.jpg")
-    script = [sys.executable, str(folder / "exported/run_onnx.py"), photo]
-    printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[0] == f"{photo}: {load(german, device='cpu', max_length=5)(photo).caption}"
 
 
 @pytest.mark.slow

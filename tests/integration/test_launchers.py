@@ -14,14 +14,11 @@ import light_command
 import pytest
 import slurm
 import torch
-from ray_cluster import OWN_RAY, start_head
 from runs import SIZES, TINY, Run, restore_sigint, wait_until
 from slow_cases import slow_after
 
 from showattendtell.features.store import FeatureStore
 
-RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
-RAY += ["hydra.launcher.ray.init.object_store_memory=80000000"]
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
@@ -30,7 +27,7 @@ def start(
     folder: Path, *arguments: str, program: str = light_command.__file__, **environment: str
 ) -> subprocess.Popen[str]:
     """The light command in a process group of its own, with all that it keeps in `folder`."""
-    own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
+    own = {"SHOWATTENDTELL_CACHE": str(folder)}
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     line = [sys.executable, program, "-m", *arguments]
@@ -77,28 +74,28 @@ ENDS = {
 """What is printed of each seed's run."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "settings", "threads", "others"),
-    [
-        ("joblib", [], SHARE, [light_command.BROKEN]),
-        ("submitit_local", [], "None", []),
-        ("ray", RAY, "1", [light_command.BROKEN]),
-    ],
-)
-def test_runs_continue_at_once_and_next_to_failing_ones(
-    tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
-):
+def assert_runs_continue(
+    folder: Path, launcher: str, threads: str, *others: int, settings: str = "", **environment: str
+) -> None:
+    """Two runs end only at the same time, next to a faulty one and others."""
     seeds = [light_command.CONCURRENT[0], light_command.FAULTY, *others, light_command.CONCURRENT[1]]
-    line = [f"hydra/launcher={launcher}", *settings, f"seed={','.join(map(str, seeds))}"]
-    done = sweep(tmp_path, *line, RAY_TMPDIR=str(short_folder))
+    line = [f"hydra/launcher={launcher}", *settings.split(), f"seed={','.join(map(str, seeds))}"]
+    done = sweep(folder, *line, **environment)
     assert done.returncode == 2
-    assert f"\nerror: {ENDS[light_command.FAULTY]}\n" in done.stderr  # Ray may print lines of its jobs after it
+    assert f"\nerror: {ENDS[light_command.FAULTY]}\n" in done.stderr  # a launcher may print lines after it
     if launcher != "submitit_local":  # which stores what jobs print
         assert results(done.stdout + done.stderr) == {f"seed={seed}": ENDS[seed] for seed in seeds}
-    runs = dict(zip(seeds, run_folders(tmp_path), strict=True))
+    runs = dict(zip(seeds, run_folders(folder), strict=True))
     for seed, run in runs.items():
-        assert f"seed {seed} in {run.relative_to(tmp_path)} with {threads} threads\n" in said(run)
+        assert f"seed {seed} in {run.relative_to(folder)} with {threads} threads\n" in said(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "threads", "others"), [("joblib", SHARE, [light_command.BROKEN]), ("submitit_local", "None", [])]
+)
+def test_runs_continue_at_once_and_next_to_failing_ones(tmp_path: Path, launcher: str, threads: str, others: list[int]):
+    assert_runs_continue(tmp_path, launcher, threads, *others)
 
 
 def test_runs_in_turn_continue_after_one_that_failed(run_light: Run, tmp_path: Path):
@@ -139,28 +136,6 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
 
 
 @pytest.mark.slow
-def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_path: Path, short_folder: Path):
-    """Its head is killed while a run is in progress. Ray itself ends the process of the sweep then, with a sentence."""
-    seeds = f"seed={light_command.HELD},20"
-    line = ["hydra/launcher=ray", seeds, "hydra.sweep.dir=runs/ray", f"cache={tmp_path}"]  # that of the head differs
-    address, head = start_head(tmp_path, short_folder)
-    try:
-        process = start(tmp_path, *line, RAY_ADDRESS=address)
-        wait_until((tmp_path / "held").exists)
-    finally:
-        os.killpg(head.pid, signal.SIGKILL)
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 1
-    assert "Traceback" not in out + err
-    assert "Failed to connect to GCS" in err
-    (tmp_path / "go").touch()
-    done = sweep(tmp_path, *line[1:])
-    assert done.returncode == 0, done.stderr
-    assert "11.5" in done.stdout
-    assert "20.5" in done.stdout
-
-
-@pytest.mark.slow
 def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_again(tmp_path: Path):
     commands = slurm.install(tmp_path / "slurm")
     settings = ["partition=gpu", "timeout_min=90", "gpus_per_node=2", "cpus_per_task=3", "array_parallelism=5"]
@@ -182,7 +157,7 @@ def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_agai
 
 def train(folder: Path, *arguments: str, **environment: str) -> None:
     """Small trainings, whose stored grids and drawings are kept in `folder`."""
-    own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **OWN_RAY}
+    own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-m", "showattendtell.train", *TINY, *arguments]
     done = subprocess.run(line, cwd=folder, env={**os.environ, **own, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -213,33 +188,26 @@ def test_a_training_of_slurm_continues_when_its_job_is_sent_again(tmp_path: Path
     assert "the best checkpoint is sweep/0/best.ckpt" in said(run)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The weights that a training in a process of its own leaves."""
-    folder = tmp_path_factory.mktemp("alone")
-    train(folder, "seed=1", "hydra.run.dir=run")
-    return weights(folder / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
-def test_trainings_at_once_share_one_store_and_leave_what_each_would_alone(
-    tmp_path: Path, alone: dict[str, torch.Tensor], launcher: str, request: pytest.FixtureRequest
-):
-    environment = {"RAY_ADDRESS": request.getfixturevalue("cluster")} if launcher == "ray" else {}
-    train(tmp_path, "-m", f"hydra/launcher={launcher}", "seed=1,2", **environment)
-    first, second = map(weights, run_folders(tmp_path))
+def assert_trainings_share_one_store(folder: Path, launcher: str, **environment: str) -> None:
+    """And leave what each would alone, in a process of its own."""
+    train(folder, "seed=1", "hydra.run.dir=alone", SHOWATTENDTELL_CACHE=str(folder / "own cache"))
+    train(folder, "-m", f"hydra/launcher={launcher}", "seed=1,2", **environment)
+    alone, first, second = map(weights, [folder / "alone", *run_folders(folder)])
     assert first.keys() == second.keys() == alone.keys()
     for name, weight in alone.items():
         assert torch.equal(first[name], weight), name
-    assert any(not torch.equal(first[name], second[name]) for name in alone)
-    for run in run_folders(tmp_path):
+    assert any(not torch.equal(second[name], weight) for name, weight in alone.items())
+    for run in run_folders(folder):
         assert {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png"} <= {file.name for file in run.iterdir()}
-        assert f"{run.relative_to(tmp_path)}/best.ckpt" in said(run)
-    [drawings] = (tmp_path / "cache/shapes").iterdir()
+        assert f"{run.relative_to(folder)}/best.ckpt" in said(run)
+    [drawings] = (folder / "cache/shapes").iterdir()
     assert len(list(drawings.iterdir())) == sum(SIZES.values())
-    [manifest] = (tmp_path / "cache").rglob("store.json")
-    folder = manifest.parent
-    store = FeatureStore(folder)
-    assert len(store) == sum(SIZES.values())
-    assert {file.suffix for file in folder.iterdir()} == {".npy", ".json"}
+    [manifest] = (folder / "cache").rglob("store.json")
+    assert len(FeatureStore(manifest.parent)) == sum(SIZES.values())
+    assert {file.suffix for file in manifest.parent.iterdir()} == {".npy", ".json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_trainings_at_once_share_one_store(tmp_path: Path, launcher: str):
+    assert_trainings_share_one_store(tmp_path, launcher)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from existing_files import EXISTING, snapshot
+from extension_cases import cases
 from runs import TINY, Run, assert_error, held_out
 from slow_cases import slow_after
 
@@ -12,13 +13,12 @@ QUICK = ["decoding.max_length=3", "device=cpu"]
 
 COMMANDS = {
     "average": ["checkpoint=[best.ckpt,best.ckpt]"],
-    "calibrate": ["checkpoint=best.ckpt", "device=cpu"],
     "evaluate": ["checkpoint=best.ckpt", "metrics=[bleu]", *QUICK],
     "caption": ["checkpoint=best.ckpt", "photo.png", *QUICK],
     "caption split": ["checkpoint=best.ckpt", "split=test", "number=1", *QUICK],
     "score": ["references=references.txt", "hypotheses=references.txt", "metrics=[bleu]"],
     "report": ["results.json"],
-    "export": ["checkpoint=best.ckpt", "max_length=3"],
+    **cases("WRITERS"),
 }
 """A command of each kind of output, without the output."""
 

@@ -13,13 +13,13 @@ from small_models import VOCABULARY, small_captioner, small_model
 from torch import nn
 
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
+from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
-from showattendtell.extensions.export.run_onnx import beam_search, preprocess, start
-from showattendtell.extensions.trust.confidence import principal_directions
+from showattendtell.extensions.export.run_onnx import beam_search, preprocess, sentence_of, start
 from showattendtell.models.kernels.parallel import plain_torch
 
 SEARCH: dict[str, Any] = {
@@ -101,7 +101,9 @@ def test_the_graphs_have_room_for_the_longest_caption(attention: str, decoder: s
 def test_the_script_is_as_sure_as_the_package():
     captioner, close = small_captioner(seed=3), {"rel": 1e-4}
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(beam_size=3, max_length=6))  # type: ignore[arg-type]
-    mean, directions = principal_directions(unit_mean(REGIONS))
+    means = unit_mean(REGIONS)
+    mean = means.mean(dim=0)
+    directions = torch.linalg.svd(means - mean, full_matrices=False)[2][:3].T
     calibration = Calibration(torch.tensor([0.8, 0.4, -0.5]), mean, directions, torch.tensor(torch.inf))
     unlikeness = calibration(REGIONS)
     calibration.threshold = unlikeness.median()
@@ -160,3 +162,13 @@ def test_the_script_sees_the_pixels_of_the_package(
     difference = np.abs(seen.astype(int) - expected)
     assert difference.max() <= 2
     assert difference.mean() < 0.1
+
+
+@pytest.mark.parametrize("sentence", ["Zwei Hunde spielen auf der Wiese.", "两只狗在草地上玩耍 run。"])
+@pytest.mark.parametrize("tokenizer", [WordTokenizer(), CharacterTokenizer(), SubwordTokenizer()])
+def test_the_script_joins_tokens_to_the_sentence_of_the_package(tokenizer: Tokenizer, sentence: str):
+    tokenizer.train([sentence], 40)
+    words = tokenizer.tokenize(sentence)
+    card = {"vocabulary": words, "special": {"eos": -1}, "detokenizer": tokenizer.joining()}
+    assert len(words) > 2
+    assert sentence_of([*range(len(words)), -1], card) == tokenizer.detokenize(words)
