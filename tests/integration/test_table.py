@@ -39,7 +39,9 @@ def test_runs_of_two_seeds_become_one_row(run: Run, results: Path, folder: Path)
     values = [bleu4(file) for file in results.rglob("results-test.json")]
     shown = f"{statistics.mean(values):.1f}"
     deviation = f"{statistics.stdev(values):.1f}"
-    [row] = [line.split("|")[1:-1] for line in (folder / "out/table.md").read_text().splitlines() if "| soft |" in line]
+    [row] = [
+        line.split("|")[1:-1] for line in (folder / "out/table.md").read_text().splitlines() if "| tabled |" in line
+    ]
     assert [cell.strip() for cell in row][-1] == "2"
     assert f" {shown} ± {deviation} " in row
     assert shown in done.out

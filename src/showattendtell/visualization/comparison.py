@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,9 +28,6 @@ PAPER_IMAGES = {"flickr8k": 1000, "flickr30k": 1000, "coco": 5000}
 NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
 
-IN_LABEL = ("attention", "decoder", "decoding", "dataset", "logger")
-"""Config groups whose options are no part of a row's settings: its label or its block has them, or nobody asks."""
-
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
 
 CONSTANT, NEAREST, HUMAN, LEAVE_ONE_OUT = "constant", "nearest", "human", "model_leave_one_out"
@@ -40,9 +38,6 @@ BASELINES = {
     LEAVE_ONE_OUT: "the model against the same captions",
 }
 """The baselines in result files, and their labels."""
-
-Settings = dict[str, str]
-"""Settings in the form of the command line."""
 
 
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
@@ -72,84 +67,58 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
-def _settings(result: Result) -> tuple[Settings, Settings, Settings]:
-    """Return what may distinguish rows of the same label: options of training; settings of training, with the name of
-    the checkpoint (best or last); settings of decoding, tokenizer and split."""
-    options = _merge(model.choices for model in result.models)
-    config = _merge(model.config for model in result.models)
-    training = {
-        f"validation.{key}" if key.startswith("decoding.") else key: value
-        for key, value in config.items()
-        if key not in NOT_COMPARED and not may_differ(key)
-    }
-    if training.get("init_from"):  # each seed of a second stage has a folder of its own
-        start = Path(training["init_from"])
-        training["init_from"] = str(Path(start.parent.parent.name, start.name))
-    if "average_of" in options:  # the settings of an average are those of one of its parts
-        training["average_of"] = options["average_of"]
-    training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
-    scoring = _flat({"decoding": result.decoding, "tokenizer": result.tokenizer, "split_sha256": result.split_sha256})
-    return {group: option for group, option in options.items() if group not in IN_LABEL}, training, scoring
-
-
-def _label(results: Sequence[Result]) -> str:
-    """Return the folder of the results, if several were searched and all are in one; else the attention, the decoder if
-    it is not the paper's, and the size of an ensemble."""
-    folder, models = results[0].folder, results[0].models
-    if folder and {result.folder for result in results} == {folder}:
-        return folder
-
-    def options(group: str, default: str) -> str:
-        return "+".join(dict.fromkeys(str(model.choices.get(group, default)) for model in models))
-
-    label, decoders = options("attention", "unknown"), options("decoder", "lstm")
-    if decoders != "lstm":
-        label += f", decoder={decoders}"
-    return f"{label}, ensemble of {len(models)}" if len(models) > 1 else label
-
-
-def _flat(node: Mapping[str, Any]) -> Settings:
-    """Flatten `{"a": {"b": 1}}` to `{"a.b": "1"}`."""
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in leaves("", node)}
-
-
-def _merge(nodes: Iterable[Mapping[str, Any]]) -> Settings:
-    """Flatten and merge the settings of several models; values that differ are joined by `+`."""
-    flat = list(map(_flat, nodes))
-    values = {key: [own.get(key, "-") for own in flat] for key in chain.from_iterable(flat)}
-    return {key: "+".join(each if len(set(each)) > 1 else each[:1]) for key, each in values.items()}
-
-
 def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
-    """Return a row for each group of results that differ only in the seed, in the order of their first results."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(json.dumps(_settings(result)[1:], sort_keys=True), []).append(result)
-    first = [group[0] for group in groups.values()]
-    choices, training, scoring = zip(*map(_settings, first), strict=True)
-    labels = [_label(group) for group in groups.values()]
-    labels = _disambiguate(labels, labels, choices)
-    labels = _disambiguate(labels, labels, training)
-    labels = _disambiguate(labels, [""] * len(labels), scoring)
-    for sha256, run in _runs_by_split(first).items():
-        labels = [label.replace(f"split_sha256={sha256}", f"images of {run}") for label in labels]
+    """Return a row for each group of results that differ only in the seed, by the names of their folders, and by the
+    settings of decoding and tokenizer in which results differ."""
+    groups, scorings = _group(results, _training), list(map(_scoring, results))
     rows = []
-    for label, group in zip(labels, groups.values(), strict=True):
-        by_weights: dict[tuple[str, ...], Result] = {}
-        for result in group:
-            by_weights.setdefault(tuple(model.sha256 for model in result.models), result)
-        rows.append(mean_row(label, tuple(by_weights.values()), columns))
+    for name, runs in zip(_folder_names(groups), groups, strict=True):
+        for group in _group(runs, _scoring):
+            own = _scoring(group[0])
+            differing = [f"{key}={own[key]}" for key in own if any(other.get(key) != own[key] for other in scorings)]
+            by_weights = {tuple(model.sha256 for model in result.models): result for result in reversed(group)}
+            rows.append(mean_row(", ".join([name, *differing]), tuple(reversed(by_weights.values())), columns))
     return rows
 
 
-def _disambiguate(labels: Sequence[str], groups: Sequence[str], settings: Sequence[Settings]) -> list[str]:
-    """Append to the label of each row the settings, as `key=value`, in which rows of its group differ."""
-    longer = []
-    for label, group, own in zip(labels, groups, settings, strict=True):
-        others = [other for name, other in zip(groups, settings, strict=True) if name == group]
-        differing = [f", {key}={own[key]}" for key in own if any(other.get(key) != own[key] for other in others)]
-        longer.append(label + "".join(differing))
-    return longer
+def _group(results: Iterable[Result], key: Callable[[Result], Any]) -> list[list[Result]]:
+    """Return the results in groups of the same key, in the order of their first ones."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(json.dumps(key(result), sort_keys=True), []).append(result)
+    return list(groups.values())
+
+
+def _training(result: Result) -> list[Any]:
+    """Return what runs of one row have in common: images, checkpoint (best or last), and settings without the seed."""
+    models: list[Any] = [result.split_sha256]
+    for model in result.models:
+        config = {key: x for key, x in leaves("", model.config) if key not in NOT_COMPARED and not may_differ(key)}
+        if config.get("init_from"):  # each seed of a second stage has a folder of its own
+            start = Path(config["init_from"])
+            config["init_from"] = [start.parent.parent.name, start.name]
+        # the settings of an average are those of one of its parts
+        models.append([config, model.choices.get("average_of"), Path(model.checkpoint).name])
+    return models
+
+
+def _scoring(result: Result) -> dict[str, str]:
+    """Return the settings of decoding and tokenizer in the form of the command line."""
+    settings = leaves("", {"decoding": result.decoding, "tokenizer": result.tokenizer})
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings}
+
+
+def _folder_names(groups: Sequence[Sequence[Result]]) -> list[str]:
+    """Return the folder of each group, below the folder of all; if it has results of another group, the first file."""
+    files = [[os.path.abspath(result.path) for result in group] for group in groups]
+    top = os.path.commonpath(map(os.path.dirname, chain.from_iterable(files)))
+    names = []
+    for own in files:
+        name = os.path.commonpath(map(os.path.dirname, own))
+        if any(Path(other).is_relative_to(name) for group in files if group is not own for other in group):
+            name = own[0]
+        names.append(os.path.basename(name) if name == top else os.path.relpath(name, top))
+    return names
 
 
 def _runs_by_split(results: Iterable[Result]) -> dict[str, str]:

@@ -49,8 +49,7 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The scores of a result file by their names, their provenance, and the reasons for missing metrics; `folder` is
-    the name of the folder that it was found in, if several were searched."""
+    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
 
     path: str
     dataset: str
@@ -61,7 +60,6 @@ class Result(NamedTuple):
     models: Annotated[tuple[ModelRecord, ...], Field(min_length=1)]
     figures: Figures
     missing: Mapping[str, str] = {}
-    folder: str = ""
 
 
 def run_name(result: Result) -> str:
@@ -88,8 +86,7 @@ def find_results(paths: Sequence[str], split: str) -> list[Result]:
             raise UserError(
                 f"{place} has no results on the split {split}, but on {' and '.join(splits)}; give split=NAME"
             )
-        folder = place.absolute().name if place.is_dir() and len(paths) > 1 else ""
-        results_found += [result._replace(folder=folder) for result in results if result.split == split]
+        results_found += [result for result in results if result.split == split]
     return results_found
 
 
@@ -101,7 +98,7 @@ def read_result(path: Path) -> Result:
         of_models = [{"choices": {}, **content}.get(name) for name in names]
         # lists for an ensemble
         models = zip_longest(*(value if isinstance(value, list) else [value] for value in of_models))
-        fields = {name: content[name] for name in Result._fields[:-1] if name in content}
+        fields = {name: content[name] for name in Result._fields if name in content}
         fields |= {"path": str(path), "models": list(models)}
         fields["figures"] = {name: value for name, value in content.items() if name not in names}
         result = TypeAdapter(Result).validate_python(fields)
