@@ -6,7 +6,7 @@
     products       float32 matrix products by MKL or oneDNN
     parallel       the compiled loops over images, and threads
 
-The kernels for GPUs are those of an extension, see `accelerator`.
+Kernels for GPUs are those of an extension, which adds itself to `registered`, see `accelerator`.
 
 Read `RecurrentDecoder.unroll` first: it is the model. Tests compare all others with it and with torch. Autograd
 functions here handle mixed precision themselves, with the functions of this module: products in the autocast's dtype,
@@ -16,13 +16,16 @@ everything else in float32.
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-EXTENSIONS = Path(__file__).parents[2] / "extensions"
+from showattendtell import extensions
+
+registered: dict[str, str] = {}
+"""Import paths of modules that replace parts of the core on devices for which their `supports` is true: `kernels`, and
+`steps` of training."""
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -45,16 +48,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 @cache
 def device_module(name: str, device: torch.device) -> Any:
-    """Return the module `name` of an extension whose `supports(device)` is true, None without one."""
-    for file in sorted(EXTENSIONS.glob(f"*/{name}.py")):
-        module = import_module(f"showattendtell.extensions.{file.parent.name}.{name}")
-        if module.supports(device):
-            return module
-    return None
+    """Return the module that is registered as `name`, None without one that supports the device."""
+    extensions.register()
+    module: Any = import_module(registered[name]) if name in registered else None
+    return module if module and module.supports(device) else None
 
 
 def accelerator(values: Tensor) -> Any:
-    """Return the module `kernels` of an extension that computes with tensors like this one, None without one.
+    """Return the registered `kernels` that compute with tensors like this one, None without any.
 
     Its functions take the place of operators: `unroll`, `cross_entropy` and `score_and_read`, whose arguments are those
     of their calls.
