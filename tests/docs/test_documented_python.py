@@ -70,8 +70,9 @@ def test_the_example_of_a_data_set_reads_names_as_captions(mylab: None, tmp_path
 
 def test_the_example_of_a_score_is_its_equation_and_works_in_an_attention():
     names: dict[str, Any] = {"__name__": "mypackage"}
-    for block in blocks(DOCS / "attention.md", "python"):
-        exec(block, names)
+    for page in (DOCS / "attention.md", ROOT / "CONTRIBUTING.md"):
+        for block in blocks(page, "python"):
+            exec(block, names)
     torch.manual_seed(0)
     attention = SoftAttention(6, 4, score=names["BilinearTanhScore"])
     for parameter in attention.parameters():
