@@ -23,7 +23,7 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import GridSource
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.store import FeatureStore, FileStamp
 from showattendtell.features.writer import EncodedBatch, StorePlan, write_shards, write_store
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import SoftAttention
@@ -80,7 +80,8 @@ def make_store(path: Path, images: Sequence[str]) -> FeatureStore:
 
     def encode(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
         for names in batches:
-            yield EncodedBatch(names, torch.rand(len(names), 1, ROWS * COLUMNS, REGION_DIM), {})
+            stamps = dict.fromkeys(names, FileStamp(0, 0))
+            yield EncodedBatch(stamps, torch.rand(len(names), 1, ROWS * COLUMNS, REGION_DIM), {})
 
     write_store(path, plan, partial(write_shards, path, plan, encode))
     return FeatureStore(path)

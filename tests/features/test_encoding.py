@@ -85,7 +85,7 @@ def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, setting
 def test_grids_that_differ_from_torchs_are_reported(monkeypatch: pytest.MonkeyPatch):
     """The session is that of the same network with other weights."""
     encoder, other = (Encoder("test_efficientnet", "last", "random", size=64) for _ in range(2))
-    own = extract.traced
-    monkeypatch.setattr(extract, "traced", lambda encoder, *arguments: own(other, *arguments))
+    own = extract.to_onnx
+    monkeypatch.setattr(extract, "to_onnx", lambda encoder, *arguments: own(other, *arguments))
     with pytest.raises(UserError, match=r"test_efficientnet \(its grids differ from torch's by \d+\.\d %\)"):
         start_engine(encoder, "onnxruntime", "float32")

@@ -20,7 +20,7 @@ from grid_stores import NAMES, SETTINGS, Encoding, EndedError, content, plan_of,
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.features.store import FeatureStore, is_finished
+from showattendtell.features.store import FeatureStore, FileStamp, is_finished
 from showattendtell.features.writer import EncodedBatch, StorePlan
 
 LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}
@@ -208,7 +208,7 @@ def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, tmp_path:
     ranks = [context.Process(target=write_as_rank, args=(rank, tmp_path, path, encodings[rank])) for rank in range(2)]
     for process in ranks:
         process.start()
-    while not (list(path.glob("00001.npy.*.tmp")) and (path / "00002.json").exists()):
+    while not (list(path.glob("00001.npy")) and (path / "00002.json").exists()):
         time.sleep(0.001)
     ranks[1].kill()
     ranks[0].join()
@@ -263,8 +263,8 @@ def test_values_that_do_not_fit_are_reported_and_do_not_become_infinite(path: Pa
         for images in batches:
             grids = torch.ones(len(images), 2, 6, 5)
             grids[3, 1, 2, 1] = value
-            yield EncodedBatch(images, grids, {})
+            yield EncodedBatch(dict.fromkeys(images, FileStamp(1, 1)), grids, {})
 
     with pytest.raises(UserError, match=rf"the grids of photograph 0.jpg and others do not fit into {dtype}; choose"):
         write(path, plan, encode)
-    assert not list(path.glob("0*"))
+    assert not list(path.glob("0*.json"))

@@ -1,16 +1,18 @@
 """Run the frozen encoder once over every image of a data set, and open the store of its features."""
 
+import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
-from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-import torch.multiprocessing as multiprocessing
 from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
@@ -44,9 +46,6 @@ library that is slower on some processors. onnxruntime is fastest if the output 
 
 READERS = 2
 """Number of processes that read images, if a single process encodes on a CPU."""
-
-POLL_SECONDS = 0.5
-"""Seconds between two looks at what processes have written."""
 
 
 def _run_by_torch(encoder: Encoder, precision: Precision) -> Engine:
@@ -99,11 +98,12 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
+@dataclass(frozen=True)
 class ImageFiles(TorchDataset[tuple[dict[str, FileStamp], Tensor, dict[str, str]]]):
     """Batches by the names of their images: stamps and pixels of the readable ones, and the errors of the others."""
 
-    def __init__(self, preprocessing: Preprocessing, paths: Mapping[str, str]):
-        self.preprocessing, self.paths = preprocessing, paths
+    preprocessing: Preprocessing
+    paths: Mapping[str, str]
 
     def __getitem__(self, images: Sequence[str]) -> tuple[dict[str, FileStamp], Tensor, dict[str, str]]:
         stamps, pixels, errors = dict[str, FileStamp](), list[Tensor](), dict[str, str]()
@@ -154,9 +154,9 @@ class ImageEncoding:
                 if errors and not self.skip_unreadable:
                     reason = next(iter(errors.values()))
                     raise UserError(f"{reason}, or skip such images with dataset.skip_unreadable=true")
-                views = [pixels, pixels.flip(-1)] if self.extraction.views == 2 else [pixels]
-                grids = torch.stack(list(map(self._run, views)), dim=1) if stamps else torch.zeros(0)
-                yield EncodedBatch(list(stamps), grids, errors, stamps)
+                views = [pixels, pixels.flip(-1)][: self.extraction.views]
+                grids = torch.stack(list(map(self._run, views)), dim=1) if stamps else pixels
+                yield EncodedBatch(stamps, grids, errors)
         finally:
             self.encoder.to("cpu")
 
@@ -283,75 +283,56 @@ def write_features(
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, store_settings(encoder, extraction), list(paths), shard_size(len(paths)))
     encode = ImageEncoding(encoder, paths, skip_unreadable, extraction)
-    console.print(f"features: {_describe(plan)}\n  to {path}", soft_wrap=True, highlight=False, markup=False)
+    size = f"{len(paths)} images, {decimal(plan.num_bytes)}"
+    console.print(f"features: {size}, to {path}", soft_wrap=True, highlight=False, markup=False)
 
     def write(numbers: Sequence[int]) -> Iterable[int]:
         written = extraction.write(path, plan, encode, numbers)
         return track(written, "features", len(numbers), console=console, disable=not console.is_terminal)
 
     write_store(path, plan, write)
-    console.print(f"features: {len(paths)} images are stored", highlight=False)
     store = FeatureStore(path)
     for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
     return store
 
 
-def _describe(plan: StorePlan) -> str:
-    """Return what a store will contain."""
-    (rows, columns), settings = plan.settings["grid"], plan.settings
-    views = f" x {settings['views']} views" if settings["views"] > 1 else ""
-    grid = f"{rows * columns} x {settings['dim']} in {settings['dtype']}"
-    return f"{len(plan.images)} images{views} x {grid}, {decimal(plan.num_bytes)}"
-
-
 def in_processes(
     write: Callable[[Sequence[int]], Iterator[int]], numbers: Sequence[int], workers: int
 ) -> Iterator[int]:
-    """Call `write` in several processes, each with a part of the numbers and its share of the threads; yield what it
-    yields. The processes end with this one.
+    """Call `write` with each number in several processes, which share the threads; yield the numbers that are done. The
+    processes end with this one.
 
     Raises:
-        UserError: a process raised it or was killed. The others are stopped.
+        UserError: a process raised it or was killed. Numbers that no process has begun are left out then.
     """
     # neither CUDA nor torch's threads work in a forked process
-    results = multiprocessing.get_context("spawn").SimpleQueue()
-    parts = [numbers[start::workers] for start in range(workers)]
-    arguments = (write, parts, results, max(1, torch.get_num_threads() // workers))
-    running = multiprocessing.spawn(_write_part, arguments, workers, join=False)
+    context, threads = multiprocessing.get_context("spawn"), max(1, torch.get_num_threads() // workers)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (write, threads))
     try:
-        is_done = False
-        while not is_done:
-            is_done = running.join(POLL_SECONDS)
-            while not results.empty():
-                result = results.get()
-                if isinstance(result, UserError):
-                    raise result
-                yield result
-    except multiprocessing.ProcessExitedException as error:
+        for future in as_completed([pool.submit(_write_one, number) for number in numbers]):
+            yield future.result()
+    except BrokenProcessPool:
         raise UserError(
-            f"a process that encodes images ended with status {error.exit_code}, probably out of memory; "
-            "lower features.workers and run the command again: finished work is kept"
+            "a process that encodes images was killed, probably out of memory; lower features.workers and run the "
+            "command again: finished work is kept"
         ) from None
     finally:
-        for process in running.processes:
-            process.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
-def _write_part(
-    index: int,
-    write: Callable[[Sequence[int]], Iterator[int]],
-    parts: Sequence[Sequence[int]],
-    results: "SimpleQueue[int | UserError]",
-    threads: int,
-) -> None:
-    end_with_parent()  # torch asks for SIGINT then, which some shells ignore
+_write: Callable[[Sequence[int]], Iterator[int]]  # in a process of `in_processes`
+
+
+def _start_worker(write: Callable[[Sequence[int]], Iterator[int]], threads: int) -> None:
+    global _write
+    end_with_parent()
     parent = multiprocessing.parent_process()
     if parent and not parent.is_alive():  # it ended before that
-        return
+        sys.exit()
     torch.set_num_threads(threads)
-    try:
-        for number in write(parts[index]):
-            results.put(number)
-    except UserError as error:
-        results.put(error)
+    _write = write
+
+
+def _write_one(number: int) -> int:
+    return next(_write([number]))

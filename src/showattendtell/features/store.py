@@ -24,7 +24,7 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import fadvise, open_regular, read_regular
-from showattendtell.settings import PositiveInt
+from showattendtell.settings import PositiveInt, leaves
 
 FORMAT = 4
 MANIFEST, PLAN = "store.json", "plan.json"
@@ -159,14 +159,12 @@ def damaged(path: Path, reason: str) -> UserError:
 
 def check_same_settings(path: Path, stored: Settings, expected: Settings) -> None:
     """Raise `UserError` if settings differ; the message names the first difference."""
-    for key in {**stored, **expected}:
-        old, new = stored.get(key), expected.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            check_same_settings(path, old, new)
-        elif old != new:
+    old, new = (dict(leaves("", settings)) for settings in (stored, expected))
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
             raise UserError(
-                f"{path} was made with {key}={old}, this run has {key}={new}; set cache to another "
-                "folder, or delete this one; the next run recreates it"
+                f"{path} was made with {name}={old.get(name)}, this run has {name}={new.get(name)}; set cache to "
+                "another folder, or delete this one; the next run recreates it"
             )
 
 

@@ -1,23 +1,22 @@
 """Write feature stores, in one process or in several, and complete interrupted ones.
 
-Process r of w writes every w-th shard from r on, then what others have left. A shard is written before its record, so
-that a shard with a record is complete; one that a killed process had begun is written again.
+Process r of w writes every w-th shard from r on, then what others have left. The grids of a shard are written before
+its record, so that a shard with a record is complete; one that a killed process had begun is written again.
 """
 
 import fcntl
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.filesize import decimal
 from torch import Tensor
 
@@ -36,15 +35,7 @@ from showattendtell.features.store import (
     shard_header,
 )
 from showattendtell.runtime.distributed import shard_indices
-from showattendtell.runtime.files import (
-    LOCK,
-    UNFINISHED,
-    atomic_write,
-    open_regular,
-    read_regular,
-    write_errors,
-    write_json,
-)
+from showattendtell.runtime.files import LOCK, atomic_write, open_regular, read_regular, write_errors, write_json
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -95,16 +86,14 @@ class StorePlan(NamedTuple):
 class EncodedBatch(NamedTuple):
     """An encoded batch.
 
-    images   names of the readable images
+    stamps   of the files of the readable images, by name
     grids    (N, views, L, D) their grids, in float32; on a GPU they are packed there
     skipped  errors of the unreadable images, by name
-    stamps   of the files of the readable images
     """
 
-    images: Sequence[str]
+    stamps: Mapping[str, FileStamp]
     grids: Tensor
     skipped: Mapping[str, str]
-    stamps: Mapping[str, FileStamp] = MappingProxyType({})
 
 
 Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
@@ -114,53 +103,55 @@ DISK = "set cache to a folder on another disk"
 """Advice about a cache that cannot be written."""
 
 
-def pack_batch(images: Sequence[str], encoded: EncodedBatch, settings: Settings) -> NDArray:
-    """Return the stored grids (I, views) of a batch; those of unreadable images are 0.
-
-    Raises:
-        UserError: values are too large for the data type.
-    """
-    stored = np.zeros((len(images), settings["views"]), grid_type(settings))
-    if encoded.images:
-        try:
-            packed = pack(encoded.grids.flatten(0, 1), settings["dtype"])
-        except OverflowError:
-            raise UserError(
-                f"the grids of {encoded.images[0]} and others do not fit into {settings['dtype']}; "
-                "choose another encoder.stride"
-            ) from None
-        stored[[images.index(image) for image in encoded.images]] = packed.reshape(-1, *stored.shape[1:])
-    return stored
-
-
 def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Sequence[int]) -> Iterator[int]:
     """Write the shards with these numbers; yield the number of each.
 
     Raises:
-        UserError: as `encode` and `pack_batch`, or the disk is full.
+        UserError: as `encode`; values are too large for the data type; the disk is full.
     """
     encoded = encode(images for number in numbers for images in plan.batches(number))
     for number in numbers:
-        with write_errors(path, DISK):
-            _write_shard(path, plan, number, encoded)
+        _write_shard(path, plan, number, encoded)
         yield number
 
 
 def _write_shard(path: Path, plan: StorePlan, number: int, encoded: Iterator[EncodedBatch]) -> None:
     """Write a shard and its record from the next encoded batches. A batch is written while the next one is encoded."""
     file, record = shard_file(path, number), ShardRecord(images=list(plan.shards[number]), skipped={}, stamps={})
-    for left in path.glob(f"{file.name}.*{UNFINISHED}"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    with atomic_write(file) as stream, ThreadPoolExecutor(1) as thread:
-        written: Future[Any] = thread.submit(stream.write, shard_header(plan.settings, len(record.images)))
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(_write_at, file, 0, shard_header(plan.settings, len(record.images)))
         for images in plan.batches(number):
             batch = next(encoded)
-            written.result()
-            written = thread.submit(lambda *given: stream.write(pack_batch(*given).data), images, batch, plan.settings)
+            written = thread.submit(_write_batch, file, written.result(), images, batch, plan.settings)
             record.skipped |= batch.skipped
             record.stamps |= batch.stamps
         written.result()
-    write_json(record.model_dump(), shard_file(path, number, ".json"))
+    with write_errors(file, DISK):
+        with open_regular(file) as stream:
+            os.fsync(stream.fileno())
+        write_json(record.model_dump(), shard_file(path, number, ".json"))
+
+
+def _write_batch(file: Path, start: int, images: Sequence[str], batch: EncodedBatch, settings: Settings) -> int:
+    """Write the grids of a batch at a position in a file, 0 for unreadable images; return the position after them."""
+    stored = np.zeros((len(images), settings["views"]), grid_type(settings))
+    if batch.stamps:
+        try:
+            packed = pack(batch.grids.flatten(0, 1), settings["dtype"])
+        except OverflowError:
+            raise UserError(
+                f"the grids of {images[0]} and others do not fit into {settings['dtype']}; choose another "
+                "encoder.stride"
+            ) from None
+        stored[[images.index(image) for image in batch.stamps]] = packed.reshape(-1, *stored.shape[1:])
+    return _write_at(file, start, stored.data)
+
+
+def _write_at(file: Path, start: int, content: bytes | memoryview) -> int:
+    """Write at a position in a file, which is made new for position 0; return the position after the content."""
+    with write_errors(file, DISK), open_regular(file, "r+b" if start else "wb") as stream:
+        stream.seek(start)
+        return start + stream.write(content)
 
 
 def write_store(path: Path, plan: StorePlan, write: Callable[[Sequence[int]], Iterable[int]]) -> None:
