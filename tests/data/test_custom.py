@@ -133,7 +133,7 @@ def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
 
 def documented() -> dict[str, str]:
     """The example files of the page, which stand there in this order."""
-    names = ["captions.csv", "captions.jsonl", "captions.json", "captions.token"]
+    names = ["captions.csv", "captions.jsonl", "captions.token"]
     section = DOCS.read_text().partition("### Caption formats")[2].partition("### Splits")[0]
     assert [name for name in re.findall(r"`([\w.]+)`", section) if name in names] == names
     return dict(zip(names, re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL), strict=True))

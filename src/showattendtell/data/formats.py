@@ -1,11 +1,13 @@
 """Caption files: the detection of their formats, and a reader of each, most of which give records for `collect`."""
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
+from io import StringIO
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -110,29 +112,22 @@ def _token_entries(path: Path, text: str) -> Iterator[Entry]:
             raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
 
 
-def parse_rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def parse_rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a table with the number of their first line; blank lines are skipped.
 
-    A quote is a character, unless a whole cell is in quotes, with each quote inside of it doubled (RFC 4180).
-
     Raises:
-        ValueError: a cell begins with a quote and is not in quotes; in a table with tabs such a quote is a character.
+        ValueError: a quote does not close.
     """
-    end = re.escape(delimiter)
-    pattern = re.compile(rf'(?:[ ]*"((?:[^"]+|"")*+)"[ ]*|([^{end}\n]*))({end}|\n|\Z)')
-    first, line, cells = 1, 1, list[str]()
-    for cell in pattern.finditer(text):
-        quoted, plain, ending = cell.groups()
-        if quoted is None and delimiter != "\t" and plain.lstrip().startswith('"'):
-            advice = "put the whole cell into quotes, and double each quote within it"
-            raise ValueError(f"line {line}: a quote does not close; {advice}")
-        cells.append((plain if quoted is None else quoted.replace('""', '"')).strip())
-        line += cell[0].count("\n")
-        if ending == delimiter:
-            continue
-        if any(cells):
-            yield first, cells
-        first, cells = line, []
+    lines, first = StringIO(text, newline="\n"), 1
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True, quoting=quoting)
+    try:
+        for cells in rows:
+            if any(map(str.strip, cells)):
+                yield first, list(map(str.strip, cells))
+            first = rows.line_num + 1
+    except csv.Error:
+        advice = "put the whole cell into quotes, and double each quote within it"
+        raise ValueError(f"line {first}: a quote does not close; {advice}") from None
 
 
 def find_delimiter(header: str) -> str | None:
@@ -165,7 +160,9 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     try:
         rows = list(parse_rows(text, delimiter))
     except ValueError as error:
-        raise UserError(f"{path}, {error}") from None
+        if delimiter != "\t":
+            raise UserError(f"{path}, {error}") from None
+        rows = list(parse_rows(text, delimiter, csv.QUOTE_NONE))  # a quote is a character
     names = _named(rows[0][1]) or []
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
@@ -193,13 +190,10 @@ def _read_table(path: Path, text: str) -> CaptionFile:
 
 
 def _has_rows(caption: str, image: str, delimiter: str) -> bool:
-    """Return whether a caption has several lines, and one of them the name of an image in a cell."""
-    if "\n" not in caption:
-        return False
-    suffix = PurePath(image).suffix
-    name = re.compile(rf"\s*\S+{re.escape(suffix)}\s*" if suffix else r"\s*\d+\s*")  # without a suffix it is a number
-    rows = [line.split(delimiter) for line in caption.split("\n")]
-    return any(len(cells) > 1 and any(map(name.fullmatch, cells)) for cells in rows)
+    """Return whether a caption of several lines has the name of an image as a cell."""
+    suffix, end = PurePath(image).suffix, rf"[{re.escape(delimiter)}\n]"
+    name = rf"[^{re.escape(delimiter)}\n]*{re.escape(suffix)}" if suffix else r"\d+"
+    return "\n" in caption and re.search(rf"{end} *{name} *{end}", caption) is not None
 
 
 def _read_records(records: Any, path: Path) -> list[Entry]:
