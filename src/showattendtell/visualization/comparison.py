@@ -30,13 +30,8 @@ NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
 
-CONSTANT, NEAREST, HUMAN, LEAVE_ONE_OUT = "constant", "nearest", "human", "model_leave_one_out"
-BASELINES = {
-    CONSTANT: "best constant caption",
-    NEAREST: "nearest neighbor's caption",
-    HUMAN: "human, one caption against the others",
-    LEAVE_ONE_OUT: "the model against the same captions",
-}
+CONSTANT, NEAREST = "constant", "nearest"
+BASELINES = {CONSTANT: "best constant caption", NEAREST: "nearest neighbor's caption"}
 """The baselines in result files, and their labels."""
 
 
@@ -161,10 +156,9 @@ def find_other_splits(rows: Sequence[TableRow], num_images: int) -> Iterator[str
 
 
 def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a phrase for each baseline that knows less than a model, if the model does not beat it in every score:
-    `does not beat the best constant caption in METEOR, CIDEr`."""
-    for name in (CONSTANT, NEAREST):
-        scores = baselines.get(name, {})
+    """Yield a phrase for each baseline that a model does not beat in every score: `does not beat the best constant
+    caption in METEOR, CIDEr`."""
+    for name, scores in baselines.items():
         compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider") if key in figures and key in scores]
         if lower := [HEADINGS[key] for key in compared if figures[key] <= scores[key]]:
             yield f"does not beat the {BASELINES[name]} in {', '.join(lower).replace('B-', 'BLEU-')}"

@@ -14,36 +14,22 @@ from small_checkpoints import save
 from small_models import small_model
 
 from showattendtell import load
-from showattendtell.data.vocabulary import EOS
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import (
-    Calibration,
-    ImageCaptionerEnsemble,
-    calibrate_captions,
-    unit_mean,
-)
+from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, unit_mean
 from showattendtell.errors import UserError
-from showattendtell.extensions.trust.confidence import (
-    CalibrationMetric,
+from showattendtell.extensions.reliability.confidence import (
+    calibration_errors,
     fit_curve,
     principal_directions,
-    score_calibration,
     word_log_probs,
-    write_calibration,
+    write_calibrated,
 )
 from showattendtell.inference.checkpoints import CALIBRATION
-from showattendtell.inference.evaluator import EvaluationRun
-from showattendtell.inference.loading import LoadedModel, average, load_model, save_model_folder
+from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.types import Caption, Dataset, Example
+from showattendtell.types import Caption, Example
 
-
-def words_of_a_sure_model(number: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:
-    """log p of a model that is 1.6 times as sure as it should be, and the words."""
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(number, 30, generator=generator)
-    targets = torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
-    return (1.6 * logits).log_softmax(dim=1), targets
+FIGURES = Path(__file__).parents[3] / "docs/figures"
 
 
 def made_up(width: int, curve: Sequence[float] = (0.8, 0.4, -0.5), threshold: float = 0.3) -> Calibration:
@@ -65,13 +51,26 @@ def test_a_planted_curve_is_found():
     assert np.abs(found - q).max() < 0.02
 
 
-def test_a_sure_model_is_calibrated():
-    log_p, targets = words_of_a_sure_model()
-    own = made_up(6, fit_curve(log_p, targets).tolist())
-    before, after = score_calibration([(log_p[:2000], targets[:2000]), (log_p[2000:], targets[2000:])], own)
-    assert before.error > 0.1
-    assert after.error < 0.03
-    assert after.nll < before.nll
+def test_a_model_that_is_too_sure_is_calibrated():
+    """log p of a model that is 1.6 times as sure as it should be."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(6000, 30, generator=generator)
+    targets = torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
+    log_p = (1.6 * logits).log_softmax(dim=1)
+    batches = zip(log_p.split(2000), targets.split(2000), strict=True)
+    errors = calibration_errors(batches, made_up(6, fit_curve(log_p, targets).tolist()))
+    assert errors["ece_uncalibrated"] > 10
+    assert errors["ece"] < 3
+
+
+def test_calibration_errors_worked_by_hand():
+    """Two words of p 0.9, one of them right, and one of 0.6 that is right."""
+    log_p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
+    errors = calibration_errors([(log_p, torch.tensor([0, 1, 0]))], made_up(6, [1, 1, -1]))
+    # odds of 9 become 9 / e, which is p 0.768; the word of p 0.6 cannot fall below 0.5
+    surer = 1 / (1 + math.e / 9)
+    assert errors["ece"] == pytest.approx(100 * (2 * (surer - 0.5) + (1 - 0.5)) / 3)
+    assert errors["ece_uncalibrated"] == pytest.approx(100 * (2 * (0.9 - 0.5) + (1 - 0.6)) / 3)
 
 
 def test_principal_directions_are_those_of_the_covariance():
@@ -82,6 +81,23 @@ def test_principal_directions_are_those_of_the_covariance():
     overlap = np.abs(vectors[:, np.argsort(-values)[:3]].T @ directions.numpy())
     np.testing.assert_allclose(overlap, np.eye(3), atol=2e-3)
     torch.testing.assert_close(mean, features.mean(dim=0))
+
+
+@torch.no_grad()
+def test_the_words_of_the_references_are_scored_once():
+    model = small_model(seed=2)
+    grids = torch.rand(3, 4, model.encoder.dim, generator=torch.Generator().manual_seed(2))
+    examples = [Example(str(i), "", (Caption(("a", "dog")),)) for i in range(3)]
+
+    def source(positions: Sequence[int], draw: Any = None) -> torch.Tensor:
+        return grids[list(positions)]
+
+    log_probs, targets = map(torch.cat, zip(*word_log_probs(model, source, examples), strict=True))
+    tokens = torch.tensor(3 * [model.vocabulary.encode(("a", "dog"))])
+    assert sorted(targets.tolist()) == sorted(tokens.flatten().tolist())
+    outputs = model(grids, torch.arange(3), tokens)
+    expected = outputs.logits.log_softmax(dim=1).gather(1, tokens.flatten()[outputs.indices].unsqueeze(1)).sum()
+    torch.testing.assert_close(log_probs.gather(1, targets.unsqueeze(1)).sum(), expected)
 
 
 @torch.no_grad()
@@ -112,50 +128,19 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
     path = save(tmp_path / "a.ckpt", 1)
     model = load_model(path, "cpu", BeamSearch())
     assert model.calibration is None
-    own = made_up(model.module.encoder.region_dim)
-    write_calibration(Path(path), own, Path(path))
-    calibrated = load_model(path, "cpu", BeamSearch())
-    save_model_folder(calibrated, tmp_path / "folder")
-    write_calibration(tmp_path / "folder", own, tmp_path / "copy")
-    for place in (path, tmp_path / "folder", tmp_path / "copy"):
+    calibrated = model._replace(calibration=made_up(model.module.encoder.region_dim))
+    write_calibrated(Path(path), calibrated, Path(path))
+    save_model_folder(model, tmp_path / "folder")
+    write_calibrated(tmp_path / "folder", calibrated, tmp_path / "copy")
+    for place in (path, tmp_path / "copy"):
         found = load_model(str(place), "cpu", BeamSearch())
         assert found.calibration
-        for name, values in own.state_dict().items():
+        for name, values in made_up(model.module.encoder.region_dim).state_dict().items():
             torch.testing.assert_close(found.calibration.state_dict()[name], values, atol=1e-3, rtol=1e-3)
         for name, values in model.module.state_dict().items():
             close = {"atol": 1e-3, "rtol": 1e-2}  # a folder has matrices in half precision
             torch.testing.assert_close(found.module.state_dict()[name], values, **close)
     assert CALIBRATION not in average([path, path])
-
-
-@pytest.mark.parametrize("settings", [{}, {"min_length": 2, "max_length": 2}], ids=["ended", "cut"])
-def test_evaluate_stores_the_confidence_that_captions_have(settings: dict[str, Any]):
-    model = small_model(seed=2)
-    model.decoding = BeamSearch(beam_size=2, **settings)
-    calibration, width = made_up(model.encoder.region_dim), model.encoder.dim
-    grids = torch.rand(3, 4, width, generator=torch.Generator().manual_seed(2))
-    captions = ImageCaptionerEnsemble([model], calibration).generate([grids])
-    assert [EOS in caption.tokens for [caption] in captions] == 3 * [not settings]
-    examples = tuple(Example(str(i), "", (Caption(("a", "dog")),)) for i in range(3))
-
-    def source(positions: Sequence[int], draw: Any = None) -> torch.Tensor:
-        return grids[list(positions)]
-
-    loaded = LoadedModel(model, {}, {}, calibration)  # type: ignore[arg-type]
-    dataset = Dataset("own", {"test": examples})
-    run = EvaluationRun(["a.ckpt"], [""], [loaded], [source], dataset, "test", source)  # type: ignore[arg-type,list-item]
-    _, targets = zip(*word_log_probs(model, source, examples), strict=True)
-    assert sorted(torch.cat(targets).tolist()) == sorted(3 * model.vocabulary.encode(("a", "dog")))
-    words = {str(i): [model.vocabulary.decode(caption.tokens)] for i, [caption] in enumerate(captions)}
-    stored = CalibrationMetric().measure(run, words, seed=1).figures["confidence"]
-    assert list(stored.values()) == pytest.approx([caption.confidence for [caption] in captions], rel=1e-4)
-
-
-def alter(path: str, **changes: Any) -> str:
-    content = torch.load(path, weights_only=True)
-    content[CALIBRATION] |= changes
-    torch.save(content, path)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -174,15 +159,16 @@ def alter(path: str, **changes: Any) -> str:
 )
 def test_an_altered_calibration_is_reported(changes: dict[str, Any], sentence: str, tmp_path: Path):
     path = save(tmp_path / "a.ckpt", 1)
+    content = torch.load(path, weights_only=True)
     width = load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
-    write_calibration(Path(path), made_up(width), Path(path))
+    torch.save({**content, CALIBRATION: made_up(width).state_dict() | changes}, path)
     with pytest.raises(UserError, match=sentence):
-        load_model(alter(path, **changes), "cpu", BeamSearch())
+        load_model(path, "cpu", BeamSearch())
 
 
 def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
     captioner = load()
-    skater = captioner(Path(__file__).parents[3] / "docs/figures/skater.jpg")
+    skater = captioner(FIGURES / "skater.jpg")
     assert not skater.unsure
     assert 0.3 < skater.confidence < 1
     assert (skater.best.best_log_probs < 0).all()
@@ -195,21 +181,9 @@ def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
 def test_a_calibration_changes_no_caption():
     model = load_model("flickr8k_soft", "cpu", BeamSearch(beam_size=3))
     with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(calibration=None)])
-    photograph = Path(__file__).parents[3] / "docs/figures/bird.jpg"
-    own, plain = with_doubt(photograph), without(photograph)
+    own, plain = with_doubt(FIGURES / "bird.jpg"), without(FIGURES / "bird.jpg")
     assert (own.caption, own.tokens) == (plain.caption, plain.tokens)
     np.testing.assert_allclose(own.log_probs, plain.log_probs, atol=1e-5)
     np.testing.assert_allclose(own.attention, plain.attention, atol=1e-5)
     assert plain.confidence == pytest.approx(math.exp(plain.log_probs.sum() / len(plain.tokens)))
     assert not plain.unsure
-
-
-def test_scores_of_words_worked_by_hand():
-    """Two words of p 0.9, one of them right, and one of 0.6 that is right."""
-    log_p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
-    before, after = score_calibration([(log_p, torch.tensor([0, 1, 0]))], made_up(6, [1, 1, -1]))
-    assert before.error == pytest.approx((2 * (0.9 - 0.5) + (1 - 0.6)) / 3)
-    assert (before.confidence, before.accuracy) == pytest.approx((0.8, 2 / 3))
-    # odds of 9 become 9 / e; the word of p 0.6 cannot fall below 0.5
-    assert (after.confidence, after.accuracy) == pytest.approx(((2 / (1 + math.e / 9) + 0.5) / 3, 2 / 3))
-    assert before.nll == pytest.approx(-(math.log(0.9) + math.log(0.1) + math.log(0.6)) / 3)

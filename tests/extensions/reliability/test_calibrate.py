@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import Run, assert_done, assert_error, held_out
+from runs import Run, assert_done, assert_error
 
 from showattendtell.inference.checkpoints import CALIBRATION
 
@@ -17,7 +17,6 @@ def calibrated(run: Run, checkpoint: Path, folder: Path) -> Path:
     copy.parent.mkdir(parents=True)
     shutil.copy(checkpoint, copy)
     done = assert_done(run("calibrate", f"checkpoint={copy}"))
-    assert "expected calibration error" in done.out
     assert f"written to {copy}" in done.out
     return copy
 
@@ -55,17 +54,14 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
 
 def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path, folder: Path):
     metrics = "metrics=[bleu,calibration,faithfulness]"
-    done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=trusted.json"))
-    result = json.loads((folder / "trusted.json").read_text())
-    images = [example.image for example in held_out(folder)]
-    assert list(result["confidence"]) == images
-    assert all(0 < confidence <= 1 for confidence in result["confidence"].values())
+    done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=reliability.json"))
+    result = json.loads((folder / "reliability.json").read_text())
     assert 0 <= result["unsure"] <= 100
     assert 0 <= result["ece"] <= 100
+    assert "expected calibration error" in done.out
     faithfulness = result["faithfulness"]
-    assert faithfulness["maps"]["leave_one_out"]["rank_correlation"] == pytest.approx(1)
+    assert faithfulness["maps"].keys() == {"attention", "random", "center"}
     assert faithfulness["words"] == sum(len(caption.split()) for caption in result["captions"].values())
-    assert faithfulness["curves"] == len(images)
     assert -1 <= result["attention_rank_correlation"] <= 1
     assert "faithfulness of the maps" in done.out
 
@@ -85,13 +81,13 @@ def test_ensembles_and_folders_are_not_calibrated(run: Run, checkpoint: Path, ca
 
 
 @pytest.mark.slow
-def test_attention_on_shapes_is_more_faithful_than_chance_and_less_than_the_boxes(run: Run, folder: Path):
-    """A model that has learned to name objects: true boxes < attention < random maps, these by a bootstrap."""
+def test_attention_on_shapes_is_more_faithful_than_chance(run: Run, folder: Path):
+    """A model that has learned to name objects: attention < random maps, by a bootstrap."""
     settings = ["dataset.train=2000", "dataset.val=50", "dataset.test=300", "trainer.max_epochs=8"]
     assert_done(run("train", *settings, "hydra.run.dir=runs/shapes"))
     line = ["evaluate", "checkpoint=runs/shapes/best.ckpt", "metrics=[bleu,faithfulness]", "output=shapes.json"]
     assert_done(run(*line))
     found = json.loads((folder / "shapes.json").read_text())["faithfulness"]
     deletion = {name: one["deletion"] for name, one in found["maps"].items()}
-    assert deletion["box"] < deletion["attention"] < deletion["random"]
-    assert found["against_random"]["attention"]["deletion"]["higher"] < 0.01
+    assert deletion["attention"] < deletion["random"]
+    assert found["against_random"]["deletion"]["higher"] < 0.01

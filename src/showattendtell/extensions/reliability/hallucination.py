@@ -8,7 +8,7 @@ there, or if a reference caption mentions it. The other mentions are hallucinate
 An object that a caption mentions twice counts twice.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -221,45 +221,28 @@ SYNONYMOUS = (
 """Nouns that name the same thing in captions of Flickr8k and Flickr30k, next to the synonyms of COCO's categories."""
 
 
-def find_nouns(captions: Iterable[ReferenceCaption], least: int = MIN_PHRASES) -> dict[Name, str]:
+def find_nouns(captions: Iterable[ReferenceCaption]) -> dict[Name, str]:
     """Return the nouns that captions with annotated phrases name things by, singular and plural, with their singular.
 
     Args:
         captions: with the phrases of Flickr30k Entities or COCO's instances.
-        least: minimum number of phrases.
     """
     heads, words = Counter[str](), Counter[str]()
     for caption in captions:
         words.update(caption.words)
         heads.update(caption.words[noun] for noun in {phrase.noun for phrase in caption.phrases})
-    forms: dict[str, list[str]] = {}  # by the singular
+    # the more frequent of two: "ladie" is a misspelling
+    singulars = {plural(word): word for word in (*sorted(heads, key=lambda word: heads[word]), *PLURALS)}
+    forms = defaultdict[str, list[str]](list)  # by the singular
     for word in heads:
         if word_class(word) == CONTENT:
-            forms.setdefault(singular(word, heads), []).append(word)
+            forms[singulars.get(word, word)].append(word)
     nouns: dict[Name, str] = {}
-    for lemma, lemma_forms in forms.items():
-        count = sum(heads[form] for form in lemma_forms)
-        if count >= least and count >= NOUN_RATE * sum(words[form] for form in lemma_forms):
-            nouns |= {(form,): lemma for form in (*lemma_forms, lemma, plural(lemma))}
+    for singular, own in forms.items():
+        count = sum(heads[form] for form in own)
+        if count >= MIN_PHRASES and count >= NOUN_RATE * sum(words[form] for form in own):
+            nouns |= {(form,): singular for form in (*own, singular, plural(singular))}
     return nouns
-
-
-def singular(noun: str, nouns: Collection[str]) -> str:
-    """Return the singular of a noun if it is among the known nouns or irregular, else the noun.
-
-    >>> [singular(noun, {"dog", "puppy", "bus"}) for noun in ("dogs", "puppies", "buses", "women", "pants")]
-    ['dog', 'puppy', 'bus', 'woman', 'pants']
-    """
-    for base_form, plural_form in PLURALS.items():
-        if noun == plural_form:
-            return base_form
-    if noun.endswith("men"):
-        return f"{noun.removesuffix('men')}man"
-    for ending, replacement in (("ies", "y"), ("es", ""), ("s", "")):
-        candidate = f"{noun.removesuffix(ending)}{replacement}"
-        if noun.endswith(ending) and candidate in nouns and plural(candidate) == noun:
-            return candidate
-    return noun
 
 
 def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:

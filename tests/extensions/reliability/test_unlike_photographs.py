@@ -46,7 +46,7 @@ def unlikeness(captioner: CaptioningPipeline, photographs: Sequence[Path]) -> to
 @pytest.mark.slow
 @pytest.mark.skipif(not COCO.is_dir() or not FLICKR.is_dir(), reason="needs COCO and Flickr8k; see CONTRIBUTING.md")
 def test_unlike_photographs_are_doubted():
-    """The figures of docs/extensions/trust.md, which `pytest -s` prints."""
+    """The figures of docs/extensions/reliability.md, which `pytest -s` prints."""
     captioner, (unlike, others) = load(), photographs_of_coco()
     calibration = captioner.calibration
     assert calibration

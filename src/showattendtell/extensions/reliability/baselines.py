@@ -1,0 +1,126 @@
+"""Baselines of an evaluation: captions that are chosen without a model, and scored in the same way."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from showattendtell.config.instantiate import Config
+from showattendtell.data.tokenizers import ORDERS, count_ngrams
+from showattendtell.datamodules.datasets import ImageSource
+from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.inference.matching import MatchedCaptions, in_words
+from showattendtell.inference.predictions import evenly_spaced, read_grids
+from showattendtell.metrics.bootstrap import corpus_scores
+from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD, Weighted
+from showattendtell.metrics.tokenizers import Words
+from showattendtell.types import Example
+from showattendtell.visualization.comparison import CONSTANT, NEAREST
+
+MOST_IMAGES = 10_000
+"""Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
+
+SHORTLIST = 20
+"""Number of candidates for the constant caption that are compared exactly."""
+
+
+def score_baselines(
+    run: EvaluationRun,
+    captions_by_image: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[list[str]],
+    config: Config,
+) -> dict[str, dict[str, Any]]:
+    """Return the scores of each baseline, by their names in result files.
+
+    - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
+    - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
+      encoder; of its captions the one that agrees best with all of them
+
+    Args:
+        captions_by_image: captions of each image in words.
+        references: reference captions of each image.
+        config: of the command, with `metrics` and `tokenizer`.
+    """
+    from showattendtell.metrics.caption_scores import METRICS, measure  # torchmetrics takes seconds to import
+
+    train = run.dataset.split("train")
+    typical = TypicalCaptions([_words(example) for example in evenly_spaced(train, MOST_IMAGES)])
+    constant = run.sentence(typical.best_constant())
+    nearest = [run.sentence(typical.consensus(_words(train[i]))) for i in find_nearest(run, train)]
+    sentences = {Path(CONSTANT): [constant] * len(nearest), Path(NEAREST): nearest}
+    matched = MatchedCaptions(list(captions_by_image), list(references), sentences)
+    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
+    names = [name for name in config.metrics if name in METRICS]
+    scores: dict[str, dict[str, Any]] = {}
+    for name, hypotheses in corpus.hypotheses.items():
+        scores[str(name)] = {**corpus_scores(measure(hypotheses, corpus.references, names).measured.values())}
+    scores[CONSTANT]["caption"] = constant
+    return scores
+
+
+def _words(example: Example) -> list[Words]:
+    return [caption.words for caption in example.captions]
+
+
+def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
+    """Return for each image of the evaluated split the index of the nearest candidate, by the cosine of the mean over
+    the regions of the grids."""
+
+    def directions(images: ImageSource, examples: Sequence[Example]) -> Tensor:
+        grids = read_grids(run.module, images, examples, "reading")
+        return normalize(torch.cat([batch.mean(dim=1).cpu() for batch in grids]), dim=1)
+
+    others = directions(run.source(candidates), candidates)
+    return (directions(run.images[0], run.examples) @ others.T).argmax(dim=1).tolist()
+
+
+class TypicalCaptions:
+    """Captions that agree best with others, by CIDEr-D.
+
+    Args:
+        references: captions of each image, at least one, which give the document frequencies.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Words]]):
+        self._references = references
+        self._cider = SentenceCIDErD(references)
+
+    def _weigh(self, captions: Sequence[Words]) -> list[Weighted]:
+        return [self._cider.weigh(count_ngrams(words)) for words in captions]
+
+    def consensus(self, captions: Sequence[Words]) -> Words:
+        """Return the one of the captions of an image with the highest CIDEr-D against all of them."""
+        weighted = self._weigh(captions)
+        scores = [self._cider.score(caption, weighted) for caption in weighted]
+        return captions[scores.index(max(scores))]
+
+    def best_constant(self) -> Words:
+        """Return the caption with the highest mean CIDEr-D over all images, among the captions of all images.
+
+        The candidates are ranked by CIDEr without clipping and length penalty, which is a scalar product with the mean
+        of the normalized references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
+        `SHORTLIST` are compared exactly.
+        """
+        weighted = list(map(self._weigh, self._references))
+        means: list[dict[Ngram, float]] = [{} for _ in range(ORDERS)]
+        for captions in weighted:
+            for caption in captions:
+                for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
+                    for ngram, weight in vector.items():
+                        mean[ngram] = mean.get(ngram, 0) + weight / (norm or 1) / len(captions)
+        candidates: dict[tuple[str, ...], Weighted] = {}
+        for image_references, captions in zip(self._references, weighted, strict=True):
+            candidates |= zip(map(tuple, image_references), captions, strict=True)
+
+        def similarity(words: tuple[str, ...]) -> float:
+            parts = zip(candidates[words].vectors, candidates[words].norms, means, strict=True)
+            return sum(sum(w * mean[k] for k, w in vector.items()) / (norm or 1) for vector, norm, mean in parts)
+
+        def total_score(words: tuple[str, ...]) -> float:
+            return math.fsum(self._cider.score(candidates[words], captions) for captions in weighted)
+
+        return max(sorted(candidates, key=similarity, reverse=True)[:SHORTLIST], key=total_score)

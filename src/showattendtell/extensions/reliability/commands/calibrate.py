@@ -1,0 +1,37 @@
+"""Calibrate the confidence of a checkpoint in its captions, and store the calibration in it."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry_point import entry_point
+
+
+@entry_point("calibrate")
+def main(config: DictConfig) -> None:
+    """Write the calibrated checkpoint.
+
+    Raises:
+        UserError: the checkpoint is not a local file or folder and `output` is not set.
+    """
+    from showattendtell.decoding.beam_search import BeamSearch
+    from showattendtell.errors import UserError
+    from showattendtell.extensions.reliability.confidence import fit_on_data_set, write_calibrated
+    from showattendtell.inference.finding import find_model
+    from showattendtell.inference.loading import load_model
+    from showattendtell.runtime.files import expand_home, new_path, write_errors
+
+    checkpoint = find_model(config.checkpoint)
+    if config.output is None and not expand_home(config.checkpoint).exists():
+        raise UserError(
+            f"{config.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
+            "calibrated copy"
+        )
+    output = new_path(config.output) if config.output else checkpoint
+    model = load_model(config.checkpoint, config.device, BeamSearch())
+    calibrated = model._replace(calibration=fit_on_data_set(model, config))
+    with write_errors(output):
+        write_calibrated(checkpoint, calibrated, output)
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Confidence of captions: fit a calibration on validation images, and score it.
+
+Sizes are those of `showattendtell.types`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from showattendtell.config.instantiate import Config, find_source
+from showattendtell.data.tokenization import tokenized
+from showattendtell.data.vocabulary import PAD
+from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
+from showattendtell.decoding.image_captioner import CURVE_LIMIT, Calibration, ImageCaptioner, unit_mean
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CALIBRATION, load, save
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
+from showattendtell.inference.loading import LoadedModel, save_model_folder
+from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
+from showattendtell.settings import Text
+from showattendtell.types import Example
+from showattendtell.visualization.tables import Labels
+
+DIRECTIONS = 64
+"""Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
+
+TRAINING_IMAGES, WORDS = 2000, 10_000
+"""Largest numbers of training images, and of words of the validation captions, that a calibration is fitted on."""
+
+UNSURE = 0.05
+"""Fraction of the validation images that a calibrated model is unsure of."""
+
+
+@dataclass
+class CalibrateConfig:
+    """Settings of `calibrate`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
+        cache: the folder of the feature cache; by default that of training.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text
+    output: Text | None
+    cache: Text | None
+    device: Text
+
+
+def fit_on_data_set(model: LoadedModel, config: Config) -> Calibration:
+    """Fit a calibration on the data set that a model was trained on: the curve on the validation captions, the
+    principal directions on the training images, and the threshold on the validation images.
+
+    Args:
+        config: of the command, with `dataset` and `cache`.
+
+    Raises:
+        UserError: the checkpoint does not say how to read its data set, or it cannot be read.
+    """
+    module = model.module
+    settings, dataset = open_dataset(model.config, config)
+    dataset = tokenized(dataset, module.vocabulary.tokenizer)
+    source, dataset = find_source(settings, dataset, module.encoder, "train")
+    train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
+    features = torch.cat([unit_mean(regions) for regions in read_regions(module, source(train), train)])
+    source, dataset = find_source(settings, dataset, module.encoder, "val")
+    val = dataset.split("val")
+    num_words = sum(len(caption.words) + 1 for example in val for caption in example.captions)
+    sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
+    log_probs, targets = map(torch.cat, zip(*word_log_probs(module, source(sample), sample), strict=True))
+    curve = fit_curve(log_probs, targets)
+    calibration = Calibration(curve, *principal_directions(features), torch.tensor(torch.inf))
+    unlikeness = torch.cat([calibration(regions) for regions in read_regions(module, source(val), val)])
+    calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
+    return calibration
+
+
+def write_calibrated(checkpoint: Path, model: LoadedModel, output: Path) -> None:
+    """Write a copy of a checkpoint or a model folder with the calibration of `model`. Its weights stay the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if checkpoint.is_dir():
+        save_model_folder(model, output)
+    elif model.calibration:
+        save({**load(checkpoint), CALIBRATION: model.calibration.state_dict()}, output)
+
+
+def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean (D,) of features (N, D) and their principal directions (D, K), rounded to float16 as they are
+    stored."""
+    mean = features.mean(dim=0)
+    num_directions = min(DIRECTIONS, features.shape[1] // 2, len(features) - 1)
+    _, _, rows = torch.linalg.svd(features - mean, full_matrices=False)
+    return mean, rows[:num_directions].T.half().float()
+
+
+def fit_curve(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return a, b and c of `Calibration`, (3,), that minimize the log loss of the event that the most probable word is
+    the right one: a logistic regression.
+
+    The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model
+    never writes.
+
+    Args:
+        log_probs: (N, V) of the words.
+        targets: (N,) the words of the reference captions.
+    """
+    from scipy.optimize import minimize  # takes a while to import
+
+    best, words = log_probs.max(dim=1)
+    rest = log_probs.scatter(1, words.unsqueeze(1), -torch.inf).logsumexp(dim=1)
+    features = torch.stack([best, -rest, torch.ones_like(best)], dim=1).double().numpy()
+    is_right = (words == targets).double().numpy()
+
+    def loss(curve: np.ndarray) -> float:
+        log_odds = features @ curve
+        return float(np.mean(np.logaddexp(0, log_odds) - is_right * log_odds))
+
+    bounds = [(0, CURVE_LIMIT), (0, CURVE_LIMIT), (-CURVE_LIMIT, CURVE_LIMIT)]
+    result = minimize(loss, [1.0, 1.0, 0.0], bounds=bounds)
+    return torch.tensor(result.x, dtype=torch.float32)
+
+
+def read_regions(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[Tensor]:
+    """Yield the regions (I, L, D) of examples on the CPU, in batches."""
+    for grids in read_grids(module, images, examples, "reading images"):
+        yield module.encoder.prepare_regions(grids).cpu()
+
+
+@torch.no_grad()
+def word_log_probs(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,)."""
+    captions = CaptionDataset(examples, module.vocabulary, images)
+    for together, outputs in outputs_by_batch(module, captions, range(len(captions)), "reading captions"):
+        targets = captions.tokens.pad(together).flatten()[outputs.indices.cpu()]
+        yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
+
+
+def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> dict[str, float]:
+    """Return the expected calibration error (Naeini et al. 2015) of the most probable words in percent, with 15 bins:
+    `ece`, and `ece_uncalibrated` without calibration.
+
+    Args:
+        batches: log p (N, V) at words, and the words (N,).
+    """
+    from torchmetrics.functional.classification import binary_calibration_error  # takes seconds to import
+
+    rows = []
+    for log_probs, targets in batches:
+        best = [values.amax(dim=1).exp() for values in (calibration.calibrate(log_probs), log_probs)]
+        rows.append(torch.stack([*best, log_probs.argmax(dim=1) == targets]))
+    *confidences, is_right = torch.cat(rows, dim=1)
+    errors = [100 * float(binary_calibration_error(p, is_right.int(), n_bins=15)) for p in confidences]
+    return dict(zip(("ece", "ece_uncalibrated"), errors, strict=True))
+
+
+class CalibrationMetric:
+    """How well the probabilities of words are calibrated, and how many images the model is unsure of."""
+
+    labels: Labels = MappingProxyType(
+        {
+            "ece": ("expected calibration error, %", ".1f"),
+            "ece_uncalibrated": ("the same without calibration", ".1f"),
+            "unsure": ("images marked as not sure, %", ".1f"),
+        }
+    )
+
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` if the model has no calibration, or if there are several models."""
+        if len(run.models) > 1:
+            raise UserError("calibration is scored for one model; leave it out of metrics")
+        if run.models[0].calibration is None:
+            raise UserError(
+                f"{run.checkpoints[0]} is not calibrated; run 'showattendtell calibrate "
+                f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
+            )
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Return the scores at the words of the reference captions."""
+        images, calibration = run.images[0], run.models[0].calibration
+        assert calibration is not None
+        errors = calibration_errors(word_log_probs(run.module, images, run.examples), calibration.cpu())
+        unlikeness = torch.cat([calibration(regions) for regions in read_regions(run.module, images, run.examples)])
+        return RunScores({**errors, "unsure": 100 * float((unlikeness > calibration.threshold).float().mean())})

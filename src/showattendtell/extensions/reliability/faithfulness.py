@@ -1,0 +1,246 @@
+"""Faithfulness of attention maps: whether the regions with large weights are those that the words depend on.
+
+Captions are scored again with regions of their images left out. The *effect* of region i on a word y_t is what leaving
+it out does to its log-probability, with the words before it given:
+
+    effect_ti = log p(y_t | a, y_<t) - log p(y_t | a without a_i, y_<t)
+
+Leaving out a region is exact. The decoder reads the others as if the encoder had never returned it: attention
+distributes its weight over them, and the initial state is computed from their mean. The encoder has mixed neighboring
+regions before, so a region also knows of its surroundings.
+
+The attention maps are compared with two that ignore the model: random weights, and a Gaussian around the center. Sizes
+are those of `showattendtell.types`; R is the number of images that some regions of an image make.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from showattendtell.data.tokenizers import CONTENT, word_class
+from showattendtell.datamodules.datasets import ImageSource
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.predictions import read_grids
+from showattendtell.metrics.attention import center_prior
+from showattendtell.metrics.bootstrap import RESAMPLES, Array, ImageMeans, as_dicts, compare_with_first
+from showattendtell.models.captioner import Captioner
+from showattendtell.types import Example
+from showattendtell.visualization.tables import Labels, Terminal, numeric_table
+
+ATTENTION, RANDOM, CENTER = "attention", "random", "center"
+
+FIELDS = {
+    "rank_correlation": "rank\ncorr.",
+    "magnitude_correlation": "|effect|",
+    "top_tenth": "top\ntenth",
+    "magnitude_top_tenth": "|top\ntenth|",
+    "deletion": "deletion",
+    "insertion": "insertion",
+}
+"""Measurements of a map, with their labels; see `rank_agreement` and `curve_areas`."""
+
+CURVES = ("deletion", "insertion")
+
+DELETED = (0.2, 0.4, 0.6, 0.8)
+"""Fractions of the regions that are left out on the deletion and insertion curves."""
+
+Measurements = dict[str, dict[str, float]]
+"""Measurements at a word or their means, by map and field."""
+
+
+class FaithfulnessMetric:
+    """Whether attention maps show the regions that words depend on."""
+
+    labels: Labels = MappingProxyType({})
+
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
+        if len(run.models) > 1:
+            raise UserError("faithfulness is scored for one model; leave it out of metrics")
+        check_intervention(run.models[0].module)
+
+    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+        """Print and return the scores; rates of attention are in percent."""
+        best = {image: image_captions[0] for image, image_captions in captions.items() if image_captions[0]}
+        if not best:
+            return RunScores({}, {"faithfulness": "no caption has a word"})
+        examples = [example for example in run.examples if example.image in best]
+        scores = measure_faithfulness(run.module, run.images[0], examples, best, seed)
+        print_faithfulness(scores)
+        figures: dict[str, Any] = {}
+        for field, value in scores["maps"][ATTENTION].items():
+            figures[f"attention_{field}"] = 100 * value if field.endswith("top_tenth") else value
+        return RunScores({**figures, "faithfulness": scores})
+
+
+def check_intervention(module: ImageCaptioner) -> None:
+    """Raise `UserError` for a model of which no region can be left out in a comparable way."""
+    if module.captioner.attention.inference_mode == "sample":
+        raise UserError(
+            "this checkpoint samples where it attends, and the effect of a region would be lost in the noise; set "
+            "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
+        )
+    rows, columns = module.encoder.grid
+    if rows * columns < 2:
+        raise UserError("this model has a single region per image, and nothing to leave out; use another encoder")
+
+
+def measure_faithfulness(
+    module: ImageCaptioner,
+    images: ImageSource,
+    examples: Sequence[Example],
+    captions: Mapping[str, Sequence[str]],
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure how faithful the attention maps of captions are.
+
+    The effect of every region is measured at every word. The curves of deletion and insertion, which take more time,
+    are measured at one content word per caption.
+
+    Args:
+        captions: the caption of each image, in words, at least one.
+        seed: seed of the random maps and of the choice of words.
+
+    Returns:
+        The content for result files: the means of the fields of each of the `maps`; `against_random`, the differences
+        of the curves of attention to those of random maps, with 95 % intervals of a paired bootstrap of the images;
+        `largest_effect`, the median over words of the largest effect of any region, in nats; and the number of `words`.
+    """
+    agreements, areas = list[Measurements](), list[Measurements]()
+    largest_effects = list[float]()
+    generator, center = np.random.default_rng(seed), center_prior(*module.encoder.grid).flatten()
+    grids = read_grids(module, images, examples, "leaving out regions")
+    for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
+        words = captions[example.image]
+        [regions] = module.encoder.prepare_regions(grid.unsqueeze(0))
+        tokens = torch.tensor(module.vocabulary.encode(words), device=regions.device)
+        alpha, effects = region_effects(module.captioner, regions, tokens)
+        with_curve = generator.choice([n for n, word in enumerate(words) if word_class(word) == CONTENT] or [0])
+        for i in range(len(words)):
+            maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
+            agreements.append({name: rank_agreement(weights, effects[i]) for name, weights in maps.items()})
+            largest_effects.append(effects[i].max())
+            if i == with_curve:
+                areas.append(curve_areas(module.captioner, regions, tokens[: i + 1], maps, generator))
+    curves, agreement = _means(areas), _means(agreements)
+    return {
+        "maps": {name: agreement[name] | curves[name] for name in agreement},
+        "against_random": compare_with_random(areas),
+        "largest_effect": float(np.median(largest_effects)),
+        "words": len(agreements),
+    }
+
+
+def _means(measured: Sequence[Measurements]) -> Measurements:
+    means: Measurements = {}
+    for name, fields in measured[0].items():
+        means[name] = {field: float(np.mean([one[name][field] for one in measured])) for field in fields}
+    return means
+
+
+def compare_with_random(areas: Sequence[Measurements]) -> dict[str, dict[str, float]]:
+    """Return the differences of attention's curves to those of random maps, given the areas of each image."""
+    systems = []
+    for name in (RANDOM, ATTENTION):
+        by_field = {field: np.array([image[name][field] for image in areas]) for field in CURVES}
+        systems.append({field: ImageMeans(field, by_image) for field, by_image in by_field.items()})
+    [comparison] = compare_with_first(systems, len(areas), RESAMPLES, 0)
+    return as_dicts(comparison)
+
+
+@torch.no_grad()
+def score_words(captioner: Captioner, images: Tensor, tokens: Tensor) -> tuple[Array, Array]:
+    """Return alpha (R, T, K) and log p (R, T) of the words (T,) of a caption with each of the images (R, K, D)."""
+    rows = torch.arange(len(images), device=images.device)
+    output = captioner(images, rows, tokens.expand(len(images), -1))
+    targets = tokens.repeat(len(images))[output.indices]
+    log_p = output.at_steps(-output.output_features.cross_entropy(targets).nll)
+    return output.weights.double().cpu().numpy(), log_p.double().cpu().numpy()
+
+
+def region_effects(captioner: Captioner, regions: Tensor, tokens: Tensor) -> tuple[Array, Array]:
+    """Return the attention weights (T, L), and the effect (T, L) of each region (L, D) on each word (T,)."""
+    num_regions = len(regions)
+    is_kept = ~torch.eye(num_regions, dtype=torch.bool, device=regions.device)
+    others = regions.expand(num_regions, -1, -1)[is_kept].view(num_regions, num_regions - 1, -1)
+    [alpha], log_p = score_words(captioner, regions.unsqueeze(0), tokens)
+    _, log_p_without = score_words(captioner, others, tokens)
+    return alpha, (log_p - log_p_without).T
+
+
+def curve_areas(
+    captioner: Captioner,
+    regions: Tensor,
+    tokens: Tensor,
+    maps: Mapping[str, Array],
+    generator: np.random.Generator,
+) -> Measurements:
+    """Return the mean p of the last word of `tokens` (T,) on the curves of each map (L,).
+
+    deletion   while regions (L, D) are left out, largest weight first; small for a faithful map
+    insertion  while regions are added, largest weight first; large for a faithful map
+
+    Equal weights are ordered at random.
+    """
+    num_regions = len(regions)
+    ties = generator.random(num_regions)
+    orders = np.stack([np.lexsort((ties, -weights)) for weights in maps.values()])
+    removed, curves = [0, *num_deleted(num_regions)], []
+    for n in removed:
+        sets = np.concatenate([orders[:, n:], orders[:, : num_regions - n]])  # without, and with only, the first
+        _, log_p = score_words(captioner, regions[torch.from_numpy(sets)], tokens)
+        curves.append(np.exp(log_p[:, -1]))
+    # the means of the curves: their areas by the trapezoidal rule, divided by their width
+    means = np.trapezoid(curves, removed, axis=0) / removed[-1]
+    return {name: dict(zip(CURVES, pair, strict=True)) for name, pair in zip(maps, means.reshape(2, -1).T, strict=True)}
+
+
+def num_deleted(regions: int) -> list[int]:
+    """Return the numbers of regions that are left out on the curves, ascending, at least one of each kept and left
+    out."""
+    return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
+
+
+def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
+    """Compare a map (L,) with the effects (L,) of the regions.
+
+    Returns:
+        `rank_correlation`, Spearman's rank correlation of the map with the effects, -1 to 1, 0 for a constant map;
+        `top_tenth`, whether the region with the largest weight is among the tenth of the regions with the largest
+        effects, or of several equal weights the fraction that is; `magnitude_correlation` and `magnitude_top_tenth`,
+        the same with |effect|: a region may also speak against the word.
+    """
+    from scipy.stats import rankdata  # takes a while to import
+
+    agreement = {}
+    for kind, sizes in (("", effects), ("magnitude_", np.abs(effects))):
+        with np.errstate(invalid="ignore"):  # of a constant map
+            correlation = np.nan_to_num(np.corrcoef(rankdata(weights), rankdata(sizes))[0, 1])
+        is_top = np.zeros(len(sizes))
+        is_top[np.argsort(-sizes, kind="stable")[: max(1, round(len(sizes) / 10))]] = 1
+        agreement[f"{kind or 'rank_'}correlation"] = float(correlation)
+        agreement[f"{kind}top_tenth"] = float(is_top[weights == weights.max()].mean())
+    return agreement
+
+
+def print_faithfulness(scores: Mapping[str, Any]) -> None:
+    """Print the faithfulness of each map, and the differences of attention to random maps."""
+    table = numeric_table("map", FIELDS.values(), title="faithfulness of the maps at the generated words")
+    for name, fields in scores["maps"].items():
+        table.add_row(name, *(f"{fields[field]:.3f}" for field in FIELDS))
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(table)
+    for field, found in scores["against_random"].items():
+        limits = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+        console.print(f"{field} of attention minus that of random maps: {found['difference']:+.3f} {limits}")
+    console.print(
+        f"{scores['words']:,} words; the largest effect of any region is {scores['largest_effect']:.3f} nats in the "
+        "median\n"
+    )
