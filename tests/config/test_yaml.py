@@ -28,9 +28,9 @@ BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 """Folders of what other options include, and that nobody chooses from."""
 
 
-def options() -> dict[str, list[str]]:
+def options() -> dict[str, dict[str, Path]]:
     """The options of every group: the files of its folder, and whole recipes in folders below it."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, Path]] = {}
     for file in found("*/**/*.yaml"):
         folder = next(folder for folder in FOLDERS if file.is_relative_to(folder))
         path = file.relative_to(folder).with_suffix("")
@@ -38,27 +38,24 @@ def options() -> dict[str, list[str]]:
             continue
         recipe = file.read_text().startswith("# @package _global_")
         group = path.parts[0] if recipe else str(path.parent)
-        groups.setdefault(group, []).append(str(path.relative_to(group)))
-    for group in (
-        "hydra",
-        "hydra/sweeper",
-        "metric",
-        "format",
-        "captioning",
-        "measure",
-    ):  # these are chosen by other settings
-        groups.pop(group, None)
-    return groups
+        groups.setdefault(group, {})[str(path.relative_to(group))] = file
+    chosen_by_other_settings = {"hydra", "hydra/sweeper", "metric", "format", "captioning", "measure"}
+    return {group: options for group, options in groups.items() if group not in chosen_by_other_settings}
 
 
-def whole(choice: str) -> list[str]:
-    """The arguments with which an option can be chosen."""
-    return [choice, *(other for group, other in cases("CHOSEN_WITH").items() if choice.startswith(group))]
-
-
-GROUPS = options()
-CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
-RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
+def choices() -> list[list[str]]:
+    """Choices of every option: alone if its group chooses options of others, else with one of each group."""
+    alone, together = list[list[str]](), list[list[str]]()
+    for group, files in options().items():
+        chosen = [f"{group}={option}" for option in files]
+        chooses = any("override /" in file.read_text() for file in files.values()) or group == "attention"
+        together += [[]] * (0 if chooses else len(chosen) - len(together))
+        if chooses:
+            alone += [[choice] for choice in chosen]
+        else:
+            together = [[*row, *chosen[n : n + 1]] for n, row in enumerate(together)]
+    needed = [[other for group, other in cases("CHOSEN_WITH").items() if group in str(row)] for row in together]
+    return [*alone, *([*row, *others] for row, others in zip(together, needed, strict=True))]
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -83,14 +80,14 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}{key}", value
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_every_option_composes_with_training_and_has_no_faults(choice: str):
+@pytest.mark.parametrize("chosen", choices(), ids=" ".join)
+def test_every_option_composes_with_training_and_has_no_faults(chosen: list[str]):
     """What a recipe sets is what the run gets."""
-    config = compose("train", whole(choice))
+    config = compose("train", chosen)
     assert "_target_" in config.decoder
-    if choice in RECIPES:
-        name = f"{choice.replace('=', '/')}.yaml"
-        recipe = read(next(root / name for root in FOLDERS if (root / name).is_file()))
+    group, _, option = chosen[0].partition("=")
+    if group in ("dataset", "experiment"):
+        recipe = read(CONF / group / f"{option}.yaml")
         stated = {setting: value for setting, value in leaves(recipe) if "${" not in str(value)}
         assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
 
@@ -103,16 +100,15 @@ def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
             compose(root)
 
 
-PARTS = {"defaults", "hydra", "server", *compose("train", []), *compose("evaluate", complete=False)} - {
-    *("seed", "cache", "init_from", "monitor", "brevity_penalty", "references"),
-    *("checkpoint", "split", "output", "device", "images"),
-}
-"""Keys of a command's YAML that are not settings of its own."""
+OWN = {"seed", "cache", "init_from", "monitor", "brevity_penalty", "references", "checkpoint", "split", "output"}
+OWN |= {"device", "images"}
+"""Settings of a command itself, which are no parts of it."""
 
 
 def test_every_target_exists_and_takes_the_settings_next_to_it():
+    others = {"defaults", "hydra", "server", *compose("train", []), *compose("evaluate", complete=False)} - OWN
     for file in found("**/*.yaml"):
         for part in parts(read(file)):
-            settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
+            settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in others}
             bound = inspect.signature(locate(part["_target_"])).bind_partial(**settings)
             assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys(), file

@@ -33,10 +33,10 @@ def test_an_excerpt_stands_in_the_source_line_by_line(excerpt: str):
     assert "\n".join(lines) in {textwrap.dedent(window) for window in windows}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "concepts.md"], ids=lambda page: page.name)
-def test_every_other_block_of_python_can_be_compiled(page: Path):
-    for block in blocks(page, "python"):
-        assert ast.parse(block, page.name).body
+def test_every_other_block_of_python_can_be_compiled():
+    for page in (page for page in PAGES if page.name != "concepts.md"):
+        for block in blocks(page, "python"):
+            assert ast.parse(block, page.name).body
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 from small_training import small_config, small_run
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
@@ -41,7 +42,7 @@ def figures(folder: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", slow_after(1, [2, 1]))
 def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch(tmp_path: Path, every: int):
     by_hand = Gradients()
     small_run(small_config(f"++trainer.log_every_n_steps={every}"), tmp_path, callbacks=[by_hand])

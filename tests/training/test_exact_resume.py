@@ -10,75 +10,15 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as lightning
-import torch
 from extension_cases import cases
+from killed_runs import Kills, assert_ends_as, read
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
-from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+from showattendtell.runtime.files import LAST, PREVIOUS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Kills(Callback):
-    """Copies the run's folder as a kill would leave it, before each batch if something new was saved."""
-
-    def __init__(self, folder: Path, copies: Path):
-        self._folder, self._copies = folder, copies
-        self._seen = 0
-
-    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        self._copy(f"{trainer.global_step:02}")
-
-    def on_validation_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        self._copy(f"{trainer.global_step:02}-validation")
-
-    def _copy(self, name: str) -> None:
-        last = self._folder / LAST
-        if last.exists() and last.stat().st_mtime_ns != self._seen:
-            self._seen = last.stat().st_mtime_ns
-            shutil.copytree(self._folder, self._copies / name)
-
-
-def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    assert [name for name, value in one.items() if not torch.equal(value, other[name])] == []
-
-
-def read(file: Path) -> dict[str, Any]:
-    return torch.load(file, weights_only=True)
-
-
-def callbacks_of(folder: Path) -> dict[str, Any]:
-    """What the callbacks remember at the end, less the folder's name."""
-    states = read(folder / LAST)["callbacks"]
-    [best] = [state for name, state in states.items() if name.startswith("BestCheckpoint")]
-    [stop] = [state for name, state in states.items() if name.startswith("EarlyStopping")]
-    return {"best": best["best_model_score"], "stop": stop, "rows": states["EpochReport"]["rows"]}
-
-
-def assert_ends_as(whole: Path, rest: Path) -> None:
-    assert_same_weights(read(whole / LAST)["state_dict"], read(rest / LAST)["state_dict"])
-    assert_same_weights(read(whole / BEST)["state_dict"], read(rest / BEST)["state_dict"])
-    ends = [read(folder / LAST) for folder in (whole, rest)]
-    for part in ("optimizer_states", "lr_schedulers", "epoch", "global_step"):
-        assert repr(ends[0][part]) == repr(ends[1][part])
-    assert callbacks_of(whole) == callbacks_of(rest)
-    assert (whole / "metrics.csv").read_bytes() == (rest / "metrics.csv").read_bytes()
-    assert {file.name for file in rest.iterdir()} == {BEST, LAST, "metrics.csv", "times.csv"}
-
-
-def assert_resumes_from_every_checkpoint(tmp_path: Path, settings: list[str], every: int) -> None:
-    """From every so many-th of the moments at which something new was saved, and from those in validation."""
-    config, whole, copies = small_config(*settings), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
-    moments = sorted(copies.iterdir())
-    assert len(moments) > 3
-    config.checkpoint_interval_minutes = 60
-    for moment in dict.fromkeys([*moments[::every], *(m for m in moments if "validation" in m.name)]):
-        small_run(config, moment, moment / LAST)
-        assert_ends_as(whole, moment)
 
 
 VARIANTS = {
@@ -96,16 +36,29 @@ VARIANTS = {
     "sampled captions": ["decoding=sample"],
     "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
     "supervised": ["loss.supervision_weight=0.5"],
+    "workers": ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"],
 }
 
 
-def test_training_continues_from_every_other_step(tmp_path: Path):
-    assert_resumes_from_every_checkpoint(tmp_path, [], every=2)
+def assert_resumes_from_every_checkpoint(whole: Path, folder: Path, settings: list[str], every: int) -> None:
+    """From every so many-th of the moments at which something new was saved, and from those in validation."""
+    config, moments = small_config(*settings, "checkpoint_interval_minutes=60"), sorted(whole.parent.glob("copies/*"))
+    assert len(moments) > 3
+    for moment in dict.fromkeys([*moments[::every], *(m for m in moments if "validation" in m.name)]):
+        resumed = Path(shutil.copytree(moment, folder / moment.name))
+        small_run(config, resumed, resumed / LAST)
+        assert_ends_as(whole, resumed)
+
+
+@pytest.mark.parametrize("every", slow_after(1, [4, 1]))
+def test_training_continues_from_every_step(uninterrupted: Path, tmp_path: Path, every: int):
+    assert_resumes_from_every_checkpoint(uninterrupted, tmp_path, [], every)
 
 
 @pytest.mark.parametrize("settings", slow_after(1, VARIANTS.values()), ids=VARIANTS)
 def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[str]):
-    assert_resumes_from_every_checkpoint(tmp_path, settings, every=4)
+    small_run(small_config(*settings), tmp_path / "whole", callbacks=[Kills(tmp_path / "whole", tmp_path / "copies")])
+    assert_resumes_from_every_checkpoint(tmp_path / "whole", tmp_path, settings, every=4)
 
 
 def test_a_run_that_is_killed_in_the_validation_after_its_time_is_finished_when_it_resumes(tmp_path: Path):
@@ -119,16 +72,9 @@ def test_a_run_that_is_killed_in_the_validation_after_its_time_is_finished_when_
     assert read(killed / LAST)["callbacks"]["LastCheckpoint"]["finished"]
 
 
-@pytest.mark.slow
-def test_training_continues_where_workers_read(tmp_path: Path):
-    settings = ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"]
-    assert_resumes_from_every_checkpoint(tmp_path, settings, every=3)
-
-
-def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
+def test_nothing_is_lost_by_being_killed_again_and_again(uninterrupted: Path, tmp_path: Path):
     """Each time one step further, and always in the same folder."""
-    config, whole, run = small_config("attention=hard"), tmp_path / "whole", tmp_path / "run"
-    small_run(config, whole)
+    run = tmp_path / "run"
 
     class Killed(BaseException):
         pass
@@ -143,19 +89,19 @@ def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
 
     for _ in range(4):
         with pytest.raises(Killed):
-            small_run(config, run, run / LAST if (run / LAST).exists() else None, [KillAfterTwo()])
-    small_run(config, run, run / LAST)
-    assert_ends_as(whole, run)
+            small_run(small_config(), run, run / LAST if (run / LAST).exists() else None, [KillAfterTwo()])
+    small_run(small_config(), run, run / LAST)
+    assert_ends_as(uninterrupted, run)
 
 
-def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_path: Path):
-    config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"
-    small_run(config, whole, callbacks=[Kills(whole, copies)])
+def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(uninterrupted: Path, tmp_path: Path):
+    copies = uninterrupted.with_name("copies")
     for step in (2, 3, 4):
         steps = [read(copies / f"{step:02}" / name)["global_step"] for name in (PREVIOUS, LAST)]
         assert steps == [step - 1, step]
-    small_run(config, copies / "03", copies / "03" / PREVIOUS)
-    assert_ends_as(whole, copies / "03")
+    killed = Path(shutil.copytree(copies / "03", tmp_path / "03"))
+    small_run(small_config(), killed, killed / PREVIOUS)
+    assert_ends_as(uninterrupted, killed)
 
 
 EXTENDED = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
+from killed_runs import assert_ends_as, read
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
-from test_exact_resume import assert_ends_as, read
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
@@ -41,13 +41,12 @@ class Sender(Callback):
     ids=str,
 )
 def test_a_signal_stops_after_the_step_which_is_saved(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, status: int
+    uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, status: int
 ):
     if number is not signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP, also in what it starts
     before = signal.getsignal(number)
-    config, whole, run = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "run"
-    small_run(config, whole)
+    config, run = small_config("checkpoint_interval_minutes=60"), tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
         small_run(config, run, callbacks=[Sender(number, training=6)])
     assert stopped.value.code == status
@@ -57,7 +56,7 @@ def test_a_signal_stops_after_the_step_which_is_saved(
     assert f"train resume={run}" in output
     assert read(run / LAST)["global_step"] == 7
     small_run(config, run, run / LAST)
-    assert_ends_as(whole, run)
+    assert_ends_as(uninterrupted, run)
 
 
 def test_a_run_of_nohup_goes_on(tmp_path: Path):
@@ -77,7 +76,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "moment", "step"), slow_after(2, MOMENTS.values()), ids=MOMENTS)
+@pytest.mark.parametrize(("settings", "moment", "step"), slow_after(1, MOMENTS.values()), ids=MOMENTS)
 def test_a_signal_at_any_moment_loses_nothing(tmp_path: Path, settings: list[str], moment: dict[str, int], step: int):
     config, whole, run = small_config("checkpoint_interval_minutes=60", *settings), tmp_path / "whole", tmp_path / "run"
     small_run(config, whole)
@@ -157,9 +156,9 @@ DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.skipif(not torch.cuda.is
 
 
 @pytest.mark.parametrize("accelerator", DEVICES)
-@pytest.mark.parametrize("batch", [0, 4, 7])
+@pytest.mark.parametrize("batch", slow_after(1, [4, 0, 7]))
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, batch: int, accelerator: str):
-    """The first of the run, the last of an epoch, one in the middle of the next."""
+    """The last of an epoch, the first of the run, one in the middle of the next epoch."""
     config, poison = small_config(f"trainer.accelerator={accelerator}"), Poison(batch, float("nan"))
     with pytest.raises(UserError, match=rf"the loss of step {batch + 1} is nan; lower optimizer\.lr"):
         small_run(config, tmp_path, callbacks=[poison])
@@ -184,7 +183,7 @@ UNREAD = {
 }
 
 
-@pytest.mark.parametrize(("batch", "settings", "steps"), UNREAD.values(), ids=UNREAD)
+@pytest.mark.parametrize(("batch", "settings", "steps"), slow_after(2, UNREAD.values()), ids=UNREAD)
 def test_losses_of_a_gpu_are_read_several_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, settings: list[str], steps: int
 ):

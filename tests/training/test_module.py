@@ -21,7 +21,7 @@ WHOLE = BatchShard(weight=1.0, num_captions=3)
 @pytest.fixture
 def trained(tmp_path: Path) -> dict[float, CaptioningModule]:
     """Modules with a reward, by the weight of the reference captions."""
-    settings = ("reward=cider", "loss.doubly_stochastic_weight=0.3", "decoder.dropout=0")
+    settings = ("reward=cider", "loss.doubly_stochastic_weight=0.3", "decoder.dropout=0", "trainer.max_steps=1")
     weights = {0.0: "reward.likelihood=0", 0.25: "reward.likelihood=0.25"}
     return {weight: small_run(small_config(*settings, given), tmp_path / given) for weight, given in weights.items()}
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
+from killed_runs import Kills, assert_ends_as, read
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import MixedPrecision
 from slow_cases import slow_after
 from small_training import WORDS, small_config, small_run
-from test_exact_resume import Kills, assert_ends_as, read
 from torch import Tensor
 from torch.optim import Optimizer
 

@@ -12,6 +12,7 @@ import rich
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from rich.console import Console
+from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.runtime.files import METRICS
@@ -51,7 +52,7 @@ class ByHand(Callback):
         self.last.append(len(self.losses) - 1)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("batches", slow_after(1, [2, 1]))
 def test_any_logger_gets_the_figures_of_every_nth_step_and_the_metrics_file_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ):

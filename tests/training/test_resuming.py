@@ -37,10 +37,10 @@ class Stop(Callback):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> Path:
     """The folders of a run that was killed and of one that was finished."""
     folder = tmp_path_factory.mktemp("trained")
-    small_run(small_config(), folder / "finished")
+    shutil.copytree(uninterrupted, folder / "finished")
     with pytest.raises(SystemExit):
         small_run(small_config(), folder / "killed", callbacks=[Stop()])
     return folder
@@ -212,7 +212,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", slow_after(2, CHANGES.values()), ids=CHANGES)
+@pytest.mark.parametrize("change", slow_after(1, CHANGES.values()), ids=CHANGES)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     trained: Path, root: Path, new: Path, change: Any, capsys: pytest.CaptureFixture[str]
 ):
@@ -309,7 +309,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Any], Any]]] = {  # of the first matrix;
 }
 
 
-@pytest.mark.parametrize("damage", slow_after(5, DAMAGES), ids=str)
+@pytest.mark.parametrize("damage", slow_after(3, DAMAGES), ids=str)
 def test_a_damaged_state_of_the_optimizer_is_reported(trained: Path, root: Path, damage: str):
     """Fused AdamW would write beyond the end of a tensor."""
     killed, (name, change) = copied(trained, "killed", root / "killed"), DAMAGES[damage]

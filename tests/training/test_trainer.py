@@ -6,6 +6,7 @@ import pytorch_lightning as lightning
 import torch
 from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 from small_training import small_config, small_run
 from torch.utils.data import DataLoader
 
@@ -91,12 +92,15 @@ class Metrics(Callback):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("settings", "validated", "epochs"),
-    [
-        (["max_steps=7"], [0], 2),
-        (["check_val_every_n_epoch=2", "max_epochs=3"], [1], 3),
-        (["val_check_interval=7", "check_val_every_n_epoch=null", "max_epochs=3"], [1, 2], 3),
-        (["val_check_interval=2", "max_steps=6", "accumulate_grad_batches=2", "max_epochs=3"], [0, 1], 2),
-    ],
+    slow_after(
+        2,
+        [
+            (["check_val_every_n_epoch=2", "max_epochs=3"], [1], 3),
+            (["val_check_interval=7", "check_val_every_n_epoch=null", "max_epochs=3"], [1, 2], 3),
+            (["max_steps=7"], [0], 2),
+            (["val_check_interval=2", "max_steps=6", "accumulate_grad_batches=2", "max_epochs=3"], [0, 1], 2),
+        ],
+    ),
     ids=str,
 )
 def test_an_epoch_without_validation_has_no_metrics_of_another(
@@ -165,7 +169,7 @@ PLACES = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("setting", "file"), PLACES.items())
+@pytest.mark.parametrize(("setting", "file"), slow_after(2, PLACES.items()))
 def test_a_second_model_checkpoint_makes_its_folder(tmp_path: Path, setting: str, file: str):
     mine = ["+callbacks.mine._target_=pytorch_lightning.callbacks.ModelCheckpoint", "trainer.max_epochs=1"]
     config = small_config(*mine, *filter(None, [setting.replace("FOLDER", str(tmp_path))]))
