@@ -1,14 +1,12 @@
 """Beam search with length penalty, batched over images.
 
-    I  images      K  beams of an image      N  captions that are kept of an image
-    B  open captions of all images           P  prefixes, see `models.captioner`
-
-Beam k of image i has the position i K + k among all beams. The other sizes are those of `showattendtell.types`.
+Sizes are those of `showattendtell.types`; K is the number of beams of an image. A step decodes the open captions of all
+images together, B rows.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +22,10 @@ Step = tuple[Tensor, Tensor, Tensor]
 
 
 class Beams(NamedTuple):
-    """Captions of the images. A beam without a caption has log p = -inf, and an open one then costs no computation.
+    """Captions of the images. A beam without a caption has log p = -inf, and costs no computation.
 
     scores  (I, K) log p
-    tokens  (I, K, t), `<start>` first
+    tokens  (I, K, t), `<start>` first, and `<pad>` after the words of finished captions
     rows    (I, K, t) the row that a caption's first words had in each step of the search, in the first one its image
     """
 
@@ -35,26 +33,15 @@ class Beams(NamedTuple):
     tokens: Tensor
     rows: Tensor
 
+    def select(self, order: Tensor) -> "Beams":
+        """Return the captions of each image in the order of their indices (I, k)."""
+        parts = (part.take_along_dim(order.unsqueeze(2), dim=1) for part in (self.tokens, self.rows))
+        return Beams(self.scores.gather(1, order), *parts)
+
     def best(self, k: int, mask: Tensor) -> "Beams":
         """Return the best k of each image, where the mask (I, K) is true, best first; ties keep their order."""
-        scores = self.scores.masked_fill(~mask, -torch.inf)
-        scores, order = (part[:, :k] for part in scores.sort(dim=1, descending=True, stable=True))
-        return Beams(scores, *(part.take_along_dim(order.unsqueeze(2), dim=1) for part in self[1:]))
-
-
-class Finished(NamedTuple):
-    """The best finished captions of each image, best first.
-
-    ranks   (I, N) the score by which they are ranked; -inf without a caption
-    scores  (I, N) log p
-    tokens  (I, N, T), then `<pad>`
-    rows    (I, N, T) see `Beams`
-    """
-
-    ranks: Tensor
-    scores: Tensor
-    tokens: Tensor
-    rows: Tensor
+        masked = self._replace(scores=self.scores.masked_fill(~mask, -torch.inf))
+        return masked.select(masked.scores.argsort(dim=1, descending=True, stable=True)[:, :k])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +69,9 @@ class BeamSearch(Decoding):
         if self.num_captions > self.beam_size:
             raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 
-    def rank_score(self, log_prob: Tensor, length: int) -> Tensor:
-        """Return the score by which an image's captions are ranked: log p / length penalty."""
+    def rank_score(self, log_prob: Tensor, length: Any) -> Tensor:
+        """Return the score by which an image's captions are ranked: log p / length penalty, of an integer length or a
+        tensor of them."""
         if self.length_normalization == "none":
             return log_prob
         base = length if self.length_normalization == "length" else (5 + length) / 6
@@ -99,7 +87,10 @@ class BeamSearch(Decoding):
         """
         constraints, decoder = self.in_tokens(vocabulary), ensemble.make_decoder(regions)
         states, steps = decoder.init_state(), list[Step]()
-        beams, finished = self._start(states.images, states.states[0].hidden.dtype)
+        images = states.images.view(-1, 1, 1)
+        scores = images.new_zeros(len(images), 1, dtype=states.states[0].hidden.dtype)
+        beams = Beams(scores, torch.full_like(images, START), images)
+        finished = Beams(scores[:, :0], *images.new_empty(2, len(images), 0, self.max_length + 1))
         widths = torch.full_like(states.images, self.beam_size)  # (I,) how many captions may be open
         while len(steps) < self.max_length:
             positions = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
@@ -122,85 +113,78 @@ class BeamSearch(Decoding):
             beams = self._prune(beams, finished)
         return self._outputs(self._add(finished, beams, are_open=True), steps)
 
-    def _start(self, images: Tensor, dtype: torch.dtype) -> tuple[Beams, Finished]:
-        """Return one empty caption for each of the images (I,), and no finished ones."""
-        rows = images.view(-1, 1, 1)
-        beams = Beams(rows.new_zeros(len(images), 1, dtype=dtype), torch.full_like(rows, START), rows)
-        nothing = beams.scores.new_full((len(images), self.num_captions), -torch.inf)
-        padding = rows.new_full((*nothing.shape, self.max_length), PAD)
-        return beams, Finished(nothing, nothing, padding, padding)
-
     def _extend(self, beams: Beams, positions: Tensor, offsets: Tensor, scores: Tensor) -> Beams:
         """Return each image's best captions with one word more, best first.
 
         They are twice as many as the beams: each beam has one candidate at most that ends, so that enough stay open.
 
         Args:
-            positions: (B,) of the open captions among all beams.
+            positions: (B,) of the open captions among all I * K beams.
             offsets: (B,) log p of the open captions, less the normalizers of the next word's scores.
             scores: (B, V) of the next word: log p of the extended captions = offsets + scores.
         """
         likeliest = scores.topk(min(2 * self.beam_size, scores.shape[1]))
-        parents = torch.arange(len(positions), device=positions.device).unsqueeze(1).expand_as(likeliest.indices)
+        width = likeliest.values.shape[1]
+        log_p = scores.new_full((beams.scores.numel(), width), -torch.inf)
+        words, rows = positions.new_zeros(log_p.shape), positions.new_zeros(len(log_p))
+        log_p[positions], words[positions] = offsets.unsqueeze(1) + likeliest.values, likeliest.indices
+        rows[positions] = torch.arange(len(positions), device=positions.device)
+        log_p, words = (part.view(len(beams.scores), -1) for part in (log_p, words))  # (I, K * width)
+        order = log_p.argsort(dim=1, descending=True, stable=True)[:, : 2 * self.beam_size]
+        parents = order // width  # the beam of each candidate
+        extended, new_rows = beams.select(parents), rows.view_as(beams.scores).gather(1, parents)
+        return Beams(
+            log_p.gather(1, order),
+            torch.cat([extended.tokens, words.gather(1, order).unsqueeze(2)], dim=2),
+            torch.cat([extended.rows, new_rows.unsqueeze(2)], dim=2),
+        )
 
-        def place(values: Tensor, fill: float = 0) -> Tensor:
-            # (B, n) of the open captions, to their positions among all beams: (I, K n)
-            placed = values.new_full((beams.scores.numel(), values.shape[1]), fill).index_copy(0, positions, values)
-            return placed.view(len(beams.scores), -1)
+    def _ranks(self, finished: Beams) -> Tensor:
+        """Return the scores (I, N) by which finished captions are ranked; -inf without a caption."""
+        lengths = (finished.tokens != PAD).sum(dim=2) - 1
+        return self.rank_score(finished.scores, lengths.to(finished.scores))
 
-        parts = place(offsets.unsqueeze(1) + likeliest.values, -torch.inf), place(parents), place(likeliest.indices)
-        order = parts[0].argsort(dim=1, descending=True, stable=True)[:, : 2 * self.beam_size]
-        log_p, parents, words = (part.gather(1, order) for part in parts)
-        tokens, rows = (part.flatten(0, 1)[positions[parents]] for part in beams[1:])
-        extended = [torch.cat([old, new.unsqueeze(2)], dim=2) for old, new in ((tokens, words), (rows, parents))]
-        return Beams(log_p, *extended)
-
-    def _add(self, finished: Finished, beams: Beams, are_open: bool = False) -> Finished:
-        """Return the best of the finished captions and those of the beams.
+    def _add(self, finished: Beams, beams: Beams, are_open: bool = False) -> Beams:
+        """Return the best of the finished captions and those of the beams, best first.
 
         Args:
             are_open: the captions follow all finished ones, except with `shrink_beam`.
         """
-        scores, tokens, rows = beams
-        length = tokens.shape[2] - 1
-        padding = (0, self.max_length - length)
-        added = (self.rank_score(scores, length), scores, pad(tokens[..., 1:], padding), pad(rows[..., 1:], padding))
-        joined = Finished(*(torch.cat(parts, dim=1) for parts in zip(finished, added, strict=True)))
+        padding = (0, self.max_length + 1 - beams.tokens.shape[2])
+        padded = Beams(beams.scores, pad(beams.tokens, padding), pad(beams.rows, padding))
+        joined = Beams(*(torch.cat(parts, dim=1) for parts in zip(finished, padded, strict=True)))
+        ranks = self._ranks(joined)
         if are_open and not self.shrink_beam:
-            order = joined.ranks.isneginf().int().argsort(dim=1, stable=True)
-        else:
-            order = joined.ranks.argsort(dim=1, descending=True, stable=True)
-        best = order[:, : self.num_captions]
-        ranks, scores = (part.gather(1, best) for part in joined[:2])
-        return Finished(ranks, scores, *(part.take_along_dim(best.unsqueeze(2), dim=1) for part in joined[2:]))
+            ranks = ranks.isfinite().to(ranks)
+        return joined.select(ranks.argsort(dim=1, descending=True, stable=True)[:, : self.num_captions])
 
-    def _prune(self, beams: Beams, finished: Finished) -> Beams:
+    def _prune(self, beams: Beams, finished: Beams) -> Beams:
         """Prune captions that cannot be returned.
 
         Pruning does not change the result: what a pruned caption would keep out of the beam cannot be returned either.
         With `shrink_beam` this does not hold, so all captions of an image are pruned, or none.
         """
+        if finished.scores.shape[1] < self.num_captions:
+            return beams
         # log p <= 0 only falls with more words, so this is the best rank score that a caption can reach
-        can_improve = self.rank_score(beams.scores, self.max_length) > finished.ranks[:, -1:]  # (I, K)
+        can_improve = self.rank_score(beams.scores, self.max_length) > self._ranks(finished)[:, -1:]  # (I, K)
         if self.shrink_beam:
             can_improve = can_improve.any(dim=1, keepdim=True)
         return beams._replace(scores=beams.scores.masked_fill(~can_improve, -torch.inf))
 
-    def _outputs(self, finished: Finished, steps: Sequence[Step]) -> Captions:
+    def _outputs(self, finished: Beams, steps: Sequence[Step]) -> Captions:
         """Return each image's captions, best first, with log p and attention of each word, from the rows that they had
         in the steps."""
-        ranks, order = finished.ranks.sort(dim=1, descending=True, stable=True)
-        images, places = (ranks > -torch.inf).nonzero(as_tuple=True)  # (M,) of all captions
-        scores, tokens, rows = (part[images, order[images, places]] for part in finished[1:])
-        outputs: Captions = [[] for _ in ranks]
-        if not steps:
-            return outputs
+        finished = finished.select(self._ranks(finished).argsort(dim=1, descending=True, stable=True))
+        exists = finished.scores > -torch.inf
+        images, scores = exists.nonzero()[:, 0].tolist(), finished.scores[exists].unsqueeze(1).cpu()
+        tokens, rows = finished.tokens[exists][:, 1:].tolist(), finished.rows[exists][:, 1:].T
+        outputs: Captions = [[] for _ in exists]
         traces = (
-            torch.stack([part[step_rows] for part, step_rows in zip(parts, rows.T, strict=False)], dim=1).cpu()
+            torch.stack([part[step_rows] for part, step_rows in zip(parts, rows, strict=False)], dim=1).cpu()
             for parts in zip(*steps, strict=True)
         )
-        parts = (images.tolist(), scores.unsqueeze(1).cpu(), tokens.tolist(), *traces)
-        for image, score, words, log_p, weights, gates in zip(*parts, strict=True):
+        for image, score, words, log_p, weights, gates in zip(images, scores, tokens, *traces, strict=True):
             n = words.index(PAD) if PAD in words else len(words)
             # of a word: log p of the words up to it, less that of the words before it
             log_probs = torch.cat([log_p[:n], score]).diff()

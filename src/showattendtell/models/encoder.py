@@ -5,7 +5,8 @@ Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L 
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -108,28 +109,11 @@ class Encoder(nn.Module):
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         self.frozen_stride, self.gradient_checkpointing = frozen_stride, gradient_checkpointing
         self._sizes = BatchSizes()
-        try:
+        with _size_errors(size, network):
             self.network = load_network(network, weights, size)
-        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-            raise _size_error(size, network, error) from None
         replace_linear_layers(self.network)
-        if resize is not None and resize < size:
-            raise UserError(
-                f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "
-                f"give encoder.resize={size} or more"
-            )
-        defaults = self.network.pretrained_cfg
-        self.preprocessing = Preprocessing(
-            resize or round(size * 8 / 7),
-            size,
-            tuple(mean or defaults["mean"]),
-            tuple(std or defaults["std"]),
-            defaults["interpolation"],
-            crop_mode,
-        )
-        self._index = None if stride == "last" else self._level(stride, "stride")
-        if self._index is not None:  # cut off the layers after the grid
-            self.network.prune_intermediate_layers([self._index], prune_head=True)
+        self.preprocessing = self._choose_preprocessing(size, resize, crop_mode, mean, std)
+        self._index = None if stride == "last" else self._cut(stride)
         if gradient_checkpointing:
             self._checkpoint_activations()
         self.requires_grad_(trainable)
@@ -137,6 +121,36 @@ class Encoder(nn.Module):
         self.grid, self.dim = self._measure()
         if frozen_stride is not None:
             self._freeze(frozen_stride)
+
+    def _choose_preprocessing(
+        self,
+        size: int,
+        resize: int | None,
+        crop_mode: CropMode,
+        mean: tuple[float, float, float] | None,
+        std: tuple[float, float, float] | None,
+    ) -> Preprocessing:
+        """Return the preprocessing that these arguments choose, by default the network's own."""
+        if resize is not None and resize < size:
+            raise UserError(
+                f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "
+                f"give encoder.resize={size} or more"
+            )
+        defaults = self.network.pretrained_cfg
+        return Preprocessing(
+            resize or round(size * 8 / 7),
+            size,
+            tuple(mean or defaults["mean"]),
+            tuple(std or defaults["std"]),
+            defaults["interpolation"],
+            crop_mode,
+        )
+
+    def _cut(self, stride: int) -> int:
+        """Remove the layers after the deepest grid of that stride; return the index of the grid."""
+        index = self._level(stride, "stride")
+        self.network.prune_intermediate_layers([index], prune_head=True)
+        return index
 
     def _checkpoint_activations(self) -> None:
         try:
@@ -179,11 +193,8 @@ class Encoder(nn.Module):
         pixels = torch.zeros(1, 3, size, size)
         if pixels.is_meta:  # only the shapes of the weights are needed, and torch would import sympy
             return (0, 0), 0
-        try:
-            with torch.no_grad():
-                features = self._feature_map(pixels)
-        except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            raise _size_error(size, self.network_name, error) from None
+        with torch.no_grad(), _size_errors(size, self.network_name):
+            features = self._feature_map(pixels)
         if not isinstance(features, Tensor) or features.ndim != 4:
             raise UserError(
                 f"{self.network_name} has no grid at encoder.stride={self.stride}; set it to a number of pixels"
@@ -292,6 +303,13 @@ class Encoder(nn.Module):
         }
 
 
-def _size_error(size: int, network: str, error: Exception) -> UserError:
-    reason = first_line(error).removesuffix(".")
-    return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); choose another")
+@contextmanager
+def _size_errors(size: int, network: str) -> Iterator[None]:
+    """Raise a `UserError` if the network cannot compute a grid of images of this size."""
+    try:
+        yield
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+        reason = first_line(error).removesuffix(".")
+        raise UserError(
+            f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); choose another"
+        ) from None
