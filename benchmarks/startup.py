@@ -22,7 +22,7 @@ from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import seconds_of
 from showattendtell.__main__ import COMMANDS
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose, training_record
 from showattendtell.config.instantiate import build
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.inference.checkpoints import build_metadata
@@ -42,10 +42,10 @@ BYTECODE = Path(tempfile.gettempdir()) / "showattendtell-bytecode"
 
 def write_checkpoint(file: Path) -> None:
     """Write a checkpoint like that of a training run, with optimizer state."""
-    config = compose("train", OVERRIDES)
+    config = as_settings(compose("train", OVERRIDES))
     encoder = build(config.encoder)
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(WORDS - len(SPECIAL)))])
-    card = build_metadata(config, {}, vocabulary, encoder, Dataset("none", {}))
+    card = build_metadata(training_record(config), {}, vocabulary, encoder, Dataset("none", {}))
     module = build_module(config, encoder, vocabulary, card)
     moments = [torch.zeros_like(weight) for weight in module.captioner.parameters() for _ in range(2)]
     torch.save({"state_dict": module.state_dict(), "optimizer_states": moments, **card}, file)

@@ -1,19 +1,18 @@
 """Score a checkpoint, or an ensemble of several, on a split of their data set."""
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.inference.finding import as_list, find_model
+from showattendtell.config.schemas import EvaluateSettings, as_list
+from showattendtell.inference.finding import find_model
 
 
 @entry_point("evaluate")
-def main(config: DictConfig) -> float:
+def main(settings: EvaluateSettings) -> float:
     """Return the score of `main_score`."""
-    for checkpoint in as_list(config.checkpoint):  # before torch is imported
+    for checkpoint in as_list(settings.checkpoint):  # before torch is imported
         find_model(checkpoint)
     from showattendtell.inference.evaluator import evaluate
 
-    return evaluate(config)
+    return evaluate(settings)
 
 
 if __name__ == "__main__":

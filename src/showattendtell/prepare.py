@@ -1,40 +1,43 @@
 """Check a data set, and fill the feature cache with the encoder's grids of its images."""
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.inference.finding import check_root
 
 
 @entry_point("prepare")
-def main(config: DictConfig) -> None:
-    check_root(config.dataset)
+def main(settings: TrainSettings) -> None:
+    check_root(settings.dataset)
     import sys
     from contextlib import redirect_stdout
 
     from showattendtell.runtime.distributed import process_group, rank
 
     with process_group(), redirect_stdout(sys.stdout if rank() == 0 else None):
-        _prepare(config)
+        _prepare(settings)
 
 
-def _prepare(config: DictConfig) -> None:
+def _prepare(settings: TrainSettings) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source, build_vocabulary
     from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.tokenization import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint
     from showattendtell.visualization.tables import print_dataset, print_notes
 
-    dataset, encoder = build_dataset(config), build(config.encoder)
-    origin = find_initial_checkpoint(config)
-    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+    dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
+    origin = find_initial_checkpoint(settings)
+    if origin:
+        origin.load_encoder(encoder)
+        vocabulary = origin.vocabulary(settings, dataset)
+    else:
+        vocabulary = build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(find_data_problems(dataset))
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")
     else:
-        build_source(config, dataset, encoder)
+        build_source(settings, dataset, encoder)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point
+from showattendtell.config.schemas import ScoreSettings
 
 
 @entry_point("score")
-def main(config: DictConfig) -> None:
+def main(settings: ScoreSettings) -> None:
     """Read the files, print their scores, and write them with what is needed to repeat them."""
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match
@@ -17,19 +16,22 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_notes
 
-    tokenizer, path = scoring_name(config.tokenizer), new_path(config.output, "scores.json")
-    named = [find_caption_files(given or []) for given in (config.hypotheses, config.references)]
+    tokenizer, path = (
+        scoring_name(settings.tokenizer.target, settings.tokenizer.arguments),
+        new_path(settings.output, "scores.json"),
+    )
+    named = [find_caption_files(given or []) for given in (settings.hypotheses, settings.references)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references = ({path: read[path] for path in paths} for paths in named)
-    corpus = in_words(match(hypotheses, references, config.split, config.partial), tokenizer)
+    corpus = in_words(match(hypotheses, references, settings.split, settings.partial), tokenizer)
     print_notes(corpus.notes)
     content = {
-        **_score(corpus, config),
+        **_score(corpus, settings),
         "images": len(corpus.images),
         "reference_captions": corpus.num_references,
         "tokenizer": tokenizer,
-        **{name: config[name] for name in ("split", "partial", "resamples", "seed")},
-        "metrics": list(config.metrics),
+        **{name: getattr(settings, name) for name in ("split", "partial", "resamples", "seed")},
+        "metrics": list(settings.metrics),
         "hypotheses": describe(hypotheses),
         "references": describe(references),
         "notes": corpus.notes,
@@ -38,7 +40,7 @@ def main(config: DictConfig) -> None:
     print(f"written to {write_json(content, path)}")
 
 
-def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
+def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
     """Print and return the scores of the captions in each file, and compare each further file with the first.
 
     Args:
@@ -49,14 +51,14 @@ def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
     from showattendtell.metrics.diversity import diversity
     from showattendtell.visualization.tables import describe_intervals, print_comparison, print_notes, print_scores
 
-    num_images, resamples = len(corpus.images), config.resamples
+    num_images, resamples = len(corpus.images), settings.resamples
     scores, missing = dict[str, dict[str, Any]](), dict[str, str]()
     limits, per_image, systems = {}, {}, []
     for file, words in corpus.hypotheses.items():
-        panel = measure(words, corpus.references, config.metrics)
+        panel = measure(words, corpus.references, settings.metrics)
         systems.append(panel.measured)
         figures = corpus_scores(panel.measured.values()) | diversity(words)
-        limits[str(file)] = intervals(panel.measured, num_images, config.seed, resamples)
+        limits[str(file)] = intervals(panel.measured, num_images, settings.seed, resamples)
         scores[str(file)] = {**figures, "missing": panel.missing}
         per_image[str(file)] = image_scores(corpus.images, panel.measured.values())
         missing = panel.missing | missing
@@ -65,7 +67,7 @@ def _score(corpus: Any, config: DictConfig) -> dict[str, Any]:
     if not others:
         print_notes(describe_intervals(limits[first], num_images))
     comparisons = []
-    found = compare_with_first(systems, num_images, resamples, config.seed)
+    found = compare_with_first(systems, num_images, resamples, settings.seed)
     for i, (file, comparison) in enumerate(zip(others, found, strict=True), start=2):
         print_comparison(comparison, f"({i}) minus (1), over {resamples:,} resamples of the images")
         comparisons.append({"a": first, "b": file, "differences": as_dicts(comparison)})

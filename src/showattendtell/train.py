@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from showattendtell.config.command_line import MULTIRUN, Arguments, as_argument, as_command, quoted, value_of
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.errors import UserError
 from showattendtell.inference.finding import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
@@ -44,19 +45,20 @@ def restored(config: DictConfig) -> DictConfig:
 
 
 @entry_point("train", expand=with_folder, restore=restored)
-def main(config: DictConfig) -> float:
+def main(settings: TrainSettings) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word."""
-    if not config.resume:  # a finished run needs no data
-        check_root(config.dataset)
+    if not settings.resume:  # a finished run needs no data
+        check_root(settings.dataset)
     from showattendtell.training.launcher import launch
 
-    return launch(train, config)
+    return launch(train, settings)
 
 
-def train(config: DictConfig) -> float:
+def train(settings: TrainSettings) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
+    from showattendtell.config.compose import training_record
     from showattendtell.config.entry_point import write_settings
     from showattendtell.config.instantiate import import_own_classes
     from showattendtell.config.validation import error_message
@@ -66,24 +68,27 @@ def train(config: DictConfig) -> float:
     from showattendtell.training.loggers import open_loggers
     from showattendtell.training.resume import check_data, check_sizes, find_start, run_lock
 
-    lightning.seed_everything(config.seed, verbose=False)
-    import_own_classes(config)
-    start = decide_on_first(lambda: find_start(config, run_folder(), search_root()))
+    lightning.seed_everything(settings.seed, verbose=False)
+    record = training_record(settings)
+    import_own_classes(record)
+    start = decide_on_first(lambda: find_start(settings.resume, record, run_folder(), search_root()))
     if start.finished:
         print(f"{start.folder} is finished")
         return report_best(start.folder, start.best)
     log = logged(start.folder / LOG, error_message) if rank() == 0 else nullcontext()
     with run_lock(start.folder), log:
         with raise_together():
-            trainer, best = build_trainer(config, start.folder)  # wrong settings are reported before features are made
-            check_sizes(start, config)
-            with open_loggers(config, trainer):
-                module, data = build_training(config)
+            trainer, best = build_trainer(
+                settings, start.folder
+            )  # wrong settings are reported before features are made
+            check_sizes(start, settings.encoder, settings.attention, settings.decoder)
+            with open_loggers(settings.logger, record, trainer):
+                module, data = build_training(settings, record)
                 check_data(start, module.metadata)
                 if rank() == 0 and (start.checkpoint is None or start.extended):
-                    write_settings(config, start.folder)
+                    write_settings(record, start.folder)
         fit(trainer, module, data, start.checkpoint)
-        if config.trainer.get("fast_dev_run"):
+        if settings.trainer.arguments.get("fast_dev_run"):
             print("training and validation ran without an error; no checkpoint is written by trainer.fast_dev_run")
             return math.nan
         return report_best(start.folder, best.best_model_score)

@@ -2,17 +2,18 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from encoders import small
-from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_source, find_source
+from showattendtell.config.schemas import Node, StoredSettings, TrainSettings
 from showattendtell.config.trust import TRUST, TRUSTED, _installed_targets, untrusted_targets
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
@@ -20,16 +21,11 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
 
 
-def attention(**settings: object) -> DictConfig:
-    """The node `attention` of a configuration that names a class of the user's own."""
-    return OmegaConf.create({"attention": {"_target_": "parts.Soft", **settings}}).attention
-
-
 @pytest.mark.parametrize("trust", ["parts", "other, parts", "parts.Soft"])
 def test_a_target_that_the_environment_trusts_is_built(parts: str, monkeypatch: pytest.MonkeyPatch, trust: str):
     monkeypatch.setenv(TRUST, trust)
     assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == []
-    assert build(attention(score=1), region_dim=3).score == 1
+    assert build(Node("parts.Soft", {"score": 1}), region_dim=3).score == 1
 
 
 @pytest.mark.parametrize("trust", ["", "part", "parts.Hard", "parts.Soft.made"])
@@ -68,9 +64,8 @@ def test_an_error_in_a_module_of_the_user_is_shown(
 ):
     write_module("faulty", source)
     monkeypatch.setenv(TRUST, "faulty")
-    node = OmegaConf.create({"attention": {"_target_": "faulty.Soft"}}).attention
     with pytest.raises(UserError, match=r"faulty\.Soft.*" + fault):
-        build(node)
+        build(Node("faulty.Soft"))
 
 
 def photographs(folder: Path) -> Dataset:
@@ -87,12 +82,10 @@ def photographs(folder: Path) -> Dataset:
     return Dataset("six", splits)
 
 
-def training(folder: Path, **augmentation: float) -> DictConfig:
-    """What of a training's configuration says where images come from."""
-    augment = {"_target_": "showattendtell.data.augmentation.Augmentation", **augmentation}
-    features = {"_target_": "showattendtell.features.extract.Extraction"}
-    parts = {"dataset": {"skip_unreadable": True}, "augment": augment, "features": features}
-    return OmegaConf.create({"seed": 1, "cache": str(folder), **parts})
+def training(folder: Path, **augmentation: float) -> TrainSettings:
+    composed = as_settings(compose("train", [f"cache={folder}"]))
+    augment = Node("showattendtell.data.augmentation.Augmentation", augmentation)
+    return replace(composed, dataset=composed.dataset.changed(skip_unreadable=True), augment=augment)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +106,9 @@ def test_the_training_images_alone_are_augmented_and_broken_ones_left_out(tmp_pa
 def test_evaluation_sees_images_as_they_are_and_leaves_out_what_is_broken_in_its_split(
     tmp_path: Path, trained_encoder: Encoder
 ):
-    config = training(tmp_path, flip=1.0)
+    node = Node("showattendtell.features.extract.Extraction")
+    parts = {name: Node("") for name in ("encoder", "tokenizer", "attention", "decoder")}
+    config = StoredSettings(**parts, dataset=Node("", {"skip_unreadable": True}), features=node, cache=str(tmp_path))
     source, dataset = find_source(config, photographs(tmp_path), trained_encoder, "train")
     [example] = dataset.split("train")
     plain = trained_encoder.preprocessing(open_image(example.path))
@@ -131,8 +126,8 @@ def test_augmentation_of_what_a_frozen_encoder_has_stored_is_refused(tmp_path: P
 
 
 def test_workers_that_would_read_from_a_device_are_refused_before_grids_are_computed(tmp_path: Path):
-    config = compose("train", ["data.cache_on_device=true", "data.num_workers=2"])
-    config.cache = str(tmp_path)
+    settings = ["data.cache_on_device=true", "data.num_workers=2", f"cache={tmp_path}"]
+    config = as_settings(compose("train", settings))
     with pytest.raises(UserError, match=r"got data\.num_workers=2"):
         build_source(config, Dataset("none", {}), small())
     assert list(tmp_path.iterdir()) == []

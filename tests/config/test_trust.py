@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from small_training import METADATA, small_config
 
 from showattendtell.config.command_line import admit, config_folders, parse
-from showattendtell.config.compose import plain_settings, to_plain
+from showattendtell.config.compose import as_node, to_plain, training_record
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
+from showattendtell.config.schemas import Node
 from showattendtell.config.trust import TRUST, literal
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
@@ -43,7 +45,7 @@ def write_checkpoint(folder: Path, config: Any, **metadata: Any) -> Path:
 
 def stored(**changes: Any) -> dict[str, Any]:
     """The configuration in a checkpoint, with changes of whole parts."""
-    return {**plain_settings(small_config()), **changes}
+    return {**training_record(small_config()), **changes}
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ ATTACKS = {
     "a function": {"schedule": {"_target_": "torch.load", "f": "x.pkl"}},
     "a target in a list": {"optimizer": {"_target_": "torch.optim.AdamW", "x": [{"a": {"_target_": "os.system"}}]}},
     "a target behind a reference": {"schedule": {"_target_": "${cache}"}, "cache": "os.system"},
-    "settings of Hydra": {"hydra": {"callbacks": {"x": {"_target_": "showattendtell.config.schemas.TrainConfig"}}}},
+    "settings of Hydra": {"hydra": {"callbacks": {"x": {"_target_": "showattendtell.config.schemas.TrainSettings"}}}},
     "another setting": {"evil": 1},
     "control characters": {"cache": "/tmp/\x1b]0;x"},
     "no settings": {"trainer": 5},
@@ -145,8 +147,7 @@ def test_the_source_of_an_untrusted_target_is_not_read(tmp_path: Path, monkeypat
     mark = tmp_path / "it-ran"
     (tmp_path / "evil.py").write_text(f"def f(hidden_dim: open({str(mark)!r}, 'w')): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    config = OmegaConf.to_container(small_config(), resolve=True)
-    config["decoder"] = {"_target_": "evil.f"}  # type: ignore[index,call-overload]
+    config = stored(decoder={"_target_": "evil.f"})
     content = {METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}
     torch.save(content, tmp_path / BEST)
     with pytest.raises(UserError, match=r"best.ckpt asks to run evil\.f"):
@@ -159,11 +160,10 @@ def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
 ):
     write_module("homemade_decoder", "from showattendtell.models.decoder import LSTMDecoder as Own\n")
     own = small_config("decoder._target_=homemade_decoder.Own")
-    config: Any = OmegaConf.to_container(own, resolve=True)
-    config["schedule"] = {"_target_": "homemade_decoder.other"}  # which a second training may have otherwise
+    # the schedule of a second training may be another
+    config = {**training_record(own), "schedule": {"_target_": "homemade_decoder.other"}}
     torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / BEST)
-    own.init_from = str(tmp_path / BEST)
-    assert find_initial_checkpoint(own)
+    assert find_initial_checkpoint(replace(own, init_from=str(tmp_path / BEST)))
     with pytest.raises(UserError, match=r"best.ckpt asks to run homemade_decoder\.Own"):
         find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
 
@@ -188,7 +188,7 @@ def test_weights_of_a_package_do_not_import_it(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["hf-hub:timm/resnet18", "local-dir:/tmp/evil", "/tmp/evil"])
 def test_a_network_is_one_of_timm_s_own(name: str):
-    node = literal({"_target_": "showattendtell.models.encoder.Encoder", "network": name})
+    node = Node("showattendtell.models.encoder.Encoder", {"network": name})
     with pytest.raises(UserError, match="is not a network of timm"):
         build(node)
 
@@ -244,4 +244,4 @@ def test_an_object_is_built_from_the_texts_that_are_stored(text: str, monkeypatc
     monkeypatch.setenv(TRUST, "builtins.dict")
     inner = {"x": text, "many": [text, [{"y": text}]], "deep": {"a": {"b": text}}}
     stored = {"_target_": "builtins.dict", **inner, "part": {"_target_": "builtins.dict", **inner}}
-    assert build(literal(stored)) == {**inner, "part": inner}
+    assert build(as_node(stored)) == {**inner, "part": inner}

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from functools import cache
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_record, as_settings, compose
 from showattendtell.config.instantiate import build_captioner
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 
@@ -16,14 +17,15 @@ REGIONS = torch.randn(2, 5, D, generator=torch.Generator().manual_seed(0))
 
 
 @cache
-def configured(variant: str, *choices: str) -> DictConfig:
+def configured(variant: str, *choices: str) -> TrainSettings:
     sizes = [f"++decoder.embedding_dim={M}", f"++decoder.hidden_dim={N}"]
-    return compose("train", [f"variant={variant}", *sizes, *choices])
+    return as_settings(compose("train", [f"variant={variant}", *sizes, *choices]))
 
 
 def model(variant: str, *choices: str) -> Captioner:
     torch.manual_seed(0)
-    return build_captioner(configured(variant, *choices), region_dim=D, vocabulary_size=V)
+    chosen = configured(variant, *choices)
+    return build_captioner(chosen.attention, chosen.decoder, D, V, chosen.weight_init)
 
 
 def decoders() -> Iterator[LSTMDecoder]:
@@ -57,9 +59,9 @@ SETTINGS = {
 
 
 def test_the_settings_of_the_released_code():
-    configs = [configured(variant, "attention=hard", "dataset=flickr8k") for variant in ("paper", "arctic")]
+    records = [as_record(configured(variant, "attention=hard", "dataset=flickr8k")) for variant in ("paper", "arctic")]
     for setting, expected in SETTINGS.items():
-        assert tuple(OmegaConf.select(config, setting) for config in configs) == expected, setting
+        assert tuple(OmegaConf.select(OmegaConf.create(record), setting) for record in records) == expected, setting
 
 
 def test_the_first_state_comes_from_two_perceptrons_or_from_two_heads_on_shared_layers():

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from PIL import Image
 
+from showattendtell.config.schemas import model_groups
 from showattendtell.errors import UserError
 from showattendtell.inference.captioning import caption_all
-from showattendtell.inference.finding import BUNDLED, model_groups, note_about
+from showattendtell.inference.finding import BUNDLED, note_about
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
 
@@ -25,14 +25,12 @@ from showattendtell.types import Example
 def test_models_are_named_by_the_ends_of_their_paths(
     checkpoint: str | list[str], compare: str | list[str], names: list[str]
 ):
-    config = OmegaConf.create({"checkpoint": checkpoint, "compare": compare, "names": None})
-    assert list(model_groups(config)) == names
+    assert list(model_groups(checkpoint, compare)) == names
 
 
 def test_models_need_different_names():
-    config = OmegaConf.create({"checkpoint": "a.ckpt", "compare": ["b.ckpt"], "names": ["a", "a"]})
     with pytest.raises(UserError, match=r"names=\[a,a\] must have a different name for each model"):
-        model_groups(config)
+        model_groups("a.ckpt", ["b.ckpt"], ["a", "a"])
 
 
 @pytest.mark.parametrize(

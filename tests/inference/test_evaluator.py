@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from small_models import small_model
 
 from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer
@@ -27,7 +26,7 @@ def figures_of(
     dataset, model = Dataset("made up", splits), small_model()
     model.vocabulary = Vocabulary(model.vocabulary.words, tokenizer)
     run = EvaluationRun(["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none)
-    return score(run, captions, reference_sentences(TEST), OmegaConf.create({"metrics": ["bleu"], "seed": 1})).figures
+    return score(run, captions, reference_sentences(TEST), ["bleu"], run.scoring_tokenizer(None)).figures
 
 
 @pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])

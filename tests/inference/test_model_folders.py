@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, RepoUrl
 from repository import ROOT
 
 from showattendtell import load
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import WEIGHTS, read_model_folder, write_model_folder
 from showattendtell.inference.finding import CONFIG, PUBLISHED, bundled_models, check_root, find_model, next_to
@@ -107,9 +107,9 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_way_to_get_it(name: str):
-    settings = compose("train", [f"dataset={name}", "dataset.root=nowhere"]).dataset
+    settings = as_settings(compose("train", [f"dataset={name}", "dataset.root=nowhere"]))
     with pytest.raises(UserError, match=r"the folder /.*/nowhere does not exist; .* get its photographs: ") as missing:
-        check_root(settings)
+        check_root(settings.dataset)
     [address] = re.findall(r"https?://[^ ']+", str(missing.value))
     assert address in (ROOT / "docs/data.md").read_text(encoding="utf-8")
 

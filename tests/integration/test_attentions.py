@@ -13,7 +13,7 @@ from slow_cases import slow_after
 from small_models import VOCABULARY
 from small_training import Grids, examples_of
 
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.errors import UserError
 from showattendtell.training.build import build_module
 
@@ -105,7 +105,7 @@ def test_choices_that_do_not_go_together_are_reported(settings: list[str], words
     """As the command builds the module."""
 
     def build() -> None:
-        config = compose("train", [*WITHOUT_WIDTH, *settings])
+        config = as_settings(compose("train", [*WITHOUT_WIDTH, *settings]))
         build_module(config, Grids(), VOCABULARY, {}, examples_of(range(2)))  # type: ignore[arg-type]
 
     with pytest.raises(UserError) as raised:

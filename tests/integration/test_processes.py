@@ -10,7 +10,9 @@ import pytorch_lightning as lightning
 from runs import Run, assert_done
 from slow_cases import slow_after
 
+from showattendtell.config.compose import as_settings
 from showattendtell.config.instantiate import build, find_source
+from showattendtell.config.trust import literal
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
@@ -38,10 +40,10 @@ def test_validation_by_several_processes_gives_the_figures_of_one(
 ):
     """10 images make 4 batches, 2 or 1, also for more processes than batches."""
     restored = load_model(str(checkpoint), "cpu", BeamSearch())
-    config, model = restored.config, restored.module
+    config, model = as_settings(literal(restored.record)), restored.module
     module = build_module(config, model.encoder, model.vocabulary, {})
     module.load_state_dict(model.state_dict())
-    source, dataset = find_source(config, build(config.dataset), module.encoder, "test")
+    source, dataset = find_source(restored.settings, build(config.dataset), module.encoder, "test")
     settings = {"dataset": dataset, "vocabulary": module.vocabulary, "source": source, "seed": 1}
     data = build(config.data, **settings, generation_batch_size=images_at_a_time)
 
@@ -68,7 +70,9 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_the_process_that_draws(
     """10 images make 4 batches; each of two processes writes every second one, the last ones first."""
     monkeypatch.setattr(evaluation, "IMAGE_BATCH_SIZE", 3)
     restored = load_model(str(checkpoint), "cpu", Sampling(temperature=3.0))
-    source, dataset = find_source(restored.config, build(restored.config.dataset), restored.module.encoder, "val")
+    assert restored.settings.dataset
+    dataset = build(restored.settings.dataset)
+    source, dataset = find_source(restored.settings, dataset, restored.module.encoder, "val")
     examples = dataset.split("val")
     reading = [restored], [source(examples)], examples
     alone = generate_captions(*reading, seed=1)

@@ -28,7 +28,7 @@ from showattendtell import (
     ReaderDataModule,
     ShapesDataModule,
 )
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.trust import TRUST
 from showattendtell.data.augmentation import Augmentation
@@ -205,18 +205,19 @@ def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
 def test_names_are_the_options_of_the_configuration(encoder: Encoder):
     options = {file.stem for file in (ROOT / "conf/attention").glob("*.yaml")}
     for name in options:
-        config = compose("train", [f"attention={name}", "decoder.hidden_dim=8", "decoder.embedding_dim=8"])
-        configured = build_captioner(config, encoder.region_dim, len(WORDS))
+        sizes = ["decoder.hidden_dim=8", "decoder.embedding_dim=8"]
+        config = as_settings(compose("train", [f"attention={name}", *sizes]))
+        configured = build_captioner(config.attention, config.decoder, encoder.region_dim, len(WORDS))
         model = small(attention=name, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner.attention) == repr(configured.attention)
         assert type(model.loss) is type(build(config.loss))
     for name in (file.stem for file in (ROOT / "conf/decoder").glob("*.yaml")):
-        recipe = compose("train", ["experiment=flickr8k", f"decoder={name}"])
-        configured = build_captioner(recipe, encoder.region_dim, len(WORDS))
+        recipe = as_settings(compose("train", ["experiment=flickr8k", f"decoder={name}"]))
+        configured = build_captioner(recipe.attention, recipe.decoder, encoder.region_dim, len(WORDS))
         model = CaptioningModule(decoder=name, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner) == repr(configured)
-        assert vars(model.loss)["label_smoothing"] == recipe.loss.label_smoothing
-        assert model.loss.doubly_stochastic_weight == recipe.loss.doubly_stochastic_weight
+        assert vars(model.loss)["label_smoothing"] == recipe.loss.arguments["label_smoothing"]
+        assert model.loss.doubly_stochastic_weight == recipe.loss.arguments["doubly_stochastic_weight"]
         parameters = [{"params": model.captioner.parameters()}]
         given, settings = model.make_optimizer(parameters), build(recipe.optimizer, params=parameters)
         assert given.defaults == settings.defaults

@@ -46,9 +46,8 @@ def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
 
 def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     origin, config = origin_of(checkpoint), small_config("decoder.dropout=0.1")
-    captioner = build_captioner(
-        config, 3, len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
-    )
+    size = len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
+    captioner = build_captioner(config.attention, config.decoder, 3, size)
     origin.load_captioner(captioner, vocabulary_of(origin))
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
     for name, value in captioner.state_dict().items():
@@ -64,7 +63,8 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     origin = origin_of(checkpoint.with_name("whole.ckpt"))
     vocabulary = vocabulary_of(origin).extended(["cat", "dog", "mouse", "horse"])
     assert vocabulary.words[size:] == ("cat", "mouse", "horse")
-    before, after = (build_captioner(small_config(), 3, number) for number in (size, size + 3))
+    config = small_config()
+    before, after = (build_captioner(config.attention, config.decoder, 3, number) for number in (size, size + 3))
     load(origin, before)
     origin.load_captioner(after, vocabulary)
     for name, value in after.state_dict().items():

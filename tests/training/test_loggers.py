@@ -2,14 +2,16 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from omegaconf import DictConfig
 from pytorch_lightning.loggers import CSVLogger, Logger
 from small_training import small_config, small_run
 
+from showattendtell.config.compose import training_record
+from showattendtell.config.schemas import Node, TrainSettings
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import METRICS
 from showattendtell.training.build import build_trainer
@@ -53,11 +55,16 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Notes, "made", [])
 
 
-def noted(*settings: str, **arguments: Any) -> DictConfig:
-    """A configuration with that logger."""
-    config = small_config(*settings)
-    config.logger = {"notes": {"_target_": f"{Notes.__module__}.{Notes.__qualname__}", **arguments}}
-    return config
+def noted(*settings: str, **arguments: Any) -> TrainSettings:
+    """Settings with that logger."""
+    node = Node(f"{Notes.__module__}.{Notes.__qualname__}", arguments)
+    return replace(small_config(*settings), logger={"notes": node})
+
+
+def build_notes(config: TrainSettings, folder: Path) -> None:
+    node = config.logger["notes"]
+    assert node
+    build_logger("notes", node, training_record(config), folder)
 
 
 def test_a_logger_that_breaks_is_reported_of_once_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -90,15 +97,15 @@ def test_no_call_of_lightning_raises(tmp_path: Path, method: str, monkeypatch: p
 def test_a_run_that_ends_before_training_closes_its_loggers(tmp_path: Path):
     config = noted()
     trainer, _ = build_trainer(config, tmp_path)
-    with pytest.raises(UserError), open_loggers(config, trainer):
+    with pytest.raises(UserError), open_loggers(config.logger, training_record(config), trainer):
         raise UserError("there is no such photograph")
     assert [notes.ends for notes in Notes.made] == [["failed"]]
 
 
 def test_a_logger_is_given_the_folder_and_the_name_of_the_run(tmp_path: Path):
     before = random.getstate()
-    build_logger(noted(), "notes", tmp_path / "shapes-soft/1")
-    build_logger(noted(run_name="mine", save_dir="logs"), "notes", tmp_path)
+    build_notes(noted(), tmp_path / "shapes-soft/1")
+    build_notes(noted(run_name="mine", save_dir="logs"), tmp_path)
     assert [(notes.run_name, notes.folder) for notes in Notes.made] == [
         ("shapes-soft/1", tmp_path / "shapes-soft/1"),
         ("mine", "logs"),
@@ -109,8 +116,8 @@ def test_a_logger_is_given_the_folder_and_the_name_of_the_run(tmp_path: Path):
 def test_loggers_get_all_settings_with_their_defaults(tmp_path: Path):
     """Also those that no file of the configuration names."""
     config = noted("trainer.max_epochs=1")
-    assert "betas" not in config.optimizer
-    build_logger(config, "notes", tmp_path)
+    assert "betas" not in config.optimizer.arguments
+    build_notes(config, tmp_path)
     settings = Notes.made[0].settings
     assert settings["optimizer"]["lr"] == 0.01
     assert settings["optimizer"]["betas"] == (0.9, 0.999)

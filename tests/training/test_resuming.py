@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
@@ -20,6 +19,7 @@ from three_images import caption_data
 from three_images import examples_of as three_examples
 from torch import Tensor
 
+from showattendtell.config.compose import training_record
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
@@ -69,8 +69,9 @@ def copied(trained: Path, which: str, to: Path, age: int = 0) -> Path:
     return to
 
 
-def resumed(value: bool | str, *settings: str) -> DictConfig:
-    return small_config(f"resume={value}".lower() if isinstance(value, bool) else f"resume={value}", *settings)
+def resumed(value: bool | str, *settings: str) -> tuple[bool | str, dict[str, Any]]:
+    """The first arguments of `find_start`."""
+    return value, training_record(small_config(*settings))
 
 
 def test_the_newest_unfinished_run_of_the_same_settings_continues(
@@ -80,7 +81,7 @@ def test_the_newest_unfinished_run_of_the_same_settings_continues(
     newest = copied(trained, "killed", root / "newest", age=20)
     copied(trained, "finished", root / "finished")
     small_run(small_config("seed=2", "trainer.max_epochs=1"), root / "other seed")
-    start = find_start(resumed(True), new, root)
+    start = find_start(*resumed(True), new, root)
     assert (start.folder, start.checkpoint, start.finished) == (newest, newest / LAST, False)
     assert capsys.readouterr().out.endswith(f"{newest} resumes after step 8, in epoch 2\n")
     assert not new.exists()
@@ -91,7 +92,7 @@ def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Pa
     (root / "begun").mkdir()
     (root / "strange").mkdir()
     (root / "strange" / LAST).write_text("no checkpoint")
-    assert find_start(resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
+    assert find_start(*resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
     assert f"{root} has no run with these settings to resume; a new one starts in {new}" in capsys.readouterr().out
 
 
@@ -100,15 +101,15 @@ def test_a_checkpoint_that_it_began_with_may_have_moved(trained: Path, root: Pat
     content = torch.load(killed / LAST, weights_only=False)
     content[METADATA_KEY]["config"]["init_from"] = "first/best.ckpt"
     torch.save(content, killed / LAST)
-    assert find_start(resumed(str(killed), "init_from=moved/best.ckpt"), new, None).folder == killed
+    assert find_start(*resumed(str(killed), "init_from=moved/best.ckpt"), new, None).folder == killed
     # but another run is not found by these settings
-    assert find_start(resumed(True, "init_from=moved/best.ckpt"), new, root).folder == new
+    assert find_start(*resumed(True, "init_from=moved/best.ckpt"), new, root).folder == new
 
 
 def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: Path, monkeypatch: pytest.MonkeyPatch):
     killed = copied(trained, "killed", root / "killed")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert find_start(resumed(False), new, root).folder == killed
+    assert find_start(*resumed(False), new, root).folder == killed
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_run_with_other_settings_is_refused_by_their_names(
 ):
     killed = copied(trained, "killed", root / "killed")
     with pytest.raises(UserError) as refused:
-        find_start(resumed(str(killed), *settings), new, root)
+        find_start(*resumed(str(killed), *settings), new, root)
     for part in [f"{killed} has other settings", *message]:
         assert part in str(refused.value)
 
@@ -137,7 +138,7 @@ def test_a_run_may_have_more_epochs_than_it_had(
     trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
     run = copied(trained, "finished", root / "finished")
-    start = find_start(resumed(str(run), "trainer.max_epochs=5"), new, root)
+    start = find_start(*resumed(str(run), "trainer.max_epochs=5"), new, root)
     assert (start.checkpoint, start.finished, start.extended) == (run / LAST, False, True)
     printed = capsys.readouterr().out
     assert f"{run} is extended from 2 to 5 epochs" in printed
@@ -151,7 +152,7 @@ def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new:
     with pytest.raises(
         UserError, match=r"ended after 1 of 3 epochs .*cannot extend it; start a new run with init_from="
     ):
-        find_start(resumed(str(root / "short"), *settings[:1], "trainer.max_epochs=9"), new, root)
+        find_start(*resumed(str(root / "short"), *settings[:1], "trainer.max_epochs=9"), new, root)
 
 
 def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
@@ -218,13 +219,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 ):
     killed = copied(trained, "killed", root / "killed")
     (killed / LAST).write_bytes(change((killed / LAST).read_bytes()))
-    start = find_start(resumed(str(killed)), new, root)
+    start = find_start(*resumed(str(killed)), new, root)
     assert start.checkpoint == killed / PREVIOUS
     output = capsys.readouterr()
     assert f"warning: {killed / LAST} is damaged (" in output.err
     assert "previous.ckpt was written before it, and what was trained since then is trained again" in output.err
     assert f"{killed} resumes after step 7, in epoch 2" in output.out
-    small_run(resumed(False), killed, start.checkpoint)
+    small_run(small_config(), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
 
 
@@ -233,7 +234,7 @@ def test_a_run_that_was_killed_between_two_names_continues(
 ):
     killed = copied(trained, "killed", root / "killed")
     (killed / LAST).unlink()
-    assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
+    assert find_start(*resumed(True), new, root).checkpoint == killed / PREVIOUS
     assert "warning" not in capsys.readouterr().err
 
 

@@ -4,13 +4,12 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as lightning
 import torch
-from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
 from torch.utils.data import DataLoader
 
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.errors import UserError
 from showattendtell.training.build import build_trainer
 
@@ -61,10 +60,8 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     best_score: float,
     message: str,
 ):
-    config = compose("train", [*settings, "callbacks.early_stopping.patience=1", "trainer.accelerator=cpu"])
-    OmegaConf.set_struct(config, False)
-    config.trainer.max_epochs = 5
-    trainer, keeper = build_trainer(config, tmp_path)
+    few = ["callbacks.early_stopping.patience=1", "trainer.accelerator=cpu", "trainer.max_epochs=5"]
+    trainer, keeper = build_trainer(as_settings(compose("train", [*settings, *few])), tmp_path)
     numbers = DataLoader(torch.ones(2, 1))
     trainer.fit(Scripted(), numbers, numbers)
     assert keeper.best_model_score == pytest.approx(best_score)

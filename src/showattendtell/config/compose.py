@@ -1,12 +1,12 @@
 """Compose the configuration of a command without running it, and compare configurations."""
 
-import copy
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hydra import compose as compose_overrides
 from hydra import initialize_config_dir
@@ -15,12 +15,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob
 from hydra.errors import HydraException
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
+from showattendtell.config.schemas import Node, Nodes, TrainSettings
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate, with_defaults
-from showattendtell.errors import did_you_mean, first_line
-from showattendtell.settings import format_value, leaves, may_differ
+from showattendtell.errors import UserError, did_you_mean, first_line
+from showattendtell.settings import format_value, join, leaves, may_differ
 
 # Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
@@ -130,38 +132,75 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     return dict(settings)
 
 
-def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
-    """Return a stored configuration with the changes that are not null."""
-    merged = copy.deepcopy(config)
-    for name, change in leaves("", changes):
-        if change is not None and not name.endswith(TARGET):
-            OmegaConf.update(merged, name, change, force_add=True)
-    return merged
+def as_settings(config: DictConfig) -> Any:
+    """Return a checked configuration as the object of its `_target_`, whose parts are nodes."""
+    plain = to_plain(config)
+    plain.pop("hydra", None)
+    return _as_dataclass(get_class(plain[TARGET]), plain)
 
 
-def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration as plain data, without `resume`."""
-    return {name: value for name, value in to_plain(config).items() if name != "resume"}
+def _as_dataclass(cls: Any, plain: Mapping[str, Any]) -> Any:
+    kinds, values = get_type_hints(cls), dict[str, Any]()
+    for name, value in plain.items():
+        if name not in kinds:  # the target, and an option without settings
+            continue
+        kind = kinds[name]
+        is_part = kind in (Node, Nodes) or Node in get_args(kind)
+        values[name] = as_node(value, name) if is_part else _as_dataclass(kind, value) if is_dataclass(kind) else value
+        if kind is Node and not isinstance(values[name], Node):
+            raise UserError(f"{name}={format_value(value)} is not a part; choose one of its options")
+    return cls(**values)
 
 
-def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return `setting=VALUE instead of VALUE` for each setting that differs from the plain settings of another run,
-    except settings that may change when a run is resumed."""
-    current, stored = dict(leaves("", plain_settings(config))), dict(leaves("", other))
-    differences = []
-    for name in {**stored, **current}:
-        now, before = (settings.get(name, DEFAULT) for settings in (current, stored))
-        if now != before and not may_differ(name):
-            differences.append(f"{name}={format_value(now)} instead of {format_value(before)}")
-    return differences
+def as_node(plain: Any, path: str = "") -> Any:
+    """Return the node of a part that is plain data; a group of parts as a dict of nodes; anything else as it is."""
+    if not isinstance(plain, Mapping):
+        return plain
+    if TARGET not in plain:
+        return {name: as_node(value, join(path, name)) for name, value in plain.items()}
+    return Node(plain[TARGET], {name: value for name, value in plain.items() if name != TARGET}, path)
 
 
-def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
-    Defaults in the code count as settings."""
-    current, stored = dict[str, Any](), dict[str, Any]()
-    for part in MODEL:
-        current |= leaves(part, with_defaults(plain_settings(config)[part], part))
-        stored |= leaves(part, with_defaults(other[part], part))
-    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS.split()]
-    return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
+def as_record(settings: Any) -> Any:
+    """Return settings as plain data, as a record of what ran; `as_settings` is the inverse."""
+    if isinstance(settings, Node):
+        return {TARGET: settings.target, **settings.arguments}
+    if isinstance(settings, Mapping):
+        return {name: as_record(value) for name, value in settings.items()}
+    if not is_dataclass(settings):
+        return settings
+    values = {each.name: as_record(getattr(settings, each.name)) for each in fields(settings)}
+    return {TARGET: f"{type(settings).__module__}.{type(settings).__qualname__}", **values}
+
+
+def training_record(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings of a training as plain data, without `resume`."""
+    record: dict[str, Any] = as_record(settings)
+    del record["resume"]
+    return record
+
+
+def find_differences(current: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Return `setting=VALUE instead of VALUE` for each setting in which the records of two trainings differ, except
+    settings that may change when a run is resumed."""
+    now, before = dict(leaves("", current)), dict(leaves("", stored))
+    differing = [name for name in {**before, **now} if now.get(name, DEFAULT) != before.get(name, DEFAULT)]
+    return [
+        f"{name}={format_value(now.get(name, DEFAULT))} instead of {format_value(before.get(name, DEFAULT))}"
+        for name in differing
+        if not may_differ(name)
+    ]
+
+
+def model_differences(current: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Return `setting=VALUE`, with the stored value, for each setting of the model that the records of two trainings
+    have and in which they differ. Defaults in the code count as settings."""
+    now, before = (
+        {name: value for part in MODEL for name, value in _with_defaults(part, of)} for of in (current, stored)
+    )
+    names = [name for name in before if name in now and name.rpartition(".")[2] not in HARMLESS.split()]
+    return [f"{name}={format_value(before[name])}" for name in names if now[name] != before[name]]
+
+
+def _with_defaults(part: str, record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return leaves(part, with_defaults(record[part], part))

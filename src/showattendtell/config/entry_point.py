@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,15 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, config_folders, parse, quoted
-from showattendtell.config.compose import compose, find_faulty
+from showattendtell.config.compose import as_settings, compose, find_faulty
 from showattendtell.config.sweeps import record_result
+from showattendtell.config.trust import literal
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import UserError, safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
 
-Task = Callable[[DictConfig], Any]
-"""The function of a command, which gets its configuration."""
+Task = Callable[[Any], Any]
+"""The function of a command, which gets its settings."""
 
 Expand = Callable[[Arguments], Arguments]
 Restore = Callable[[DictConfig], DictConfig]
@@ -47,8 +48,8 @@ def _same(given: Any) -> Any:
 def entry_point(
     name: str, positional: str = "", expand: Expand = _same, restore: Restore = _same
 ) -> Callable[[Task], Callable[[], None]]:
-    """Decorate the function of a command, which gets its configuration: the result composes `NAME.yaml` with the
-    command line, checks it and calls the function.
+    """Decorate the function of a command, which gets its settings: the result composes `NAME.yaml` with the command
+    line, checks it, and calls the function with the typed settings.
 
     Errors that the user can fix are printed as one sentence, with exit status 2.
 
@@ -108,16 +109,16 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
         # an error ends the process here: Hydra would print a line of its own before it
         with report_errors():
             try:
-                return task(checked(restore(config)))
+                return task(as_settings(checked(restore(config))))
             except BaseException:
                 discard_empty_run()
                 raise
     settings, metric = unresolved(about.overrides.task), config.get("monitor")
     label = " ".join([str(run_folder()), *settings])
     try:
-        config = checked(config)
+        typed = as_settings(checked(config))
         if about.runtime.choices["hydra/launcher"] == "basic" and metric is None:
-            result = task(config)
+            result = task(typed)
         else:
             multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
             with chdir(cwd):
@@ -127,7 +128,7 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
                     redirect_stdout(log),
                     redirect_stderr(log),
                 ):
-                    result = task(config)
+                    result = task(typed)
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
         raise
@@ -195,16 +196,16 @@ def discard_empty_run() -> None:
                 folder.parent.parent.rmdir()
 
 
-def write_settings(config: DictConfig, folder: Path) -> None:
-    """Write the configuration of a new run, that of Hydra and its arguments, as Hydra does. Hydra itself would write
-    them into the folder of a finished run before the run is refused.
+def write_settings(record: Mapping[str, Any], folder: Path) -> None:
+    """Write the settings of a new run, the configuration of Hydra and its arguments, as Hydra does. Hydra itself would
+    write them into the folder of a finished run before the run is refused.
 
     Raises:
         OSError: a file cannot be written; `filename` is its path.
     """
     hydra_config = HydraConfig.get()
     files = {
-        "config": config,
+        "config": literal(record),
         "hydra": OmegaConf.create({"hydra": hydra_config}),
         "overrides": OmegaConf.create(unresolved(hydra_config.overrides.task)),
     }

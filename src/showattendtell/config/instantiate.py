@@ -1,4 +1,4 @@
-"""Build objects from the nodes of a checked configuration."""
+"""Build the objects that checked settings describe."""
 
 import traceback
 from collections.abc import Callable, Mapping
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import to_plain
+from showattendtell.config.command_line import read_option
+from showattendtell.config.compose import as_node, to_plain
+from showattendtell.config.schemas import Node, StoredSettings, TrainSettings
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.tokenization import train_tokenizer
@@ -23,33 +24,37 @@ from showattendtell.models.initialization import initialize_as_released
 from showattendtell.runtime.files import cache_folder
 from showattendtell.types import Dataset
 
-Config = DictConfig  # a checked configuration, whose settings are attributes
 
+def build(node: Node, **objects: Any) -> Any:
+    """Call the node's target with its arguments and the objects that the code passes, and return the result.
 
-def build(node: DictConfig, **objects: Any) -> Any:
-    """Call the node's `_target_` with the node's settings and the objects that the code passes, and return the result.
+    The arguments are data: unlike Hydra's `instantiate`, this resolves no `${...}` in the texts of stored settings.
 
     Raises:
         UserError: for a value that the target rejects, or a target that cannot be imported.
     """
     try:
-        return _call(OmegaConf.to_container(node, resolve=True), objects)
+        return locate(node.target)(**{**_call(node.arguments), **objects})
     except (TypeError, ValueError) as error:
-        raise UserError(f"{node._get_full_key('')}: {first_line(error)}") from error
+        raise UserError(f"{node.path}: {first_line(error)}" if node.path else first_line(error)) from error
 
 
-def _call(node: Any, objects: dict[str, Any] | None = None) -> Any:
-    """Build a node as plain data, and the nodes in it."""
-    if isinstance(node, list):
-        return list(map(_call, node))
-    if not isinstance(node, Mapping):
-        return node
-    arguments = {name: _call(value) for name, value in node.items() if name not in (TARGET, "_partial_")}
-    arguments |= objects or {}
-    if TARGET not in node:
+def _call(value: Any) -> Any:
+    """Return plain data in which the parts are replaced by their objects."""
+    if isinstance(value, list):
+        return list(map(_call, value))
+    if not isinstance(value, Mapping):
+        return value
+    arguments = {name: _call(inner) for name, inner in value.items() if name not in (TARGET, "_partial_")}
+    if TARGET not in value:
         return arguments
-    function = locate(node[TARGET])
-    return partial(function, **arguments) if node.get("_partial_") else function(**arguments)
+    function = locate(value[TARGET])
+    return partial(function, **arguments) if value.get("_partial_") else function(**arguments)
+
+
+def build_option(group: str, option: str, **objects: Any) -> Any:
+    """Build an option of a config group of the core or of an extension."""
+    return build(as_node(to_plain(read_option(group, option))), **objects)
 
 
 def locate(target: str) -> Callable[..., Any]:
@@ -72,69 +77,72 @@ def locate(target: str) -> Callable[..., Any]:
         ) from error
 
 
-def import_own_classes(config: Mapping[str, Any]) -> None:
-    """Import the targets of a configuration that are not of this package, so that an error in their modules is
+def import_own_classes(record: Mapping[str, Any]) -> None:
+    """Import the targets of a record of settings that are not of this package, so that an error in their modules is
     reported before data are read."""
-    for target in find_targets(to_plain(config)):
+    for target in find_targets(record):
         if not target.startswith("showattendtell."):
             locate(target)
 
 
-def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
-    """Build the tokenizer and the vocabulary of a training configuration from the training captions."""
-    tokenizer = build(config["tokenizer"])
-    captions = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
-    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer)
-    return vocabulary
+def build_vocabulary(tokenizer: Node, vocabulary: Node, dataset: Dataset) -> Vocabulary:
+    """Build the tokenizer, and the vocabulary of the training captions."""
+    cutter = build(tokenizer)
+    captions = train_tokenizer(cutter, dataset, vocabulary.arguments["size"])
+    built: Vocabulary = build(vocabulary, captions=captions, tokenizer=cutter)
+    return built
 
 
-def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:
-    """Build the attention and decoder of a training configuration, with initial weights.
+def build_captioner(
+    attention: Node, decoder: Node, region_dim: int, vocabulary_size: int, weight_init: str = "default"
+) -> Captioner:
+    """Build the attention and the decoder of a model, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
     make each step several times slower.
     """
     torch.set_flush_denormal(True)
-    decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
-    attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+    built = build(decoder, vocabulary_size=vocabulary_size, region_dim=region_dim)
     try:
-        captioner = Captioner(attention, decoder)
+        captioner = Captioner(build(attention, region_dim=region_dim, hidden_dim=built.hidden_dim), built)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if config.get("weight_init") == "released":
+    if weight_init == "released":
         initialize_as_released(captioner)
     return captioner
 
 
-def build_dataset(config: DictConfig) -> Dataset:
-    """Read the data set of a training configuration. Raise `UserError` if it has no training or validation images."""
-    dataset: Dataset = build(config.dataset)
+def build_dataset(node: Node) -> Dataset:
+    """Read the data set of a training. Raise `UserError` if it has no training or validation images."""
+    dataset: Dataset = build(node)
     for split in ("train", "val"):
         dataset.split(split)
     return dataset
 
 
-def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[ImageSourceFactory, Dataset]:
-    """Return the source of a training configuration's images, and the data set without the images that cannot be read.
+def build_source(settings: TrainSettings, dataset: Dataset, encoder: Encoder) -> tuple[ImageSourceFactory, Dataset]:
+    """Return the source of the images of a training, and the data set without the images that cannot be read.
 
     See `open_source`.
     """
-    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
-    data = config.get("data", {})
-    views = 1 if encoder.trainable else extraction.views
+    extraction, folder = build(settings.features), cache_folder(settings.cache) / "features"
+    views, data = 1 if encoder.trainable else extraction.views, settings.data.arguments
     check_cache(data.get("cache_on_device"), data.get("num_workers"), views)
-    augmentation, skips = build(config.augment, seed=config.seed), config.dataset.get("skip_unreadable", False)
+    augmentation = build(settings.augment, seed=settings.seed)
+    skips = settings.dataset.arguments.get("skip_unreadable", False)
     return open_source(dataset, encoder, folder, extraction, augmentation, skips)
 
 
 def find_source(
-    config: DictConfig, dataset: Dataset, encoder: Encoder, split: str
+    stored: StoredSettings, dataset: Dataset, encoder: Encoder, split: str
 ) -> tuple[ImageSourceFactory, Dataset]:
     """Return the source of the images of a split, and the data set without the images that cannot be read.
 
     Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the
     images of the split are checked.
     """
-    extraction, folder = build(config.features), cache_folder(config.cache) / "features"
-    skips = config.dataset.get("skip_unreadable", False)
-    return open_source(dataset, encoder, folder, extraction, Augmentation(config.seed), skips, split)
+    assert stored.dataset
+    assert stored.features
+    extraction, folder = build(stored.features), cache_folder(stored.cache) / "features"
+    skips = stored.dataset.arguments.get("skip_unreadable", False)
+    return open_source(dataset, encoder, folder, extraction, Augmentation(stored.seed), skips, split)

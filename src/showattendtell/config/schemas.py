@@ -1,14 +1,18 @@
-"""Settings of each command that do not belong to one of its parts.
+"""Settings of each command. `--help` shows the descriptions of the attributes.
 
-`--help` shows the descriptions of the attributes. Settings that several commands share are in base classes.
+A command gets them as one object, which is built once after the configuration was checked. Settings that several
+commands share are in base classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from showattendtell.errors import UserError
 from showattendtell.settings import (
     Dpi,
     ImportPath,
@@ -25,8 +29,32 @@ from showattendtell.settings import (
 Split = Literal["train", "val", "test"]
 
 
-@dataclass
-class TrainConfig:
+@dataclass(frozen=True)
+class Node:
+    """A part of a configuration that `build` makes an object of.
+
+    Attributes:
+        target: import path of a class or function.
+        arguments: its arguments as plain data; a mapping with a `_target_` is a part of its own.
+        path: the setting that it stands in, for messages.
+    """
+
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    path: str = field(default="", compare=False)
+
+    def changed(self, **arguments: Any) -> "Node":
+        """Return a copy with those of the arguments that are not None."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return replace(self, arguments={**self.arguments, **given})
+
+
+Nodes = Mapping[str, Node | None]
+"""Parts by name; None for one that was switched off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
     """Settings of `train`.
 
     Attributes:
@@ -58,10 +86,42 @@ class TrainConfig:
     checkpoint_interval_minutes: NonNegativeFloat
     tags: Sequence[Text]
     resume: bool | Text
+    encoder: Node
+    features: Node
+    tokenizer: Node
+    vocabulary: Node
+    augment: Node
+    attention: Node
+    decoder: Node
+    loss: Node
+    reward: Node
+    distillation: Node
+    optimizer: Node
+    schedule: Node
+    decoding: Node
+    dataset: Node
+    data: Node
+    trainer: Node
+    callbacks: Nodes
+    logger: Nodes = field(default_factory=dict)
 
 
-@dataclass
-class BoxesConfig:
+@dataclass(frozen=True, kw_only=True)
+class StoredSettings:
+    """Settings of training that a checkpoint is read with; without `dataset` and `features` its images are unknown."""
+
+    encoder: Node
+    tokenizer: Node
+    attention: Node
+    decoder: Node
+    dataset: Node | None = None
+    features: Node | None = None
+    cache: str | None = None
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxesSettings:
     """The folder of a data set, and its ground-truth boxes.
 
     Attributes:
@@ -75,8 +135,8 @@ class BoxesConfig:
     instances: Source | Sequence[Source] | None
 
 
-@dataclass
-class EvaluationDataConfig(BoxesConfig):
+@dataclass(frozen=True, kw_only=True)
+class EvaluationDataSettings(BoxesSettings):
     """Settings of the data set that override those of training; null keeps the one of training.
 
     Attributes:
@@ -86,8 +146,8 @@ class EvaluationDataConfig(BoxesConfig):
     skip_unreadable: bool | None
 
 
-@dataclass
-class InferenceAttentionConfig:
+@dataclass(frozen=True, kw_only=True)
+class InferenceAttentionSettings:
     """How attention is computed at inference.
 
     Attributes:
@@ -97,13 +157,13 @@ class InferenceAttentionConfig:
             in training.
     """
 
-    inference_mode: Literal["sample", "argmax", "expectation"] | None
-    map: Literal["last"] | PositiveInt | None
+    inference_mode: Literal["sample", "argmax", "expectation"] | None = None
+    map: Literal["last"] | PositiveInt | None = None
 
 
-@dataclass
-class ModelConfig:
-    """Settings of commands that read a checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Settings of commands that read a checkpoint, and generate captions.
 
     Attributes:
         checkpoint: a best.ckpt or last.ckpt of training, the folder of a run for its best.ckpt, a folder written by
@@ -116,10 +176,12 @@ class ModelConfig:
     checkpoint: Texts
     seed: Seed
     device: Text
+    attention: InferenceAttentionSettings
+    decoding: Node
 
 
-@dataclass
-class EvaluateConfig(ModelConfig):
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings(ModelSettings):
     """Settings of `evaluate`.
 
     Attributes:
@@ -145,10 +207,39 @@ class EvaluateConfig(ModelConfig):
     output: Text | None
     cache: Text | None
     baselines: bool
+    dataset: EvaluationDataSettings
+    tokenizer: Node | None
 
 
-@dataclass
-class CaptioningConfig(ModelConfig):
+def as_list(names: str | Sequence[str]) -> list[str]:
+    """Return the names in a setting that is one name or several."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def model_groups(
+    checkpoint: str | Sequence[str], compare: str | Sequence[str] = (), names: Sequence[str] | None = None
+) -> dict[str, list[str]]:
+    """Return the checkpoints of each pipeline of a command: those of `checkpoint`, an ensemble if there are several,
+    and each of `compare` alone.
+
+    Returns:
+        The checkpoints by the name of the pipeline: from `names`, or the last two parts of their paths, or the whole
+        paths, if these are not different.
+
+    Raises:
+        UserError: the names are not different, or not as many as models.
+    """
+    groups = [as_list(checkpoint), *([path] for path in as_list(compare))]
+    titles = list(names or (" + ".join(str(Path(*Path(path).parts[-2:])) for path in group) for group in groups))
+    if not names and len(set(titles)) < len(groups):
+        titles = list(map(" + ".join, groups))
+    if len(set(titles)) != len(titles) or len(titles) != len(groups):
+        raise UserError(f"names=[{','.join(titles)}] must have a different name for each model; models: {len(groups)}")
+    return dict(zip(titles, groups, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptioningSettings(ModelSettings):
     """Settings of commands that caption photographs.
 
     Attributes:
@@ -161,9 +252,19 @@ class CaptioningConfig(ModelConfig):
     compare: Text | Sequence[Text]
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The checkpoints of each model or ensemble, by the name that is shown."""
+        return model_groups(self.checkpoint, self.compare, self.names)
 
-@dataclass
-class CaptionConfig(CaptioningConfig):
+    @property
+    def checkpoints(self) -> list[str]:
+        """All checkpoints."""
+        return list(chain.from_iterable(self.groups.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionSettings(CaptioningSettings):
     """Settings of `caption`.
 
     Attributes:
@@ -193,10 +294,11 @@ class CaptionConfig(CaptioningConfig):
     output: Text | None
     resume: bool
     workers: PositiveInt | None
+    dataset: EvaluationDataSettings
 
 
-@dataclass
-class AverageConfig:
+@dataclass(frozen=True, kw_only=True)
+class AverageSettings:
     """Settings of `average`.
 
     Attributes:
@@ -209,8 +311,8 @@ class AverageConfig:
     output: Text
 
 
-@dataclass
-class ScoreConfig:
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings:
     """Settings of `score`.
 
     Attributes:
@@ -235,10 +337,11 @@ class ScoreConfig:
     resamples: PositiveInt
     seed: Seed
     output: Text | None
+    tokenizer: Node
 
 
-@dataclass
-class ReportConfig:
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
     """Settings of `report`.
 
     Attributes:

@@ -84,17 +84,17 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
         known += [join(path, name) for name in signature.parameters]
         for key, value in node.items():
             name, parameter = join(path, str(key)), signature.parameters.get(key)
-            is_group = not path or TARGET not in node
-            if key in (TARGET, "_partial_") or value == "???" or (name in nodes and (parameter or is_group)):
+            is_part = name in nodes and (parameter or TARGET not in node)
+            if key in (TARGET, "_partial_") or value == "???" or is_part:
                 continue
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
-            elif parameter:
+            elif parameter and not str(parameter.source).startswith("Node"):
                 meant = as_meant(value, parameter.annotation, node.get("root"))
                 errors += value_errors(name, meant, parameter.annotation)
                 if meant != value:
                     OmegaConf.update(config, name, meant)
-            elif not signature.open and value not in (None, {}):
+            elif (parameter or not signature.open) and value not in (None, {}):
                 unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
     for name, leaf in unknown:
         hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES and leaf not in MEANT else ""

@@ -8,17 +8,17 @@ from itertools import chain
 from pathlib import Path
 from statistics import mean
 
-from omegaconf import DictConfig
 from PIL import Image
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from showattendtell.config.command_line import find_options, read_option
-from showattendtell.config.compose import to_plain
-from showattendtell.config.instantiate import build
+from showattendtell.config.command_line import find_options
+from showattendtell.config.compose import as_record
+from showattendtell.config.instantiate import build, build_option
+from showattendtell.config.schemas import CaptioningSettings, CaptionSettings, Split
 from showattendtell.data.images import fetch_image, find_images, open_image
 from showattendtell.errors import UserError, printable
-from showattendtell.inference.finding import find_model, model_groups, next_to, note_about
+from showattendtell.inference.finding import find_model, next_to, note_about
 from showattendtell.inference.loading import load_models
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
@@ -42,27 +42,21 @@ GPU_BATCH_SIZE = 64
 """Default batch size in photographs on a GPU."""
 
 
-def model_note(config: DictConfig) -> str:
-    """Return what users should know about the models that the configuration of a command names."""
-    return note_about(chain.from_iterable(model_groups(config).values()))
+def load_captioners(settings: CaptioningSettings) -> list[CaptioningPipeline]:
+    """Return the pipelines of a command's models."""
+    decoding = build(settings.decoding)
+    return [
+        CaptioningPipeline(name, load_models(group, settings.device, decoding, settings.attention), settings.seed)
+        for name, group in settings.groups.items()
+    ]
 
 
-def load_captioners(config: DictConfig) -> list[CaptioningPipeline]:
-    """Return the pipelines of `model_groups`."""
-    decoding = build(config.decoding)
-    captioners = []
-    for name, group in model_groups(config).items():
-        models = load_models(group, config.device, decoding, config.attention)
-        captioners.append(CaptioningPipeline(name, models, config.seed))
-    return captioners
-
-
-def settings_checksum(config: DictConfig) -> str:
+def settings_checksum(settings: CaptioningSettings) -> str:
     """Return 16 hexadecimal digits that change with the files of the models and with each setting of a command that
     captions depend on."""
-    hashes = [[sha256(find_model(path)) for path in group] for group in model_groups(config).values()]
-    settings = [to_plain(config.decoding), to_plain(config.attention), config.seed]
-    return hashlib.sha256(json.dumps([hashes, settings]).encode()).hexdigest()[:16]
+    hashes = [[sha256(find_model(path)) for path in group] for group in settings.groups.values()]
+    used = [as_record(settings.decoding), vars(settings.attention), settings.seed]
+    return hashlib.sha256(json.dumps([hashes, used]).encode()).hexdigest()[:16]
 
 
 def caption_all(
@@ -98,9 +92,9 @@ Captioned = tuple[int, list[list[CaptionRow]], list[ImageCaptions]]
 class RowCaptioner:
     """Captions files and URLs in this process, with the models and settings of `caption`."""
 
-    def __init__(self, config: DictConfig):
-        self._captioners = load_captioners(config)
-        self._groups, self._checksum = model_groups(config).values(), settings_checksum(config)
+    def __init__(self, settings: CaptioningSettings):
+        self._captioners = load_captioners(settings)
+        self._groups, self._checksum = settings.groups.values(), settings_checksum(settings)
 
     def __call__(self, sources: Sequence[str], errors: list[str]) -> Iterator[Captioned]:
         """Caption the sources, see `caption_all`."""
@@ -112,35 +106,35 @@ class RowCaptioner:
             yield i, rows, outputs
 
 
-def _make_captioner(config: DictConfig) -> Callable[[Sequence[str], list[str]], Iterator[Captioned]]:
+def _make_captioner(settings: CaptionSettings) -> Callable[[Sequence[str], list[str]], Iterator[Captioned]]:
     """Return a `RowCaptioner`, or with `workers=N` the captioner of the option in the config group `captioning`."""
-    if not config.workers:
-        return RowCaptioner(config)
+    if not settings.workers:
+        return RowCaptioner(settings)
     for option in find_options("captioning"):
-        return build(read_option("captioning", option), config=config)
-    raise UserError(f"workers={config.workers}: no extension captions in several processes; leave it out")
+        return build_option("captioning", option, settings=settings)
+    raise UserError(f"workers={settings.workers}: no extension captions in several processes; leave it out")
 
 
-def caption_photographs(config: DictConfig, images: Sequence[str], formats: Sequence[str], folder: Path) -> None:
+def caption_photographs(settings: CaptionSettings, images: Sequence[str], formats: Sequence[str], folder: Path) -> None:
     """Caption each photograph that can be read, and write its captions into a folder: rows, pictures and a page.
 
     Raises:
         UserError: at the end, about photographs that cannot be read.
     """
-    found, errors, note = find_images(images), list[str](), model_note(config)
+    found, errors, note = find_images(images), list[str](), note_about(settings.checkpoints)
     is_single = len(found.sources) == 1
     notes = [note, f"skipped files that are not images: {found.others:,}" if found.others else ""]
-    if config.resume:
-        finished = resume_rows(folder, formats, settings_checksum(config))
+    if settings.resume:
+        finished = resume_rows(folder, formats, settings_checksum(settings))
         found = found.select({*found.sources} - finished)
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
-    models, entries = list(model_groups(config)), list[PageEntry]()
+    models, entries = list(settings.groups), list[PageEntry]()
     stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
     others = [name for name in formats if name not in (*ROWS, "html", *PICTURES)]
-    files: list[OutputFormat] = [build(read_option("format", name)) for name in others]
+    files: list[OutputFormat] = [build_option("format", name) for name in others]
     files += [file() for name, file in ROWS.items() if name in formats]
-    captioned = _make_captioner(config)(found.sources, errors) if found.sources else ()
+    captioned = _make_captioner(settings)(found.sources, errors) if found.sources else ()
     for file in files:
         file.open(folder)
     try:
@@ -149,7 +143,7 @@ def caption_photographs(config: DictConfig, images: Sequence[str], formats: Sequ
                 file.write([*chain.from_iterable(rows)])
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
-                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", config.width, config.dpi)
+                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", settings.width, settings.dpi)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             print_rows(dict(zip(models, rows, strict=True)), is_single)
@@ -179,7 +173,7 @@ def print_rows(by_model: Mapping[str, Sequence[CaptionRow]], is_single: bool) ->
             print("\t".join(map(printable, cells)), flush=True)
 
 
-def caption_split(config: DictConfig) -> None:
+def caption_split(settings: CaptionSettings, split: Split) -> None:
     """Write one page of images of the checkpoint's data set, with their reference captions.
 
     Raises:
@@ -189,24 +183,24 @@ def caption_split(config: DictConfig) -> None:
     from showattendtell.metrics.ngrams import make_scorer
     from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 
-    checkpoint, *_ = chain.from_iterable(model_groups(config).values())
-    path = new_path(config.output, next_to(checkpoint, f"page-{config.split}.html"))
-    captioners = load_captioners(config)
-    first = captioners[0].models[0].module
-    settings, dataset = open_dataset(captioners[0].config, config)
-    split = dataset.split(config.split)
-    examples = evenly_spaced(split, config.number)
-    references, tokenizer = reference_sentences(split), default_scoring_name(first.vocabulary.tokenizer)
+    path = new_path(settings.output, next_to(settings.checkpoints[0], f"page-{split}.html"))
+    captioners = load_captioners(settings)
+    first = captioners[0].models[0]
+    stored, dataset = open_dataset(first.settings, settings.dataset, cache=None)
+    all_examples = dataset.split(split)
+    examples = evenly_spaced(all_examples, settings.number)
+    references = reference_sentences(all_examples)
+    tokenizer = default_scoring_name(first.module.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
     cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
     for i, outputs in caption_all(captioners, [example.path for example in examples], errors):
         image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
         score = mean(cider(caption, words[image]) for caption in captions)
         entries.append(make_entry(image, outputs, references[image], score))
-    about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
+    about = f"{dataset.name}, {len(entries):,} of {len(all_examples):,} images of {split}"
     models = [captioner.name for captioner in captioners]
-    print(f"written to {write_page(Page(about, models, entries, model_note(config)), path)}")
-    if settings.dataset.get("skip_unreadable"):
+    print(f"written to {write_page(Page(about, models, entries, note_about(settings.checkpoints)), path)}")
+    if stored.dataset and stored.dataset.arguments.get("skip_unreadable"):
         print_notes(errors)
     elif errors:
         raise UserError("\n  ".join(errors))

@@ -18,7 +18,6 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
-from showattendtell.config.compose import plain_settings
 from showattendtell.config.trust import check_content
 from showattendtell.data.parsing import check_layout
 from showattendtell.data.tokenizers import Tokenizer
@@ -70,11 +69,12 @@ class _Metadata(TypedDict):
 
 
 def build_metadata(
-    config: Mapping[str, Any], choices: Mapping[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+    record: Mapping[str, Any], choices: Mapping[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
 
     Args:
+        record: the settings of training as plain data.
         choices: the option of each config group that was chosen.
 
     `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`,
@@ -83,7 +83,7 @@ def build_metadata(
     metadata = {
         "format": FORMAT,
         "version": __version__,
-        "config": plain_settings(config),
+        "config": dict(record),
         "choices": dict(choices),
         "vocabulary": list(vocabulary.words),
         "encoder": encoder.describe(),

@@ -1,25 +1,27 @@
 """Evaluation of trained models on a split, for the commands."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from omegaconf import OmegaConf
 
-from showattendtell.config.command_line import find_options, read_option
-from showattendtell.config.compose import to_plain, with_overrides
-from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.config.command_line import find_options
+from showattendtell.config.compose import as_record
+from showattendtell.config.instantiate import build, build_option, find_source
+from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, Node, StoredSettings, as_list
+from showattendtell.config.trust import literal
+from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.finding import as_list, find_model, next_to
-from showattendtell.inference.loading import CACHE, LoadedModel, load_models
+from showattendtell.inference.finding import find_model, next_to
+from showattendtell.inference.loading import LoadedModel, load_models
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
     generate_captions,
@@ -50,12 +52,15 @@ ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
 
 
-def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
+def open_dataset(
+    trained: StoredSettings, given: EvaluationDataSettings, cache: str | None
+) -> tuple[StoredSettings, Dataset]:
     """Read the data set that a model was trained on.
 
     Args:
-        trained: the configuration that the model was trained with.
-        config: of a command; its settings of the data set and the cache that are not null override those of training.
+        trained: the settings that the model was trained with.
+        given: settings of a command; those that are not null override those of training.
+        cache: the same for the folder of the feature cache.
 
     Returns:
         The settings that were used, and the data set.
@@ -63,37 +68,25 @@ def open_dataset(trained: Config, config: Config) -> tuple[Config, Dataset]:
     Raises:
         UserError: a setting or the data set is wrong, or the checkpoint does not say how to read its data set.
     """
-    settings = _reading_settings(trained, config)
-    raise_errors(validate(settings))
-    is_drawn = settings.dataset[TARGET] == SHAPES and config.dataset.root is None
-    if is_drawn and not any(cache_folder(settings.dataset.get("root")).glob("shapes-*")):
+    stored = reading_settings(trained, given, cache)
+    node = stored.dataset
+    assert node
+    raise_errors(validate(literal({"dataset": as_record(node)})))
+    is_drawn = node.target == SHAPES and given.root is None
+    if is_drawn and not any(cache_folder(node.arguments.get("root")).glob("shapes-*")):
         # the checkpoint may come from a stranger and name any folder
-        settings.dataset.root = f"{config.get('cache') or CACHE}/shapes"
-    return settings, build(settings.dataset)
+        node = node.changed(root=str(cache_folder(cache) / "shapes"))
+    return stored, build(node)
 
 
-def open_images(
-    models: Sequence[LoadedModel], dataset: Dataset, config: Config
-) -> tuple[list[ImageSourceFactory], Dataset]:
-    """Return the images of the split that the configuration of a command names, as each model reads them; and the data
-    set without the images that cannot be read. See `find_source`.
-    """
-    sources = []
-    for model in models:
-        settings = _reading_settings(model.config, config)
-        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
-        sources.append(source)
-    return sources, dataset
-
-
-def _reading_settings(trained: Config, config: Config) -> Config:
-    if not trained.get("dataset"):
+def reading_settings(trained: StoredSettings, given: EvaluationDataSettings, cache: str | None) -> StoredSettings:
+    """Return the settings that the images of a data set are read with; see `open_dataset`."""
+    if trained.dataset is None:
         raise UserError(
             "the checkpoint does not say how to read its data set; train with a data module such as "
             "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
         )
-    parts = [name for name in ("dataset", "features", "cache", "seed") if name in trained]
-    return with_overrides(OmegaConf.masked_copy(trained, parts), dataset=config.dataset, cache=config.get("cache"))
+    return replace(trained, dataset=trained.dataset.changed(**vars(given)), cache=cache or trained.cache)
 
 
 class EvaluationRun(NamedTuple):
@@ -122,9 +115,11 @@ class EvaluationRun(NamedTuple):
         """The vocabulary that all models share."""
         return self.module.vocabulary
 
-    def scoring_tokenizer(self, tokenizer: Config | None) -> str:
+    def scoring_tokenizer(self, tokenizer: Node | None) -> str:
         """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""
-        return default_scoring_name(self.vocabulary.tokenizer) if tokenizer is None else scoring_name(tokenizer)
+        if tokenizer is None:
+            return default_scoring_name(self.vocabulary.tokenizer)
+        return scoring_name(tokenizer.target, tokenizer.arguments)
 
     def sentence(self, words: Sequence[str]) -> str:
         """Return a generated caption as a sentence."""
@@ -144,9 +139,9 @@ class EvaluationRun(NamedTuple):
         by_model = {
             "checkpoint": self.checkpoints,
             "checkpoint_sha256": self.hashes,
-            "seed": [model.config.seed for model in self.models],
+            "seed": [model.settings.seed for model in self.models],
             "choices": [model.choices for model in self.models],
-            "config": [to_plain(model.config) for model in self.models],
+            "config": [model.record for model in self.models],
         }
         return {
             "dataset": self.dataset.name,
@@ -208,47 +203,56 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
         if not is_caption_metric(name) and name not in (ATTENTION, *options):
             others = did_you_mean(name, [*METRICS, ATTENTION, *options])
             raise UserError(f"metrics={name}: there is no metric '{name}'{others}")
-    return [build(read_option("metric", name)) for name in names if name in options]
+    return [build_option("metric", name) for name in names if name in options]
 
 
-def open_evaluation(config: Config) -> EvaluationRun:
-    """Load the checkpoints and the split that the configuration of a command names.
+def open_evaluation(
+    checkpoints: Sequence[str],
+    models: Sequence[LoadedModel],
+    split: str,
+    given: EvaluationDataSettings,
+    cache: str | None,
+) -> EvaluationRun:
+    """Open a split of the data set of the first model, with captions in its tokens.
 
-    Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
-    the first checkpoint, with captions in its tokens.
+    Args:
+        checkpoints: those of the models.
+        given, cache: see `open_dataset`.
 
     Raises:
-        UserError: a checkpoint, a setting or the data set is wrong.
+        UserError: a setting or the data set is wrong.
     """
-    torch.manual_seed(config.seed)
-    checkpoints = as_list(config.checkpoint)
-    models = load_models(checkpoints, config.device, build(config.decoding), config.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
-    module = models[0].module
-    _, dataset = open_dataset(models[0].config, config)
-    sources, dataset = open_images(models, dataset, config)
-    dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    images = [source(dataset.split(config.split)) for source in sources]
-    return EvaluationRun(checkpoints, hashes, models, images, dataset, config.split, sources[0])
+    _, dataset = open_dataset(models[0].settings, given, cache)
+    sources = []
+    for model in models:
+        stored = reading_settings(model.settings, given, cache)
+        source, dataset = find_source(stored, dataset, model.module.encoder, split)
+        sources.append(source)
+    dataset = tokenized(dataset, models[0].module.vocabulary.tokenizer)
+    images = [source(dataset.split(split)) for source in sources]
+    return EvaluationRun(checkpoints, hashes, models, images, dataset, split, sources[0])
 
 
-def evaluate(config: Config) -> float:
-    """Print the scores of the models that a configuration names, and write them into a file. Return that of
-    `main_score`."""
-    clip = load_clip(config.clip) if config.clip else None
-    metrics = run_metrics(config.metrics)
-    only_attention = list(config.metrics) == [ATTENTION]
+def evaluate(settings: EvaluateSettings) -> float:
+    """Print the scores of models, and write them into a file. Return that of `main_score`."""
+    clip = load_clip(settings.clip) if settings.clip else None
+    names, metrics = settings.metrics, run_metrics(settings.metrics)
+    only_attention = list(names) == [ATTENTION]
     with process_group():
-        run = open_evaluation(config)
+        torch.manual_seed(settings.seed)
+        checkpoints = as_list(settings.checkpoint)
+        models = load_models(checkpoints, settings.device, build(settings.decoding), settings.attention)
+        run = open_evaluation(checkpoints, models, settings.split, settings.dataset, settings.cache)
         for metric in metrics:
             metric.check(run)
-        if config.baselines and not only_attention:
+        if settings.baselines and not only_attention:
             run.dataset.split("train")  # raises before captions are generated
         kind = "attention" if only_attention else "results"
-        path = decide_on_first(lambda: new_path(config.output, run.result_file(kind)))
+        path = decide_on_first(lambda: new_path(settings.output, run.result_file(kind)))
         captions = {}
         if not only_attention:
-            captions = generate_captions(run.models, run.images, run.examples, config.seed)
+            captions = generate_captions(run.models, run.images, run.examples, settings.seed)
         if rank():
             return 0.0
     if only_attention and (reason := lacks_boxes(run, ATTENTION)):
@@ -257,9 +261,10 @@ def evaluate(config: Config) -> float:
     if only_attention:
         figures = _score_attention(run, run.title(), with_kinds=True)
     else:
-        figures = _score_captions(run, captions, config, metrics, clip)
+        tokenizer = run.scoring_tokenizer(settings.tokenizer)
+        figures = _score_captions(run, captions, names, metrics, tokenizer, clip, settings.seed, settings.baselines)
     print(f"written to {write_json({**figures, **run.origin()}, path)}")
-    return main_score(config.metrics, figures)
+    return main_score(names, figures)
 
 
 def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
@@ -273,15 +278,22 @@ def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
 
 
 def _score_captions(
-    run: EvaluationRun, captions: Captions, config: Config, metrics: Sequence[RunMetric], clip: Clip | None
+    run: EvaluationRun,
+    captions: Captions,
+    names: Sequence[str],
+    metrics: Sequence[RunMetric],
+    tokenizer: str,
+    clip: Clip | None,
+    seed: int,
+    baselines: bool,
 ) -> dict[str, Any]:
     """Print and return the scores of captions, and what `metrics` and `baselines` add to them."""
     references = reference_sentences(run.examples)
-    scores = score(run, captions, references, config, clip)
+    scores = score(run, captions, references, names, tokenizer, clip, seed)
     figures, missing, labels = {**scores.figures}, {**scores.missing}, dict[str, Any]()
 
     def measure(metric: RunMetric) -> None:
-        added = metric.measure(run, captions, config.seed)
+        added = metric.measure(run, captions, seed)
         figures.update(added.figures)
         missing.update(added.missing)
         labels.update(metric.labels)
@@ -289,16 +301,16 @@ def _score_captions(
     for metric in metrics:
         if metric.labels:
             measure(metric)
-    baselines, notes, title = {}, list[str](), run.title()
-    if config.baselines:
-        score_baselines = build(read_option("measure", "baselines"))
-        baselines = score_baselines(run, captions, list(references.values()), config)
-        notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
-        names = ["the model", *(BASELINES[name] for name in baselines)]
-        title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
-    print_scores([figures, *baselines.values()], missing, title, labels)
+    others, notes, title = {}, list[str](), run.title()
+    if baselines:
+        score_baselines = build_option("measure", "baselines")
+        others = score_baselines(run, captions, list(references.values()), names, tokenizer)
+        notes = [f"the model {error}" for error in find_unbeaten(scores.figures, others)]
+        titles = ["the model", *(BASELINES[name] for name in others)]
+        title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(titles, start=1))])
+    print_scores([figures, *others.values()], missing, title, labels)
     print_notes([*describe_intervals(scores.intervals, len(captions)), *notes])
-    attention = _evaluate_attention(run, with_kinds=ATTENTION in config.metrics)
+    attention = _evaluate_attention(run, with_kinds=ATTENTION in names)
     for metric in metrics:  # those that print tables of their own take longer
         if not metric.labels:
             measure(metric)
@@ -306,9 +318,9 @@ def _score_captions(
         **figures,
         **attention,
         "missing": missing,
-        **({"baselines": baselines, "notes": notes} if baselines else {}),
-        **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
-        "tokenizer": run.scoring_tokenizer(config.get("tokenizer")),
+        **({"baselines": others, "notes": notes} if others else {}),
+        **(time_figures(find_model(run.checkpoints[0])) if len(run.checkpoints) == 1 else {}),
+        "tokenizer": tokenizer,
         "decoding": run.module.decoding.describe(),
         "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
         "references": references,
@@ -321,8 +333,10 @@ def score(
     run: EvaluationRun,
     captions_by_image: Mapping[str, Sequence[Sequence[str]]],
     references: Mapping[str, list[str]],
-    config: Config,
+    names: Sequence[str],
+    tokenizer: str,
     clip: Clip | None = None,
+    seed: int = 1,
 ) -> RunScores:
     """Score the first caption of each image, and compare several with each other.
 
@@ -331,7 +345,8 @@ def score(
     Args:
         captions_by_image: captions of each image in words, best first.
         references: reference captions of each image.
-        config: of the command, with `metrics` and `tokenizer`.
+        names: the metrics.
+        tokenizer: the name of the tokenizer for scores.
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.caption_scores import is_caption_metric, measure  # so does torchmetrics
@@ -342,11 +357,10 @@ def score(
     ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
     files = {Path(f"caption {rank} of each image"): sentences for rank, sentences in enumerate(ranks, start=1)}
     matched = MatchedCaptions(images, list(references.values()), files)
-    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
+    corpus = in_words(matched, tokenizer)
     print_notes(corpus.notes)
     hypotheses, *others = corpus.hypotheses.values()
-    names = list(filter(is_caption_metric, config.metrics))
-    result = measure(hypotheses, corpus.references, names)
+    result = measure(hypotheses, corpus.references, list(filter(is_caption_metric, names)))
     if clip:
         device, paths = run.module.device, [example.path for example in run.examples]
         try:
@@ -354,7 +368,7 @@ def score(
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    if ATTENTION in config.metrics and (reason := lacks_boxes(run, ATTENTION)):
+    if ATTENTION in names and (reason := lacks_boxes(run, ATTENTION)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
@@ -363,7 +377,7 @@ def score(
     figures |= diversity(hypotheses)
     if others:
         figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
-    limits = intervals(result.measured, len(images), config.seed)
+    limits = intervals(result.measured, len(images), seed)
     return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 

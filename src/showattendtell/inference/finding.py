@@ -5,14 +5,13 @@ Nothing here imports torch, so that a command reports a wrong name at once.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from omegaconf import DictConfig
-
+from showattendtell.config.schemas import Node
 from showattendtell.data.names import PUBLISHED, open_folder
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
@@ -28,17 +27,12 @@ CONFIG, CARD = "config.json", "README.md"
 """Names of the metadata and of the model card in a model folder."""
 
 
-def check_root(dataset: DictConfig) -> None:
+def check_root(dataset: Node) -> None:
     """Raise `UserError` if the folder of a published data set does not exist. Readers check theirs too, but later; so
     do several processes, of which one reports it."""
-    module, _, name = dataset["_target_"].partition(".read_")
+    module, _, name = dataset.target.partition(".read_")
     if module.startswith("showattendtell.data.") and name in PUBLISHED and not is_launched():
-        open_folder(dataset.root, name)
-
-
-def as_list(names: str | Sequence[str]) -> list[str]:
-    """Return the names in a setting that is one name or several."""
-    return [names] if isinstance(names, str) else list(names)
+        open_folder(dataset.arguments["root"], name)
 
 
 def bundled_models() -> dict[str, Path]:
@@ -95,26 +89,6 @@ def _download(name: str, repository: str, revision: str | None) -> Path:
             f"the model {name} does not exist here and could not be downloaded from the hub "
             f"({type(error).__name__}); give the path of a checkpoint, or a folder that save_pretrained wrote"
         ) from None
-
-
-def model_groups(config: DictConfig) -> dict[str, list[str]]:
-    """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
-    ensemble if there are several, and each of `compare` alone.
-
-    Returns:
-        The checkpoints by the name of the pipeline: from `names` of the command, or the last two parts of their paths,
-        or the whole paths, if these are not different.
-
-    Raises:
-        UserError: the names are not different, or not as many as models.
-    """
-    groups = [as_list(config.checkpoint), *([path] for path in as_list(config.compare))]
-    names = list(config.names or (" + ".join(str(Path(*Path(path).parts[-2:])) for path in group) for group in groups))
-    if not config.names and len(set(names)) < len(groups):
-        names = list(map(" + ".join, groups))
-    if len(set(names)) != len(names) or len(names) != len(groups):
-        raise UserError(f"names=[{','.join(names)}] must have a different name for each model; models: {len(groups)}")
-    return dict(zip(names, groups, strict=True))
 
 
 def next_to(checkpoint: str, name: str) -> Path:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.compose import MODEL, model_differences, plain_settings, to_plain
+from showattendtell.config.compose import MODEL, as_record, model_differences
 from showattendtell.config.instantiate import build, build_vocabulary
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence
@@ -41,7 +42,7 @@ class InitialCheckpoint(NamedTuple):
     weights: Mapping[str, Tensor]
     differences: list[str]
 
-    def vocabulary(self, config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
+    def vocabulary(self, settings: TrainSettings, dataset: Dataset) -> Vocabulary:
         """Return the vocabulary of the training that starts: the checkpoint's, with the words of the training captions
         if `init_vocabulary` says so.
 
@@ -49,15 +50,15 @@ class InitialCheckpoint(NamedTuple):
             UserError: the tokenizer differs.
         """
         stored = self.metadata["config"]["tokenizer"]
-        if stored != to_plain(config["tokenizer"]):
+        if stored != as_record(settings.tokenizer):
             stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
             raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
-        vocabulary = read_vocabulary(self.metadata, build(config["tokenizer"]), self.file)
-        if config["init_vocabulary"] != "extended":
+        vocabulary = read_vocabulary(self.metadata, build(settings.tokenizer), self.file)
+        if settings.init_vocabulary != "extended":
             return vocabulary
         if vocabulary.tokenizer.tokens is not None:
             raise UserError("init_vocabulary=extended adds words, and this tokenizer has parts of words; leave it out")
-        return vocabulary.extended(build_vocabulary(config, dataset).words)
+        return vocabulary.extended(build_vocabulary(settings.tokenizer, settings.vocabulary, dataset).words)
 
     def load_encoder(self, encoder: Encoder) -> None:
         """Load the checkpoint's encoder weights.
@@ -102,19 +103,20 @@ class InitialCheckpoint(NamedTuple):
         return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
 
 
-def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:
-    """Return the checkpoint that `init_from` names in a training configuration; None without one.
+def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None:
+    """Return the checkpoint that `init_from` names; None without one.
 
     Raises:
         UserError: the file is missing, damaged or foreign, or names targets outside this project.
     """
-    if settings["init_from"] is None:
+    if settings.init_from is None:
         return None
-    file = find_model(settings["init_from"])
+    file = find_model(settings.init_from)
     metadata, weights = read_checkpoint(file)
     try:
         parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
-        check_targets(parts, file, list(find_targets(plain_settings(settings))))
-        return InitialCheckpoint(file, metadata, weights, model_differences(settings, metadata["config"]))
+        record = as_record(settings)
+        check_targets(parts, file, list(find_targets(record)))
+        return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]))
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
         raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None

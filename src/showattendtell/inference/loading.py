@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.compose import model_differences, with_overrides
-from showattendtell.config.instantiate import Config, build, build_captioner
+from showattendtell.config.compose import as_node, as_record, model_differences
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.config.schemas import InferenceAttentionSettings, Node, StoredSettings
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
@@ -31,15 +32,22 @@ from showattendtell.inference.checkpoints import (
 from showattendtell.inference.finding import find_model
 from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.files import cache_folder, sha256
+from showattendtell.runtime.files import sha256
+
+TRAINED = InferenceAttentionSettings()
+"""Attention as in training."""
+
+
+IN_MEMORY = StoredSettings(encoder=Node(""), tokenizer=Node(""), attention=Node(""), decoder=Node(""))
+"""Those of a model that was not read from a checkpoint."""
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, and its calibration,
-    if it is calibrated."""
+    """A trained model, the settings that it was read with, the metadata of its checkpoint, and its calibration, if it
+    is calibrated."""
 
     module: ImageCaptioner
-    config: Config
+    settings: StoredSettings
     metadata: dict[str, Any]
     calibration: Calibration | None = None
 
@@ -48,15 +56,22 @@ class LoadedModel(NamedTuple):
         """The option of each config group that was chosen for training."""
         return self.metadata["choices"]
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The settings of training, with those of the attention that were changed."""
+        return {**self.metadata.get("config", {}), "attention": as_record(self.settings.attention)}
 
-def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
+
+def load_model(
+    path: str, device: str, decoding: Decoding, attention: InferenceAttentionSettings = TRAINED
+) -> LoadedModel:
     """Load a trained model from a checkpoint. No code in the file is executed.
 
     Args:
         path: a checkpoint, a model folder, or a name that `find_model` accepts.
         device: `cpu`, `cuda`, or `auto` for the GPU of this process if there is one.
         decoding: how captions are generated.
-        attention: settings of the attention. Those that are not null override the settings of training.
+        attention: settings of the attention. Those that are not None override the settings of training.
 
     Raises:
         UserError: the file is missing, damaged, not from this project, or of another format; it names a class that is
@@ -65,8 +80,8 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     metadata, state = read_checkpoint(find_model(path))
     calibration = _take_calibration(state, path)
     try:
-        config = _read_config(metadata, path, attention)
-        module = _build_module(config, metadata, state, decoding, path)
+        settings = _read_settings(metadata, path, attention)
+        module = _build_module(settings, metadata, state, decoding, path)
     except Exception as error:  # another version of a library may raise any type
         if isinstance(error, UserError) and not error.__cause__:  # with one, a class has rejected its settings
             raise
@@ -83,53 +98,52 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; use another copy of it")
     target = _device(device)
-    return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
+    return LoadedModel(module.eval().to(target), settings, metadata, calibration and calibration.to(target))
 
 
-BUILT = ("encoder", "attention", "decoder", "loss", "tokenizer", "dataset", "features", "data", "decoding")
-"""Parts of a stored configuration that may be built from a checkpoint. The others are a record of the training."""
+BUILT = ("encoder", "tokenizer", "attention", "decoder", "dataset", "features")
+"""Parts of stored settings that are built from a checkpoint. The others are a record of the training."""
 
 
-def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
-    """Return the validated configuration in a checkpoint's metadata, with other settings of the attention.
+def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceAttentionSettings) -> StoredSettings:
+    """Return the validated settings in a checkpoint's metadata, with other ones of the attention.
 
     Raises:
         UserError: as `load_model`.
     """
+    stored = metadata["config"]
     for part in ("attention", "decoder"):
-        if metadata["config"].get(part, "") is None:  # as `describe_call` returns
+        if stored.get(part, "") is None:  # as `describe_call` returns
             raise UserError(
                 f"{path} does not say how to build its {part}, which is not an importable class; move the class into "
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    parts = {name: part for name, part in metadata["config"].items() if name in BUILT}
+    parts = {name: stored[name] for name in BUILT if stored.get(name)}
     check_targets(parts, path)
-    config = literal(metadata["config"])
-    if metadata["config"].get("cache") == CACHE:
-        config.cache = str(cache_folder())
     if errors := validate(literal(parts)):
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
-    if any(value is not None for value in (attention or {}).values()):
-        config = with_overrides(config, attention=attention)
-        raise_errors(validate(literal({"attention": config.attention})))
-    return config
+    nodes = as_node(parts)
+    nodes["attention"] = nodes["attention"].changed(**vars(attention))
+    raise_errors(validate(literal({"attention": as_record(nodes["attention"])})))
+    cache = None if stored.get("cache") == CACHE else stored.get("cache")
+    return StoredSettings(**nodes, cache=cache, seed=stored.get("seed", 1))
 
 
 def _build_module(
-    config: Config, metadata: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
+    settings: StoredSettings, metadata: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
 ) -> ImageCaptioner:
     """Build the model of a checkpoint with its weights.
 
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    vocabulary = read_vocabulary(metadata, build(config.tokenizer), path)
+    vocabulary = read_vocabulary(metadata, build(settings.tokenizer), path)
     if has_encoder(state):
-        make_encoder = partial(build, with_overrides(config.encoder, weights="random"))
+        make_encoder = partial(build, settings.encoder.changed(weights="random"))
         encoder = _build_part(make_encoder, ENCODER, state, path)
-    elif has_published_weights(config):
-        encoder = build(config.encoder)
+    elif has_published_weights(settings.encoder):
+        encoder = build(settings.encoder)
     else:
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     stored = metadata["encoder"]["preprocessing"]
@@ -139,7 +153,7 @@ def _build_module(
             raise UserError(f"the preprocessing in {path} does not fit its own configuration; use another copy of it")
     encoder.preprocessing = preprocessing
     encoder.tuned = metadata["encoder"].get("tuned", False)
-    make_captioner = partial(build_captioner, config, encoder.region_dim, len(vocabulary))
+    make_captioner = partial(build_captioner, settings.attention, settings.decoder, encoder.region_dim, len(vocabulary))
     captioner = _build_part(make_captioner, "captioner.", state, path)
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
@@ -168,9 +182,9 @@ def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor
     return part
 
 
-def has_published_weights(config: Config) -> bool:
-    """Return whether the encoder of a configuration starts with the weights that its package publishes."""
-    return bool(config.encoder.get("weights", "hub").startswith(("wheel:", "hub")))
+def has_published_weights(encoder: Node) -> bool:
+    """Return whether an encoder starts with the weights that its package publishes."""
+    return str(encoder.arguments.get("weights", "hub")).startswith(("wheel:", "hub"))
 
 
 def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
@@ -204,7 +218,7 @@ def save_model_folder(model: LoadedModel, folder: Path) -> None:
     """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
     names."""
     encoder, trained = model.module.encoder, model.metadata["encoder"]["weights_sha256"]
-    is_published = has_published_weights(model.config) and not encoder.tuned
+    is_published = has_published_weights(model.settings.encoder) and not encoder.tuned
     with_encoder = not is_published or state_hash(encoder.network.state_dict()) != trained
     state = model.module.state_dict()
     if model.calibration:
@@ -213,7 +227,7 @@ def save_model_folder(model: LoadedModel, folder: Path) -> None:
 
 
 def load_models(
-    paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
+    paths: Sequence[str], device: str, decoding: Decoding, attention: InferenceAttentionSettings = TRAINED
 ) -> list[LoadedModel]:
     """Load checkpoints with one vocabulary.
 
@@ -248,7 +262,7 @@ def average(paths: Sequence[str]) -> dict[str, Any]:
     first, states = models[0], [model.module.state_dict() for model in models]
     kinds = list(map(_kind, models))
     for path, model, kind in zip(paths, models, kinds, strict=True):
-        differences = model_differences(first.config, model.metadata["config"])
+        differences = model_differences(first.record, model.record)
         if differences or kind != kinds[0]:
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "

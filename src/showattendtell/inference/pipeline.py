@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from showattendtell.config.instantiate import Config
+from showattendtell.config.schemas import InferenceAttentionSettings
 from showattendtell.data.images import Photograph, as_image, find_images, name_of
 from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
@@ -24,7 +24,7 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.finding import BUNDLED
-from showattendtell.inference.loading import LoadedModel, load_models, save_model_folder
+from showattendtell.inference.loading import IN_MEMORY, LoadedModel, load_models, save_model_folder
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
@@ -59,9 +59,9 @@ class CaptioningPipeline(ModelHubMixin):
         self._ensemble = ImageCaptionerEnsemble([model.module for model in models], self.calibration)
 
     @property
-    def config(self) -> Config:
+    def config(self) -> dict[str, Any]:
         """The configuration that the first model was trained with."""
-        return self.models[0].config
+        return self.models[0].record
 
     @property
     def calibration(self) -> Calibration | None:
@@ -172,7 +172,7 @@ class CaptioningPipeline(ModelHubMixin):
     @classmethod
     def from_module(cls, module: ImageCaptioner, name: str = "model", seed: int | None = 1) -> "CaptioningPipeline":
         """Return the pipeline of a model in memory, such as a trained `CaptioningModule`."""
-        return cls(name, [LoadedModel(module.eval(), Config({}), {})], seed)
+        return cls(name, [LoadedModel(module.eval(), IN_MEMORY, {})], seed)
 
     @classmethod
     def from_pretrained(
@@ -236,7 +236,7 @@ def load(
         chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
-    attention = {"inference_mode": attention_mode} if attention_mode else None
+    attention = InferenceAttentionSettings(inference_mode=attention_mode)
     with paused_collection():
         models = load_models(paths, str(device), chosen, attention)
     return CaptioningPipeline(" + ".join(paths), models, seed)

@@ -49,11 +49,10 @@ SCORING: dict[str, type[Tokenizer]] = {
 """The tokenizers for scores."""
 
 
-def scoring_name(settings: Mapping[str, Any]) -> str:
-    """Return the name of a tokenizer for scores, given its settings. Raise `UserError` for one of training only."""
-    target = settings["_target_"]
+def scoring_name(target: str, arguments: Mapping[str, Any]) -> str:
+    """Return the name of a tokenizer for scores, given its import path. Raise `UserError` for one of training only."""
     names = {f"{cls.__module__}.{cls.__qualname__}": name for name, cls in SCORING.items()}
-    if target not in names or len(settings) > 1:
+    if target not in names or arguments:
         option = target.rpartition(".")[2]
         raise UserError(f"{option} is for training; score with tokenizer={', '.join(SCORING)}, without settings")
     return names[target]

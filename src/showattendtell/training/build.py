@@ -14,7 +14,6 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
-from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.environments import LightningEnvironment
@@ -23,6 +22,7 @@ from rich import get_console
 
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import Vocabulary
@@ -70,46 +70,55 @@ for package in ("pytorch_lightning", "lightning_fabric"):
 logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
 
 
-def build_training(config: DictConfig) -> tuple[CaptioningModule, CaptionDataModule]:
+def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[CaptioningModule, CaptionDataModule]:
     """Read the data set, compute or find its features, and build the data module and the model with its losses and
-    initial weights."""
-    dataset, encoder = build_dataset(config), build(config.encoder)
+    initial weights.
+
+    Args:
+        record: the settings as plain data, for checkpoints.
+    """
+    dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
     print_notes(dataset.notes)  # before features are computed
     dataset = dataset._replace(notes=())
-    if config.trainer.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
+    if settings.trainer.arguments.get("fast_dev_run"):  # one batch of each split, whose grids are computed in seconds
         dataset = dataset.first(FEW)
-    origin = find_initial_checkpoint(config)
+    origin = find_initial_checkpoint(settings)
     if origin:
         origin.load_encoder(encoder)
-    source, dataset = build_source(config, dataset, encoder)
-    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+    source, dataset = build_source(settings, dataset, encoder)
+    if origin:
+        vocabulary = origin.vocabulary(settings, dataset)
+    else:
+        vocabulary = build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     references = dataset.split("train")
-    dataset = build(config.distillation, dataset=dataset, tokenizer=vocabulary.tokenizer)
+    dataset = build(settings.distillation, dataset=dataset, tokenizer=vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
-    data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-    metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
-    module = build_module(config, encoder, vocabulary, metadata, references)
+    data = build(settings.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=settings.seed)
+    metadata = build_metadata(record, read_choices(), vocabulary, encoder, dataset)
+    module = build_module(settings, encoder, vocabulary, metadata, references)
     if origin:
         origin.load_captioner(module.captioner, vocabulary)
     return module, data
 
 
 def build_module(
-    config: DictConfig,
+    settings: TrainSettings,
     encoder: Encoder,
     vocabulary: Vocabulary,
     metadata: dict[str, Any],
     examples: Sequence[Example] = (),
 ) -> CaptioningModule:
-    """Build the model of a training configuration, with fresh weights.
+    """Build the model of a training, with fresh weights.
 
     Args:
         metadata: the entries of its checkpoints.
         examples: training images, whose captions give the document frequencies of the reward.
     """
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
-    reward, self_critical = build(config.reward), None
+    captioner = build_captioner(
+        settings.attention, settings.decoder, encoder.region_dim, len(vocabulary), settings.weight_init
+    )
+    reward, self_critical = build(settings.reward), None
     if reward.cider or reward.bleu4:
         if captioner.attention.inference_mode == "argmax":
             raise UserError(
@@ -122,35 +131,36 @@ def build_module(
         encoder=encoder,
         captioner=captioner,
         vocabulary=vocabulary,
-        loss=build(config.loss),
-        decoding=build(config.decoding),
-        optimizer=lambda groups: build(config.optimizer, params=groups),
-        schedule=build(config.schedule),
+        loss=build(settings.loss),
+        decoding=build(settings.decoding),
+        optimizer=lambda groups: build(settings.optimizer, params=groups),
+        schedule=build(settings.schedule),
         metadata=metadata,
         self_critical=self_critical,
     )
 
 
-def choose_precision(settings: Mapping[str, Any]) -> str:
-    """Return the precision of a Trainer: by default bf16-mixed on a GPU that multiplies bfloat16 numbers, else 32-true.
+def choose_precision(given: Mapping[str, Any]) -> str:
+    """Return the precision of a Trainer with these settings: by default bf16-mixed on a GPU that multiplies bfloat16
+    numbers, else 32-true.
 
     Raises:
         UserError: for settings of Lightning's Trainer that this project cannot train with.
     """
-    if settings.get("overfit_batches"):
+    if given.get("overfit_batches"):
         raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
     for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
-        if settings.get(name) == 0:  # Lightning divides by it
+        if given.get(name) == 0:  # Lightning divides by it
             raise UserError(f"trainer.{name}=0 is not an interval; set it to 1 or more")
     for name, needed in NEEDED.items():
-        if settings.get(name, needed) != needed:
+        if given.get(name, needed) != needed:
             raise UserError(
-                f"trainer.{name}={format_value(settings[name])}: a run writes checkpoints and logs; leave it out"
+                f"trainer.{name}={format_value(given[name])}: a run writes checkpoints and logs; leave it out"
             )
-    precision = settings.get("precision")
+    precision = given.get("precision")
     if precision in ("bf16-true", "16-true", "64-true"):
         raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
-    may_use_gpu = settings.get("accelerator", "auto") in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    may_use_gpu = given.get("accelerator", "auto") in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     has_bfloat16 = may_use_gpu and torch.cuda.get_device_capability() >= (8, 0)
     return precision or ("bf16-mixed" if has_bfloat16 else "32-true")
 
@@ -164,23 +174,23 @@ def report_refusals(setting: str) -> Iterator[None]:
         raise UserError(f"{setting}: {first_line(error)}") from None
 
 
-def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckpoint]:
+def build_trainer(settings: TrainSettings, folder: Path) -> tuple[Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
-    precision = choose_precision(config.trainer)
-    limit = config.trainer.get("limit_val_batches", 1.0)
+    precision = choose_precision(settings.trainer.arguments)
+    limit = settings.trainer.arguments.get("limit_val_batches", 1.0)
     if limit and (isinstance(limit, int) or limit < 1):
         print(
             f"note: trainer.limit_val_batches={limit}: validation scores, and so best.ckpt, are of part of the images"
         )
-    _, metric, mode = build_monitor(config.monitor, config.brevity_penalty)
+    _, metric, mode = build_monitor(settings.monitor, settings.brevity_penalty)
     best = BestCheckpoint(
         folder, Path(BEST).stem, metric, mode=mode, save_on_train_epoch_end=False, enable_version_counter=False
     )
-    last = LastCheckpoint(folder, config.checkpoint_interval_minutes)
+    last = LastCheckpoint(folder, settings.checkpoint_interval_minutes)
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
-    for name, callback in config.callbacks.items():
+    for name, callback in settings.callbacks.items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
                 stopping = build(callback, monitor=metric, mode=mode, check_on_train_epoch_end=False)
@@ -189,7 +199,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[Trainer, BestCheckp
                 callbacks.append(build(callback))
     with report_refusals("trainer"):
         trainer = build(
-            config.trainer,
+            settings.trainer,
             precision=precision,
             default_root_dir=folder,
             logger=[MetricsFile(folder)],

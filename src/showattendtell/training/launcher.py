@@ -5,13 +5,13 @@ forwards SIGTERM only, and a process that dies is reported by the others' traceb
 and SLURM are used as they are. `tests/integration/test_launching.py` has a test for each of these points.
 """
 
-import copy
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytorch_lightning as lightning
@@ -19,15 +19,14 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from showattendtell.config.compose import plain_settings
 from showattendtell.config.instantiate import build
+from showattendtell.config.schemas import Node, TrainSettings
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import (
@@ -54,68 +53,68 @@ class DataParallel(DDPStrategy):
         super().__init__(timeout=TIMEOUT, gradient_as_bucket_view=True)
 
 
-def launch(train: Train, config: DictConfig) -> float:
-    """Return what `train(config)` returns: in this process, if torchrun or SLURM started it or it is the only one;
+def launch(train: Train, settings: TrainSettings) -> float:
+    """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
-    strategy = config.trainer.get("strategy", "auto")
+    given = settings.trainer.arguments
+    strategy = given.get("strategy", "auto")
     if strategy not in STRATEGIES:  # others start processes themselves, or share a model
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
     if is_launched():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices")
         try:
-            return _run_process(train, config)
+            return _run_process(train, settings)
         except ReportedElsewhere:
             sys.exit(2)
-    number = config.trainer.get("num_nodes", 1)
+    number = given.get("num_nodes", 1)
     if number != 1:
         raise UserError(
             f"trainer.num_nodes={number} needs torchrun on each machine, or SLURM; docs/training.md has the commands"
         )
-    if config.trainer.get("devices", 1) != 1:
-        num_processes = _bare_trainer(config).num_devices
+    if given.get("devices", 1) != 1:
+        num_processes = _bare_trainer(settings.trainer).num_devices
         if num_processes > 1:
-            return _start(train, config, num_processes)
-    return train(config)
+            return _start(train, settings, num_processes)
+    return train(settings)
 
 
-def _bare_trainer(config: DictConfig) -> lightning.Trainer:
+def _bare_trainer(node: Node) -> lightning.Trainer:
     """Return a Trainer that knows devices and strategy."""
     with report_refusals("trainer"):
         trainer: lightning.Trainer = build(
-            config.trainer, plugins=LightningEnvironment(), logger=False, enable_progress_bar=False
+            node, plugins=LightningEnvironment(), logger=False, enable_progress_bar=False
         )
     return trainer
 
 
-def _run_process(train: Train, config: DictConfig) -> float:
+def _run_process(train: Train, settings: TrainSettings) -> float:
     """Run `train` in this process of a group, of which only the first prints, and return its result.
 
     Raises:
-        UserError: the configuration asks for another number of processes.
+        UserError: the settings ask for another number of processes.
     """
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
-    given = plain_settings(config)["trainer"].get("devices", 1)
+    given = settings.trainer.arguments.get("devices", 1)
     is_list = isinstance(given, list)
     if (len(given) if is_list else given) not in (1, "auto", -1, "-1", devices, str(devices)):
         raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
     num_nodes = int(os.environ["WORLD_SIZE"]) // devices
-    config = copy.deepcopy(config)
-    OmegaConf.set_struct(config, False)
-    config.trainer.update(num_nodes=num_nodes, devices=given if is_list else devices)
-    if config.trainer.get("strategy", "auto") == "auto":
-        config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
-    strategy = _bare_trainer(config).strategy
+    trainer = settings.trainer.changed(num_nodes=num_nodes, devices=given if is_list else devices)
+    if trainer.arguments.get("strategy", "auto") == "auto":
+        trainer = trainer.changed(strategy={TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"})
+    settings = replace(settings, trainer=trainer)
+    strategy = _bare_trainer(trainer).strategy
     with report_lost_processes():
         strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
-            result = train(config)
+            result = train(settings)
         if dist.is_initialized():
             dist.destroy_process_group()
         return result
 
 
-def _start(train: Train, config: DictConfig, num_processes: int) -> float:
+def _start(train: Train, settings: TrainSettings, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
@@ -133,19 +132,19 @@ def _start(train: Train, config: DictConfig, num_processes: int) -> float:
         shutdown_timeout=60,  # seconds for child processes to save and end
     )
     try:
-        return float(elastic_launch(agent, _work)(train, config, HydraConfig.instance().cfg)[0])
+        return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
     except SignalException as notice:
         sys.exit(128 + notice.sigval)
     except ChildFailedError as error:
         _report(error, num_processes)
 
 
-def _work(train: Train, config: DictConfig, hydra: Any) -> float:
+def _work(train: Train, settings: TrainSettings, hydra: Any) -> float:
     """Run `train` in a process started here, with Hydra's state of the run; the parent process reports its errors."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     try:
-        return _run_process(train, config)
+        return _run_process(train, settings)
     except LostProcessError:
         sys.exit(2)  # the parent knows which process failed, and why
     except ReportedElsewhere as reported:

@@ -1,7 +1,7 @@
 """Loggers of a training: their opening and closing, and the protection of a run from their errors."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from inspect import getmembers, isfunction, signature
@@ -9,26 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from showattendtell.config.compose import plain_settings
 from showattendtell.config.instantiate import build
-from showattendtell.config.validation import TARGET, USER_ERRORS, sentence, with_defaults
+from showattendtell.config.schemas import Node, Nodes
+from showattendtell.config.validation import USER_ERRORS, sentence, with_defaults
 from showattendtell.errors import UserError, first_line
 
 
 @contextmanager
-def open_loggers(config: DictConfig, trainer: Trainer) -> Iterator[None]:
-    """Add the loggers of the configuration to a Trainer. Close them if the `with` block fails, as Lightning does if
-    training fails."""
+def open_loggers(nodes: Nodes, record: Mapping[str, Any], trainer: Trainer) -> Iterator[None]:
+    """Build loggers, which get the record of the settings, and add them to a Trainer. Close them if the `with` block
+    fails, as Lightning does if training fails."""
     opened: list[Logger] = []
     try:
-        for name, node in (config.get("logger") or {}).items():
+        for name, node in nodes.items():
             if node and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-                opened.append(build_logger(config, str(name), Path(trainer.default_root_dir)))
+                opened.append(build_logger(name, node, record, Path(trainer.default_root_dir)))
         trainer.loggers = [*trainer.loggers, *opened]
         yield
     except BaseException:
@@ -37,21 +36,20 @@ def open_loggers(config: DictConfig, trainer: Trainer) -> Iterator[None]:
         raise
 
 
-def build_logger(config: DictConfig, name: str, folder: Path) -> Logger:
-    """Build a logger, by any class of Lightning's kind, and log the settings of the run.
+def build_logger(name: str, node: Node, record: Mapping[str, Any], folder: Path) -> Logger:
+    """Build a logger, by any class of Lightning's kind, and log the record of the run's settings.
 
     A class with the arguments `save_dir` and `run_name` gets the folder of the run and its name.
 
     Raises:
         UserError: its package is missing, or its server cannot be reached.
     """
-    node: Any = config.logger[name]
     about = {"save_dir": folder, "run_name": "/".join(folder.absolute().parts[-2:])}
     try:
-        accepted = about.keys() & signature(get_object(node[TARGET])).parameters
+        accepted = about.keys() & signature(get_object(node.target)).parameters
         with isolate_rng():  # MLflow, for example, draws a name
-            logger: Logger = build(node, **{key: about[key] for key in accepted - node.keys()})
-            logger.log_hyperparams(with_defaults(plain_settings(config)))
+            logger: Logger = build(node, **{key: about[key] for key in accepted - node.arguments.keys()})
+            logger.log_hyperparams(with_defaults(record))
     except USER_ERRORS:
         raise
     except Exception as error:  # each has its own errors

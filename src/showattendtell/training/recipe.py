@@ -8,11 +8,9 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from omegaconf import DictConfig
-
-from showattendtell.config.compose import compose, to_plain
+from showattendtell.config.compose import as_node, compose, to_plain
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.trust import check_targets
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError
@@ -74,11 +72,11 @@ class Recipe:
         """Return the captioner, with initial weights."""
         decoder, attention, region_dim = self.decoder, self.attention, encoder.region_dim
         if isinstance(decoder, Mapping):
-            decoder = partial(build, DictConfig(decoder))
+            decoder = partial(build, as_node(decoder))
         if not isinstance(decoder, Decoder):
             decoder = decoder(vocabulary_size=len(vocabulary), region_dim=region_dim)
         if isinstance(attention, Mapping):
-            named = partial(build, DictConfig(attention))
+            named = partial(build, as_node(attention))
             attention = named(region_dim=region_dim, hidden_dim=decoder.hidden_dim)
         if not isinstance(attention, Attention):
             attention = attention(region_dim, decoder.hidden_dim)
@@ -92,7 +90,7 @@ class Recipe:
         """
         reading = data.settings() if isinstance(data, ReaderDataModule) else {}
         dataset = getattr(data, "dataset", None) or Dataset("own data", {})
-        config = {
+        record = {
             "dataset": None,
             **reading,
             "encoder": describe_call(partial(type(encoder), **encoder.settings())),
@@ -100,7 +98,7 @@ class Recipe:
             "decoder": _describe(self.decoder),
             "tokenizer": vocabulary.tokenizer.settings(),
         }
-        return build_metadata(config, {**self.names, "dataset": dataset.name}, vocabulary, encoder, dataset)
+        return build_metadata(record, {**self.names, "dataset": dataset.name}, vocabulary, encoder, dataset)
 
 
 def restore(
@@ -116,9 +114,9 @@ def restore(
         settings = dict(config["encoder"])
         if "weights" in settings:
             settings["weights"] = "random"
-        encoder = build(literal(settings))
+        encoder = build(as_node(settings))
     if vocabulary is None:
-        vocabulary = read_vocabulary(metadata, build(literal(config["tokenizer"])), name)
+        vocabulary = read_vocabulary(metadata, build(as_node(config["tokenizer"])), name)
     return encoder, vocabulary
 
 

@@ -13,9 +13,10 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from showattendtell.config.compose import find_differences, to_plain, with_overrides
+from showattendtell.config.compose import find_differences, to_plain
 from showattendtell.config.entry_point import unresolved
 from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.config.schemas import Node
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
@@ -54,43 +55,44 @@ class ResumePoint(NamedTuple):
     extended: bool = False
 
 
-def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> ResumePoint:
-    """Return the start that `resume` sets in the configuration; a requeued SLURM job resumes automatically.
+def find_start(resume: bool | str, record: Mapping[str, Any], folder: Path, root: Path | None) -> ResumePoint:
+    """Return the start of a training that the setting `resume` asks for; a requeued SLURM job resumes automatically.
 
     Args:
+        record: the other settings of the training, as plain data.
         folder: folder of a new run; removed if another run is resumed.
         root: folder to search for runs with the same settings; None to use `folder` itself.
 
     Raises:
         UserError: the run has no intact checkpoint or other settings.
     """
-    if isinstance(settings["resume"], str):
-        return _resume(run_of(settings["resume"]), settings)
-    if not (settings["resume"] or "SLURM_RESTART_COUNT" in os.environ):
+    if isinstance(resume, str):
+        return _resume(run_of(resume), record)
+    if not (resume or "SLURM_RESTART_COUNT" in os.environ):
         _check_unused(folder)
         return ResumePoint(folder)
     if checkpoints_in(folder):
-        return _resume(folder, settings)
-    runs = _runs_of(settings, root) if root else []
+        return _resume(folder, record)
+    runs = _runs_of(record, root) if root else []
     found = min(runs, key=lambda run: run.finished, default=None)  # the newest unfinished one, or else the newest
     if found:
         with suppress(OSError):
             folder.rmdir()  # which Hydra made for a new run
-        return _resume(found.folder, settings)
+        return _resume(found.folder, record)
     if (folder / BEST).is_file():
         raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
     print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
     return ResumePoint(folder)
 
 
-def _runs_of(settings: Mapping[str, Any], root: Path) -> Iterator[ResumePoint]:
+def _runs_of(record: Mapping[str, Any], root: Path) -> Iterator[ResumePoint]:
     """Yield the runs with these settings, newest first."""
     files = [file for name in (LAST, PREVIOUS) for file in root.rglob(name)]
     files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     for folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged
             run = peek(folder)
-            if not find_differences(settings, run.metadata["config"]):
+            if not find_differences(record, run.metadata["config"]):
                 yield run
 
 
@@ -174,7 +176,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_sizes(start: ResumePoint, config: DictConfig) -> None:
+def check_sizes(start: ResumePoint, encoder: Node, attention: Node, decoder: Node) -> None:
     """Raise a `UserError` if a part of the model is larger than its weights in the checkpoint, if there is one: in a
     folder from others, a size may be any number.
 
@@ -185,9 +187,9 @@ def check_sizes(start: ResumePoint, config: DictConfig) -> None:
     metadata, state = read_checkpoint(start.checkpoint)
     try:
         with torch.device("meta"):
-            encoder = build(with_overrides(config.encoder, weights="random"))
-            captioner = build_captioner(config, max(1, encoder.region_dim), len(metadata["vocabulary"]))
-        parts = encoder.state_dict(prefix="encoder.") | captioner.state_dict(prefix="captioner.")
+            network = build(encoder.changed(weights="random"))
+            captioner = build_captioner(attention, decoder, max(1, network.region_dim), len(metadata["vocabulary"]))
+        parts = network.state_dict(prefix="encoder.") | captioner.state_dict(prefix="captioner.")
         fits = all(name in state and weights.numel() <= state[name].numel() for name, weights in parts.items())
     except RuntimeError:  # of a tensor that no memory can have
         fits = False
@@ -205,15 +207,15 @@ def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
             )
 
 
-def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
+def _resume(folder: Path, record: Mapping[str, Any]) -> ResumePoint:
     start = _read(_intact_checkpoint(folder))
     stored = start.metadata["config"]
-    stored_epochs, max_epochs = stored["trainer"].get("max_epochs"), settings["trainer"].get("max_epochs")
+    stored_epochs, max_epochs = stored["trainer"].get("max_epochs"), record["trainer"].get("max_epochs")
     is_extended = isinstance(max_epochs, int) and isinstance(stored_epochs, int) and max_epochs > stored_epochs > 0
     if is_extended:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
-    stored = {**stored, "init_from": settings["init_from"]}  # may have moved; the run has its own weights by now
-    if differences := find_differences(settings, stored):
+    stored = {**stored, "init_from": record["init_from"]}  # may have moved; the run has its own weights by now
+    if differences := find_differences(record, stored):
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own, or leave resume out for a new "
             "run"

@@ -7,9 +7,10 @@ import pytest
 import torch
 from documentation import ROOT
 from encoders import LITE0
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torchvision.transforms.v2 import InterpolationMode, functional
 
+from showattendtell.config.compose import as_node
 from showattendtell.config.instantiate import build
 from showattendtell.errors import UserError
 from showattendtell.extensions.concatenation.encoder import ConcatenatedEncoder
@@ -53,7 +54,7 @@ def test_a_smaller_encoder_sees_the_same_photograph_on_a_coarser_grid():
 def test_it_is_built_again_from_its_settings_and_weights():
     encoder = concatenated(coordinate_scale=2.0)
     node = describe_call(partial(ConcatenatedEncoder, **encoder.settings()))
-    other = build(DictConfig({**node, "weights": "random"}))
+    other = build(as_node({**node, "weights": "random"}))
     assert other.describe()["weights_sha256"] != encoder.describe()["weights_sha256"]
     other.load_state_dict(encoder.state_dict())
     assert other.describe() == encoder.describe()
@@ -79,6 +80,6 @@ def test_the_option_has_three_encoders_of_equal_grids():
     node: Any = OmegaConf.load(
         ROOT / "src/showattendtell/extensions/concatenation/conf/encoder/efficientnet_lite0_lite1_lite2.yaml"
     )
-    encoder = build(DictConfig({**node, "weights": "random"}))
+    encoder = build(as_node({**node, "weights": "random"}))
     assert (encoder.grid, encoder.dim) == ((10, 10), 3 * 1280)
     assert 2 * 100 * encoder.dim == 768_000  # bytes of a cached image in float16

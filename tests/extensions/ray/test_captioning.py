@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from showattendtell import load
-from showattendtell.config.compose import compose, to_plain
+from showattendtell.config.compose import as_settings, compose
 from showattendtell.extensions.ray.captioning import CaptionWorker
 from showattendtell.extensions.ray.parquet import GROUP, ParquetFile
 from showattendtell.visualization.caption_rows import CaptionRow
@@ -22,8 +22,8 @@ def test_an_actor_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
     for name in ("a.png", "c.png"):
         Image.effect_noise((64, 48), 50).save(name)
     Path(names[1]).write_text("no image")
-    config = compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"])
-    worker = CaptionWorker(to_plain(config), str(tmp_path))
+    config = as_settings(compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"]))
+    worker = CaptionWorker(config, str(tmp_path))
     found = worker({"index": [7, 8, 9], "file": list(map(json.dumps, names))})
     assert found["index"] == [7, 9, 8]
     captioner = load(device="cpu", max_length=4)

@@ -1,63 +1,30 @@
 """What is exported: checkpoints, their descriptions, and their graphs in plain torch."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from showattendtell import __version__
-from showattendtell.config.instantiate import Config
+from showattendtell.config.schemas import model_groups
 from showattendtell.data.images import MAX_ASPECT_RATIO
 from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.finding import find_model, model_groups
+from showattendtell.extensions.export.schemas import ExportSettings, Precision
+from showattendtell.inference.finding import find_model
 from showattendtell.inference.loading import load_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, DecoderState
 from showattendtell.models.kernels.attention import AdditiveKeys
 from showattendtell.runtime.files import WEIGHTS, sha256
-from showattendtell.settings import PositiveInt, Text
-
-Precision = Literal["float32", "float16"]
 
 SUPPRESSED_TOKENS = (PAD, START, UNK)
 """Tokens that no caption contains."""
-
-
-@dataclass
-class ExportConfig:
-    """Settings of `export`.
-
-    Attributes:
-        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
-            on the hub, as owner/name.
-        compare: checkpoints that formats=[web] shows side by side with this one.
-        names: of the models on that page; by default the ends of their paths.
-        formats: onnx, graphs for onnxruntime and other ONNX runtimes, with a script that runs them; web, a page that
-            captions photographs in the browser, for any server of static files.
-        precision: type of the large weights of the graphs, which compute in float32; float16 halves the files.
-        output: a new folder; export, or export-2, ... next to the checkpoint by default.
-        onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
-        webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
-        max_length: the longest caption in words, <eos> included.
-    """
-
-    checkpoint: Text
-    compare: Text | Sequence[Text]
-    names: Annotated[Sequence[Text], Field(min_length=1)] | None
-    formats: Annotated[Sequence[Literal["onnx", "web"]], Field(min_length=1)]
-    precision: Precision
-    output: Text | None
-    onnxruntime_web: Text | None
-    webgpu: bool
-    max_length: PositiveInt
 
 
 class EncodeGraph(nn.Module):
@@ -183,20 +150,20 @@ class ExportModel(NamedTuple):
     card: dict[str, Any]
 
 
-def load_models(config: Config) -> list[ExportModel]:
+def load_models(settings: ExportSettings) -> list[ExportModel]:
     """Load the checkpoint of the command, and those that it compares; call it within `plain_torch()`.
 
     Raises:
         UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
     """
-    groups = model_groups(config)
-    if len(groups) > 1 and "web" not in config.formats:
+    groups = model_groups(settings.checkpoint, settings.compare, settings.names)
+    if len(groups) > 1 and "web" not in settings.formats:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
     models = []
     for name, [checkpoint] in groups.items():
-        module, _, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
-        path, settings = find_model(checkpoint), (config.max_length, calibration, config.precision)
-        models.append(export_model(name, module, path, *settings))
+        module, _, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), settings.attention)
+        path = find_model(checkpoint)
+        models.append(export_model(name, module, path, settings.max_length, calibration, settings.precision))
     return models
 
 

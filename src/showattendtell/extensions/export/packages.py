@@ -13,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from omegaconf import DictConfig
-
+from showattendtell.config.schemas import as_list
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import CARD, check_graphs, write_graphs
 from showattendtell.extensions.export.graphs import ExportModel, load_models
-from showattendtell.inference.captioning import model_note
-from showattendtell.inference.finding import next_to
+from showattendtell.extensions.export.schemas import ExportSettings
+from showattendtell.inference.finding import next_to, note_about
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import cache_folder, expand_home, new_folder, sha256, write_errors
 from showattendtell.runtime.tracing import lacks_onnx
@@ -140,15 +139,15 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
 
 
-def export(config: DictConfig) -> None:
+def export(settings: ExportSettings) -> None:
     """Write the export of the command, after the caption of a photograph by each model was compared with PyTorch's."""
     if missing := lacks_onnx():
         raise UserError(f"export needs {missing}")
-    runtime = find_runtime(config.onnxruntime_web, cache_folder()) if "web" in config.formats else None
+    runtime = find_runtime(settings.onnxruntime_web, cache_folder()) if "web" in settings.formats else None
     with plain_torch():
-        models = load_models(config)
+        models = load_models(settings)
     with (
-        new_folder(config.output, next_to(config.checkpoint, "export"), whole=True) as output,
+        new_folder(settings.output, next_to(settings.checkpoint, "export"), whole=True) as output,
         write_errors(output),
         TemporaryDirectory(dir=output) as temporary,
         plain_torch(),
@@ -159,9 +158,10 @@ def export(config: DictConfig) -> None:
             print(check_graphs(folder, model))
         if runtime:
             pages = list(zip(models, folders, strict=True))
-            size = write_web(output / "web", pages, runtime, model_note(config), config.webgpu)
+            note = note_about(as_list(settings.checkpoint) + as_list(settings.compare))
+            size = write_web(output / "web", pages, runtime, note, settings.webgpu)
             print(f"the page loads {size / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web")
-        if "onnx" in config.formats:
+        if "onnx" in settings.formats:
             for file in folders[0].iterdir():
                 file.rename(output / file.name)
     print(f"written to {output}")

@@ -2,13 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from showattendtell.config.compose import to_plain, with_overrides
-from showattendtell.config.instantiate import Config
+from showattendtell.config.schemas import CaptionSettings
 from showattendtell.extensions.ray.extraction import require_ray, start_ray
 from showattendtell.inference.captioning import Captioned, RowCaptioner, load_captioners
 from showattendtell.visualization.caption_rows import CaptionRow
@@ -21,13 +19,13 @@ class CaptionWorker:
     """Captions batches of photographs in an actor of Ray.
 
     Args:
-        settings: the configuration of `caption` as plain data.
+        settings: of `caption`.
         folder: working directory, from which relative paths start.
     """
 
-    def __init__(self, settings: Mapping[str, Any], folder: str):
+    def __init__(self, settings: CaptionSettings, folder: str):
         os.chdir(folder)
-        self._captioner = RowCaptioner(OmegaConf.create(dict(settings)))
+        self._captioner = RowCaptioner(settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Return the column `index`, and the `rows` of a photograph, or its `error` if it cannot be read. Texts are
@@ -43,7 +41,7 @@ class CaptionWorker:
 
 
 class RayCaptioner:
-    """Captions files and URLs with `config.workers` actors of Ray.
+    """Captions files and URLs with `settings.workers` actors of Ray.
 
     Paths have to be valid on every machine of the cluster; see `start_ray`. The work of an actor that is killed is done
     by another.
@@ -52,10 +50,10 @@ class RayCaptioner:
         UserError: Ray Data is not installed, or a setting is wrong.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, settings: CaptionSettings):
         require_ray()
-        load_captioners(with_overrides(config, device="cpu"))  # raises for errors in the settings
-        self._config = config
+        load_captioners(replace(settings, device="cpu"))  # raises for errors in the settings
+        self._settings = settings
 
     def __call__(self, sources: Sequence[str], errors: list[str]) -> Iterator[Captioned]:
         """Yield the rows of each photograph, in any order.
@@ -63,10 +61,10 @@ class RayCaptioner:
         Args:
             errors: gets the errors of photographs that cannot be read.
         """
-        ray, options = start_ray(self._config.workers, on_gpu=self._config.device != "cpu")
+        ray, options = start_ray(self._settings.workers or 1, on_gpu=self._settings.device != "cpu")
         photographs = [{"index": i, "file": json.dumps(source)} for i, source in enumerate(sources)]
         batches = ray.data.from_items(photographs, override_num_blocks=-(-len(sources) // BATCH_SIZE))
-        arguments = ({**to_plain(self._config), "images": None}, os.getcwd())
+        arguments = (replace(self._settings, images=None), os.getcwd())
         mapped = batches.map_batches(CaptionWorker, fn_constructor_args=arguments, batch_size=BATCH_SIZE, **options)
         for found in mapped.iter_rows():
             if found["error"]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from showattendtell.config.instantiate import Config
 from showattendtell.data.tokenizers import ORDERS, count_ngrams
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import EvaluationRun
@@ -32,7 +31,8 @@ def score_baselines(
     run: EvaluationRun,
     captions_by_image: Mapping[str, Sequence[Sequence[str]]],
     references: Sequence[list[str]],
-    config: Config,
+    metrics: Sequence[str],
+    tokenizer: str,
 ) -> dict[str, dict[str, Any]]:
     """Return the scores of each baseline, by their names in result files.
 
@@ -43,7 +43,8 @@ def score_baselines(
     Args:
         captions_by_image: captions of each image in words.
         references: reference captions of each image.
-        config: of the command, with `metrics` and `tokenizer`.
+        metrics: names of metrics.
+        tokenizer: the name of the tokenizer for scores.
     """
     from showattendtell.metrics.caption_scores import METRICS, measure  # torchmetrics takes seconds to import
 
@@ -53,8 +54,8 @@ def score_baselines(
     nearest = [run.sentence(typical.consensus(_words(train[i]))) for i in find_nearest(run, train)]
     sentences = {Path(CONSTANT): [constant] * len(nearest), Path(NEAREST): nearest}
     matched = MatchedCaptions(list(captions_by_image), list(references), sentences)
-    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
-    names = [name for name in config.metrics if name in METRICS]
+    corpus = in_words(matched, tokenizer)
+    names = [name for name in metrics if name in METRICS]
     scores: dict[str, dict[str, Any]] = {}
     for name, hypotheses in corpus.hypotheses.items():
         scores[str(name)] = {**corpus_scores(measure(hypotheses, corpus.references, names).measured.values())}

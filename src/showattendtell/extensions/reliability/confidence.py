@@ -4,7 +4,6 @@ Sizes are those of `showattendtell.types`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.config.instantiate import Config, find_source
+from showattendtell.config.instantiate import find_source
+from showattendtell.config.schemas import EvaluationDataSettings
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
@@ -22,7 +22,6 @@ from showattendtell.inference.checkpoints import CALIBRATION, load, save
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
 from showattendtell.inference.loading import LoadedModel, save_model_folder
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
-from showattendtell.settings import Text
 from showattendtell.types import Example
 from showattendtell.visualization.tables import Labels
 
@@ -36,36 +35,18 @@ UNSURE = 0.05
 """Fraction of the validation images that a calibrated model is unsure of."""
 
 
-@dataclass
-class CalibrateConfig:
-    """Settings of `calibrate`.
-
-    Attributes:
-        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
-            on the hub, as owner/name.
-        output: the calibrated checkpoint, a new file or, for a folder, folder; by default the checkpoint is changed.
-        cache: the folder of the feature cache; by default that of training.
-        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
-    """
-
-    checkpoint: Text
-    output: Text | None
-    cache: Text | None
-    device: Text
-
-
-def fit_on_data_set(model: LoadedModel, config: Config) -> Calibration:
+def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: str | None) -> Calibration:
     """Fit a calibration on the data set that a model was trained on: the curve on the validation captions, the
     principal directions on the training images, and the threshold on the validation images.
 
     Args:
-        config: of the command, with `dataset` and `cache`.
+        given, cache: see `open_dataset`.
 
     Raises:
         UserError: the checkpoint does not say how to read its data set, or it cannot be read.
     """
     module = model.module
-    settings, dataset = open_dataset(model.config, config)
+    settings, dataset = open_dataset(model.settings, given, cache)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
     source, dataset = find_source(settings, dataset, module.encoder, "train")
     train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)

@@ -75,19 +75,6 @@ class SearchConfig:
     params: Mapping[str, Any] | None = None
 
 
-@dataclass
-class StudyConfig:
-    """Settings of `study`.
-
-    Attributes:
-        folder: folders of searches, runs/NAME-study; folder= may be left out.
-        storage: the storage of the study, if it is not the database in this folder.
-    """
-
-    folder: Sequence[Text]
-    storage: Text | None
-
-
 def is_disk_full(error: str) -> bool:
     """Return whether an error message is about a full disk: runs are processes elsewhere, whose messages come back."""
     return any(reason in error for reason in DISK_FULL)

@@ -15,7 +15,6 @@ from fastapi import FastAPI, Form, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
-from omegaconf import DictConfig
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -25,7 +24,9 @@ from showattendtell.data.image_limits import FORMATS
 from showattendtell.data.images import decode_image
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.extensions.serving.schemas import CaptionForm, CaptionsResponse, WordResponse
-from showattendtell.inference.captioning import load_captioners, model_note
+from showattendtell.extensions.serving.settings import ServeSettings
+from showattendtell.inference.captioning import load_captioners
+from showattendtell.inference.finding import note_about
 from showattendtell.inference.pipeline import stacked
 from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 from showattendtell.types import Box, CaptionOutput
@@ -42,10 +43,10 @@ Outputs = dict[str, list[ImageCaptions]]  # the captions of each photograph, by 
 class Service:
     """The models, which one thread uses, and counts of requests by status, of their seconds, and of unsure captions."""
 
-    def __init__(self, config: DictConfig):
+    def __init__(self, settings: ServeSettings):
         keep_freed_memory(LARGE_BLOCK)
-        self.config, self._thread = config, ThreadPoolExecutor(1)
-        self.models = {captioner.name: captioner for captioner in load_captioners(config)}
+        self.settings, self._thread = settings, ThreadPoolExecutor(1)
+        self.models = {captioner.name: captioner for captioner in load_captioners(settings)}
         attentions = [model.module.captioner.attention for one in self.models.values() for model in one.models]
         self.modes = {attention: attention.inference_mode for attention in attentions if attention.samples}
         self.answers, self.captions, self.seconds = Counter[int](), Counter[bool](), 0.0
@@ -61,7 +62,7 @@ class Service:
             raise HTTPException(422, f"there is no model '{printable(name)}'{did_you_mean(name, self.models)}")
         for attention, mode in self.modes.items():
             attention.inference_mode = form.attention or mode
-        images, pixels, outputs = [], 1e6 * self.config.megapixels, Outputs()
+        images, pixels, outputs = [], 1e6 * self.settings.megapixels, Outputs()
         try:
             for name, content in files:  # a large JPEG is reduced to the number of pixels that the others leave
                 images.append((name, decode_image(content, name, pixels)))
@@ -121,8 +122,8 @@ def make_app(service: Service, hosts: Sequence[str], address: str) -> FastAPI:
         docs_url=None,
         responses={"4XX": {"description": 'an error, as {"error": "..."} with one sentence'}},
         exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), refuse),
-        form_limits={"max_files": service.config.photographs, "max_fields": 32, "max_part_size": 2000},
-        max_body_size=int(service.config.megabytes * 1e6),
+        form_limits={"max_files": service.settings.photographs, "max_fields": 32, "max_part_size": 2000},
+        max_body_size=int(service.settings.megabytes * 1e6),
     )
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.mount("/examples", StaticFiles(directory=EXAMPLES))
@@ -163,10 +164,10 @@ def make_app(service: Service, hosts: Sequence[str], address: str) -> FastAPI:
         "upload.html",
         formats=[name for name in FORMATS if name != "HEIF" or find_spec("pillow_heif")],
         models=[*service.models],
-        beam_size=service.config.decoding.get("beam_size"),
+        beam_size=service.settings.decoding.arguments.get("beam_size"),
         hard_attention=bool(service.modes),
-        megabytes=service.config.megabytes,
-        note=model_note(service.config),
+        megabytes=service.settings.megabytes,
+        note=note_about(service.settings.checkpoints),
     )
     pages = {
         "/": ("text/html", page),

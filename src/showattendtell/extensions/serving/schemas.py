@@ -1,34 +1,11 @@
-"""Settings of the server, and the fields of its requests and responses, which FastAPI documents."""
+"""Fields of the requests and responses of the server, which FastAPI documents."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, Field
 
-from showattendtell.config.schemas import CaptioningConfig
-from showattendtell.settings import PositiveFloat, PositiveInt, Text
-
 Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
-
-
-@dataclass
-class ServeConfig(CaptioningConfig):
-    """Settings of `serve`.
-
-    Attributes:
-        host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
-        port: the port to bind; 0 takes any free port. The address is printed.
-        megabytes: maximum size of a request, which is kept in memory.
-        megapixels: maximum of all photographs of a request together, checked by their headers before they are decoded.
-        photographs: maximum number of photographs in a request.
-    """
-
-    host: Text
-    port: Annotated[int, Field(ge=0, le=65535)]
-    megabytes: PositiveFloat
-    megapixels: PositiveFloat
-    photographs: PositiveInt
 
 
 class CaptionForm(BaseModel, extra="forbid"):

@@ -1,15 +1,14 @@
 """Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point, exit_process
+from showattendtell.extensions.export.schemas import ExportSettings
 
 
 @entry_point("export")
-def main(config: DictConfig) -> None:
+def main(settings: ExportSettings) -> None:
     from showattendtell.extensions.export.packages import export
 
-    export(config)
+    export(settings)
 
 
 if __name__ == "__main__":

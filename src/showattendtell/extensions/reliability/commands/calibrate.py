@@ -1,12 +1,11 @@
 """Calibrate the confidence of a checkpoint in its captions, and store the calibration in it."""
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point
+from showattendtell.extensions.reliability.schemas import CalibrateSettings
 
 
 @entry_point("calibrate")
-def main(config: DictConfig) -> None:
+def main(settings: CalibrateSettings) -> None:
     """Write the calibrated checkpoint.
 
     Raises:
@@ -19,15 +18,15 @@ def main(config: DictConfig) -> None:
     from showattendtell.inference.loading import load_model
     from showattendtell.runtime.files import expand_home, new_path, write_errors
 
-    checkpoint = find_model(config.checkpoint)
-    if config.output is None and not expand_home(config.checkpoint).exists():
+    checkpoint = find_model(settings.checkpoint)
+    if settings.output is None and not expand_home(settings.checkpoint).exists():
         raise UserError(
-            f"{config.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
+            f"{settings.checkpoint} is not a file or folder here that can be changed; set output to the folder of a "
             "calibrated copy"
         )
-    output = new_path(config.output) if config.output else checkpoint
-    model = load_model(config.checkpoint, config.device, BeamSearch())
-    calibrated = model._replace(calibration=fit_on_data_set(model, config))
+    output = new_path(settings.output) if settings.output else checkpoint
+    model = load_model(settings.checkpoint, settings.device, BeamSearch())
+    calibrated = model._replace(calibration=fit_on_data_set(model, settings.dataset, settings.cache))
     with write_errors(output):
         write_calibrated(checkpoint, calibrated, output)
     print(f"written to {output}")

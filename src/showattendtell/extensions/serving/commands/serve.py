@@ -5,14 +5,13 @@ import sys
 from contextlib import suppress
 from ipaddress import ip_address
 
-from omegaconf import DictConfig
-
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError
+from showattendtell.extensions.serving.settings import ServeSettings
 
 
 @entry_point("serve")
-def main(config: DictConfig) -> None:
+def main(settings: ServeSettings) -> None:
     try:
         import python_multipart  # noqa: F401  # FastAPI imports it for the first form
         import uvicorn
@@ -21,14 +20,14 @@ def main(config: DictConfig) -> None:
         from showattendtell.extensions.serving.app import HEADERS, Service, make_app
     except ModuleNotFoundError as error:
         raise UserError(f"serve needs the package {error.name}; run pip install 'showattendtell[serve]'") from None
-    listening = listen(config.host, config.port)
-    service, (bound, port, *_) = Service(config), listening.getsockname()
-    address = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}/"
-    hosts = ["localhost", "127.0.0.1", "[::1]", config.host]
+    listening = listen(settings.host, settings.port)
+    service, (bound, port, *_) = Service(settings), listening.getsockname()
+    address = f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}/"
+    hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     if not ip_address(bound).is_loopback:
         hosts = ["*"]
-        print(f"note: host={config.host} opens the server to everyone; it has no password", file=sys.stderr)
-    server = uvicorn.Server(build(config.server, app=make_app(service, hosts, address), headers=HEADERS))
+        print(f"note: host={settings.host} opens the server to everyone; it has no password", file=sys.stderr)
+    server = uvicorn.Server(build(settings.server, app=make_app(service, hosts, address), headers=HEADERS))
     print(f"{', '.join(service.models)} at {address} (Ctrl-C ends it)", flush=True)
     with suppress(KeyboardInterrupt):
         server.run([listening])
