@@ -34,7 +34,8 @@ def build(node: Node, **objects: Any) -> Any:
         UserError: for a value that the target rejects, or a target that cannot be imported.
     """
     try:
-        return locate(node.target)(**{**_call(node.arguments), **objects})
+        function = partial(locate(node.target), **{**_call(node.arguments), **objects})
+        return function if node.arguments.get("_partial_") else function()
     except (TypeError, ValueError) as error:
         raise UserError(f"{node.path}: {first_line(error)}" if node.path else first_line(error)) from error
 

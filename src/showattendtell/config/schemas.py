@@ -208,7 +208,7 @@ class EvaluateSettings(ModelSettings):
     cache: Text | None
     baselines: bool
     dataset: EvaluationDataSettings
-    tokenizer: Node | None
+    tokenizer: Node | None = None
 
 
 def as_list(names: str | Sequence[str]) -> list[str]:

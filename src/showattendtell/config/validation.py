@@ -96,6 +96,8 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
                     OmegaConf.update(config, name, meant)
             elif (parameter or not signature.open) and value not in (None, {}):
                 unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
+    wrong = tuple(name for name, _ in unknown)
+    known = [name for name in known if name not in wrong and not name.startswith(tuple(f"{each}." for each in wrong))]
     for name, leaf in unknown:
         hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES and leaf not in MEANT else ""
         errors.append(f"there is no setting {leaf}{hint or _similar(leaf, known) or _similar(name, known)}")
