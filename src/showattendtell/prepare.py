@@ -19,10 +19,9 @@ def main(settings: TrainSettings) -> None:
 
 def _prepare(settings: TrainSettings) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source, build_vocabulary
-    from showattendtell.data.assembly import find_data_problems
     from showattendtell.data.tokenization import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint
-    from showattendtell.visualization.tables import print_dataset, print_notes
+    from showattendtell.visualization.tables import print_dataset
 
     dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
     origin = find_initial_checkpoint(settings)
@@ -33,7 +32,6 @@ def _prepare(settings: TrainSettings) -> None:
         vocabulary = build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
-    print_notes(find_data_problems(dataset))
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")
     else:

@@ -14,7 +14,6 @@ from showattendtell.data.assembly import (
     assemble,
     check_images,
     drop_unreadable,
-    find_data_problems,
     hash_fraction,
     join_restval,
     split_by_hash,
@@ -91,15 +90,6 @@ def drawn_example(folder: Path, name: str, shade: int) -> Example:
     """An image of one shade, and a caption."""
     Image.fromarray(np.full((8, 8, 3), shade, dtype=np.uint8)).save(folder / name)
     return Example(name, str(folder / name), (Caption(("a", "dog", "runs")),))
-
-
-def test_photographs_of_the_same_content_are_reported(tmp_path: Path):
-    first, second, other = (
-        drawn_example(tmp_path, name, shade) for name, shade in (("a.png", 1), ("b.png", 1), ("c.png", 2))
-    )
-    [note] = find_data_problems(Dataset("own", {"train": (first, other), "test": (second,)}))
-    assert note.endswith("if they are in two splits: 1 (a.png (train) = b.png (test))")
-    assert not find_data_problems(Dataset("own", {"train": (first, other)}))
 
 
 def photograph(path: Path) -> Example:

@@ -118,10 +118,3 @@ def test_every_view_is_drawn_equally_often_and_no_mirrored_one_if_captions_name_
     counts = [torch.stack(batches)[:, images].flatten().bincount(minlength=2) / 5000 for images in (~sided, sided)]
     torch.testing.assert_close(counts[0], torch.full((2,), 0.5), rtol=0, atol=0.03)
     torch.testing.assert_close(counts[1], torch.tensor([1.0, 0.0]), rtol=0, atol=0.03)
-
-
-def test_views_are_decided_by_the_seed_the_epoch_and_the_batch():
-    draws = [(seed, epoch, number) for seed in (1, 2) for epoch in (0, 1) for number in (0, 1)]
-    drawn, again = ([draw_views(np.zeros(50, bool), draw[0], draw[1:]) for draw in draws] for _ in range(2))
-    assert all(map(torch.equal, drawn, again))
-    assert len({tuple(views.tolist()) for views in drawn}) == len(draws)

@@ -4,6 +4,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -125,9 +126,9 @@ def flipped_byte(image: bytes) -> Write:
     return content(image[:middle] + bytes([image[middle] ^ 255]) + image[middle + 1 :])
 
 
-def gigantic_jpeg(path: Path) -> None:
-    image = bytearray(encoded(PLAIN, "JPEG"))
-    size = image.index(b"\xff\xc0") + 5
+def gigantic_jpeg(path: Path, **settings: object) -> None:
+    image = bytearray(encoded(PLAIN, "JPEG", **settings))
+    size = image.index(b"\xff\xc2" if settings else b"\xff\xc0") + 5
     image[size : size + 4] = struct.pack(">HH", 65000, 65000)
     path.write_bytes(image)
 
@@ -166,7 +167,9 @@ BROKEN: dict[str, tuple[Write, str]] = {
 }
 
 
-@pytest.mark.parametrize("write", [gigantic_jpeg, gigantic_png, content("P6 20000 20000 255\n")])
+@pytest.mark.parametrize(
+    "write", [gigantic_jpeg, partial(gigantic_jpeg, progressive=True), gigantic_png, content("P6 20000 20000 255\n")]
+)
 def test_a_gigantic_file_is_refused_by_its_header(tmp_path: Path, write: Callable[[Path], None]):
     write(tmp_path / "a.jpg")
     for read in (open_image, read_pixels, lambda path: image_size(str(path))):

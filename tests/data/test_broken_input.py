@@ -123,10 +123,10 @@ KINDS = {
     ),
     "an absolute path to no photograph": Kind(
         rows("/etc/z.jpg,A dog .,train"),
-        "images/etc/z.jpg; photographs of other names",
+        "images/etc/z.jpg; unpack or copy",
     ),
     "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
-    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; photographs of other names"),
+    "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; unpack or copy"),
     "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filename": "../../z.jpg"}), "val2014/z.jpg", read_coco),
     "an image listed twice": Kind(
         coco(images=[*COCO["images"], COCO["images"][0]]), "image 0 is listed more than once", settings=JSON_FILE

@@ -162,11 +162,3 @@ def test_images_without_captions_and_captions_without_images_are_counted_and_may
     dataset = read_custom(str(root), skip_missing=True)
     assert names(dataset) == {"train": ["sub/a.jpg"], "val": ["c.png"], "test": []}
     assert "skipped images without a caption: 1 of 4 (b.jpg)" in dataset.notes
-
-
-def test_texts_without_an_image_are_noted(root: Path):
-    write_texts(root, SAID, SPLITS)
-    (root / "images/alone.txt").write_text("Nobody .")
-    dataset = read(root, "texts")
-    assert names(dataset) == SPLITS
-    assert dataset.notes == ("texts without an image, which give no captions: 1 (images/alone.txt)",)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from repository import SHARED
-from slow_cases import slow_after
 
 from showattendtell.data.images import (
     Preprocessing,
@@ -44,17 +43,16 @@ def save_turned(path: Path, orientation: int, scale: int = 1) -> str:
 
 
 @pytest.mark.parametrize("orientation", AS_STORED)
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_a_turned_photograph_is_opened_upright(tmp_path: Path, orientation: int, suffix: str):
-    path = save_turned(tmp_path / f"turned.{suffix}", orientation)
-    np.testing.assert_array_equal(np.asarray(open_image(path)), UPRIGHT)
-
-
-@pytest.mark.parametrize("orientation", AS_STORED)
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
-def test_the_size_read_from_the_header_is_the_upright_one(tmp_path: Path, orientation: int, suffix: str):
+def test_a_turned_photograph_is_opened_upright(tmp_path: Path, orientation: int, suffix: str):
     path = save_turned(tmp_path / f"turned.{suffix}", orientation, scale=10)
+    opened = np.asarray(open_image(path)).astype(int)
+    upright = UPRIGHT.repeat(10, axis=0).repeat(10, axis=1)
+    np.testing.assert_allclose(opened[5::10, 5::10], upright[5::10, 5::10], atol=150 if suffix == "jpg" else 0)
     assert image_size(path) == open_image(path).size == (30, 20)
+    with Image.open(path) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image))
+    np.testing.assert_array_equal(read_pixels(path).permute(1, 2, 0), expected)
 
 
 LEVELS = np.arange(256, dtype=np.uint16).reshape(16, 16)
@@ -79,14 +77,6 @@ def test_sixteen_bits_are_scaled_to_eight_and_not_clipped(tmp_path: Path, name: 
     np.testing.assert_array_equal(grey, np.stack([LEVELS] * 3, axis=-1))
 
 
-@pytest.mark.parametrize("orientation", AS_STORED)
-def test_a_turned_jpeg_is_turned_as_pillow_turns_it(tmp_path: Path, orientation: int):
-    path = save_turned(tmp_path / "turned.jpg", orientation, scale=10)
-    with Image.open(path) as image:
-        expected = np.asarray(ImageOps.exif_transpose(image))
-    np.testing.assert_array_equal(read_pixels(path).permute(1, 2, 0), expected)
-
-
 def photographs(number: int) -> list[Path]:
     files = sorted((COCO_MINI / "val2017").glob("*.jpg")) + sorted((COCO_MINI / "train2017").glob("*.jpg"))
     return files[:: len(files) // number]
@@ -94,16 +84,9 @@ def photographs(number: int) -> list[Path]:
 
 @pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_photographs_decoded_fast_have_the_pixels_that_pillow_decodes():
-    preprocessing, differences = Preprocessing(256, 224, MEAN, STD), []
     for path in photographs(20):
-        slow, fast = open_image(path), read_pixels(path)
-        np.testing.assert_allclose(fast.permute(1, 2, 0).int(), np.asarray(slow).astype(int), rtol=0, atol=1)
-        wide, high = (int(256 * side / min(slow.size)) for side in slow.size)
-        resized = np.asarray(slow.resize((wide, high), Image.Resampling.BICUBIC)).astype(float)
-        top, left = round((high - 224) / 2), round((wide - 224) / 2)
-        seen = preprocessing(fast).permute(1, 2, 0).numpy()
-        differences.append(np.abs(seen - resized[top : top + 224, left : left + 224]).mean())
-    assert max(differences) < 0.05
+        slow, fast = np.asarray(open_image(path)).astype(int), read_pixels(path)
+        np.testing.assert_allclose(fast.permute(1, 2, 0).int(), slow, rtol=0, atol=1)
 
 
 def test_jpegs_are_read_also_where_torchvision_has_no_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -152,13 +135,11 @@ def test_preprocessing_is_resize_central_crop_and_normalization(width: int, heig
     np.testing.assert_allclose(normalized.permute(0, 2, 3, 1), [expected, expected], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("width", "height"), [(500, 375), (333, 500), (256, 256), (1200, 300), (150, 101), (128, 1000)]
-)
-@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (512, 448), (96, 128)])
+@pytest.mark.parametrize(("width", "height"), [(500, 375), (333, 500), (256, 256), (1200, 300), (150, 101)])
+@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (96, 128)])
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
-@pytest.mark.parametrize(("across", "down"), slow_after(1, [(0.2, 0.7), (0.5, 0.5), (0.9, 0.15)]))
-def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, crop_mode, across, down):
+def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, crop_mode):
+    across, down = 0.2, 0.7
     preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3, crop_mode=crop_mode)
     box = preprocessing.crop_box(width, height)
     left, top = max(box.left, 0), max(box.top, 0)

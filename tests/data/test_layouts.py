@@ -252,21 +252,8 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
             r"fewer images than splits, so none is left for train; add images, or set dataset.test=0$",
         ),
         (
-            lambda root: (write(root / "images.zip", "x"), table(root / "captions.csv", ["image", "caption"], PAIRS)),
-            r"none of the 6 images are on disk, .*; unpack .*own/images.zip, or set dataset.images to their folder$",
-        ),
-        (
             lambda root: table(root / "captions.csv", ["image", "caption"], PAIRS),
-            r"none of the 6 images are on disk, .*; put them into .*own, or set dataset.images to their folder$",
-        ),
-        (
-            lambda root: (
-                put(root),
-                (root / "100_1a.jpg").unlink(),
-                (root / "100_1a.jpg").symlink_to(root / "gone.jpg"),
-                table(root / "captions.csv", ["image", "caption"], PAIRS),
-            ),
-            "the first is .*own/100_1a.jpg, a link to a file that does not exist; add them",
+            r"none of the 6 images are on disk, .*; unpack or copy them to .*own, or set dataset.images to their",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +95,8 @@ def test_what_is_no_photograph_is_reported(photograph: Any, sentence: str):
 
 
 def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
-    bomb = encoded(Image.new("1", (20_000, 8_000)))
-    with (
-        warnings.catch_warnings(action="ignore"),  # Pillow's, of as many pixels
-        pytest.raises(UserError, match="bomb.png has more than 1 million pixels; give a smaller copy"),
-    ):
+    bomb = encoded(Image.new("1", (2_000, 800)))
+    with pytest.raises(UserError, match="bomb.png has more than 1 million pixels; give a smaller copy"):
         decode_image(bomb, "bomb.png", max_pixels=1_000_000)
     assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", max_pixels=35).size == (7, 5)
 
@@ -122,14 +118,6 @@ def test_a_panorama_of_more_pixels_than_pillow_allows_is_read(tmp_path: Path):
     assert image_size(str(path)) == (15_000, 3_000)
     assert pixels.shape == (3, 3_000, 15_000)
     assert [round(int(pixels[0, 1_500, place]), -1) for place in (3_000, 12_000)] == [200, 50]
-
-
-@pytest.mark.parametrize("settings", [{"format": "PNG"}, {"format": "JPEG", "progressive": True}])
-def test_a_photograph_that_would_be_held_in_memory_as_a_whole_is_refused(settings: dict[str, Any]):
-    content = io.BytesIO()
-    Image.new("1" if settings["format"] == "PNG" else "L", (30_000, 6_000)).save(content, **settings)
-    with pytest.raises(UserError, match=r"panorama has (more than 178.957 million pixels|\d+ scans)"):
-        decode_image(content.getvalue(), "panorama")
 
 
 @pytest.mark.parametrize("form", ["WEBP", "AVIF", "JPEG2000", "HEIF"])

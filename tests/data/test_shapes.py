@@ -54,12 +54,6 @@ def center(box: Box) -> tuple[float, float]:
     return (box.left + box.right) / 2, (box.top + box.bottom) / 2
 
 
-def test_the_same_seed_draws_and_says_the_same(shapes: Dataset, tmp_path: Path):
-    again = read_shapes(str(tmp_path), train=60, val=5, test=5)
-    assert file_contents(again) == file_contents(shapes)
-    assert captions(again) == captions(shapes)
-
-
 def test_an_image_depends_on_seed_split_and_number_but_not_on_the_sizes(shapes: Dataset, tmp_path: Path):
     smaller = read_shapes(str(tmp_path), train=7, val=2, test=1)
     assert file_contents(smaller).items() <= file_contents(shapes).items()

@@ -137,7 +137,7 @@ def captions_of(language: str) -> list[str]:
 
 @pytest.mark.parametrize("language", ["zh", "de"])
 def test_real_captions_survive_the_round_trip(language: str):
-    sentences = captions_of(language)[::4]
+    sentences = captions_of(language)[::20]
     plain = [" ".join(unicodedata.normalize("NFC", sentence).split()) for sentence in sentences]
     for tokenizer in (CharacterTokenizer(), subword(sentences, 5000)):
         assert [tokenizer.detokenize(tokenizer.tokenize(sentence)) for sentence in sentences] == plain
@@ -145,7 +145,7 @@ def test_real_captions_survive_the_round_trip(language: str):
 
 def test_the_words_of_chinese_captions_are_their_characters():
     """Han characters by their names in Unicode."""
-    for sentence in captions_of("zh")[:5000]:
+    for sentence in captions_of("zh")[:1000]:
         han = [one for one in sentence if unicodedata.name(one, "").startswith("CJK UNIFIED")]
         words = WordTokenizer().tokenize(sentence)
         assert [word for word in words if unicodedata.name(word[0], "").startswith("CJK UNIFIED")] == han

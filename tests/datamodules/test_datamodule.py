@@ -92,20 +92,6 @@ def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_nam
         torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
 
 
-def test_pixels_through_the_encoder_agree_with_stored_grids(
-    photographs: list[Example], encoder: Encoder, tmp_path: Path
-):
-    dataset = Dataset("three", {"train": tuple(photographs)})
-    store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    pixels = PixelSource(encoder.preprocessing, photographs)([1, 2])
-    assert pixels.shape == (2, 3, 64, 64)
-    with torch.no_grad():
-        through = encoder(pixels)
-    torch.testing.assert_close(
-        GridSource(store, photographs, encoder.preprocessing)([1, 2]).float(), through, rtol=2e-3, atol=2e-3
-    )
-
-
 def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: list[Example], encoder: Encoder):
     missing = [example._replace(path="nowhere.png") for example in photographs]
     dataset = Dataset("three", {"train": tuple(missing), "val": tuple(missing)})

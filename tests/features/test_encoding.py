@@ -19,7 +19,7 @@ needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs 
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return Encoder("tf_efficientnet_lite0", "last", LITE0, size=64)
+    return Encoder("tf_efficientnet_lite0", "last", LITE0, size=32)
 
 
 def photographs(number: int, side: int) -> Tensor:
@@ -32,14 +32,14 @@ def error(grids: Tensor, expected: Tensor) -> float:
 
 def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encoder):
     for number in (1, BATCH_SIZES["torch"], 2 * BATCH_SIZES["torch"] + 1):
-        pixels = photographs(number, 64)
+        pixels = photographs(number, 32)
         with torch.no_grad():
             alone = torch.cat([encoder(image.unsqueeze(0)) for image in pixels])
         torch.testing.assert_close(start_engine(encoder, "torch", "float32")(pixels), alone, rtol=1e-3, atol=1e-3)
 
 
 def test_a_grid_depends_neither_on_the_number_of_images_nor_of_threads(encoder: Encoder):
-    pixels, run = photographs(BATCH_SIZES["torch"] + 5, 64), start_engine(encoder, "torch", "float32")
+    pixels, run = photographs(BATCH_SIZES["torch"] + 5, 32), start_engine(encoder, "torch", "float32")
     grids = []
     threads = torch.get_num_threads()
     for number in (1, 2):
@@ -52,7 +52,7 @@ def test_a_grid_depends_neither_on_the_number_of_images_nor_of_threads(encoder: 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("bfloat16", 0.005, 0.2), ("float16", 0.0005, 0.02)])
 def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision: Any, least: float, most: float):
-    pixels = photographs(4, 64)
+    pixels = photographs(4, 32)
     grids = start_engine(encoder, "torch", precision)(pixels)
     assert grids.dtype == torch.float32
     assert least < error(grids, start_engine(encoder, "torch", "float32")(pixels)) < most

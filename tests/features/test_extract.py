@@ -42,10 +42,10 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Seven batches of images and a few, most of them for training."""
+    """Three batches of images and a few, most of them for training."""
     folder = tmp_path_factory.mktemp("photographs")
     rng = np.random.default_rng(0)
-    examples = [draw_photograph(folder / f"{number:03d}.png", rng) for number in range(7 * BATCH_SIZE + 6)]
+    examples = [draw_photograph(folder / f"{number:03d}.png", rng) for number in range(3 * BATCH_SIZE + 6)]
     return Dataset("noise", {"train": tuple(examples[8:]), "val": tuple(examples[:4]), "test": tuple(examples[4:8])})
 
 
@@ -128,7 +128,7 @@ def test_workers_end_if_only_the_process_that_started_them_is_killed(
     dataset: Dataset, encoder: Encoder, tmp_path: Path
 ):
     path = tmp_path / "grids"
-    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2, 20))
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2, 2))
     process.start()
     while not has_batch(path):
         assert process.is_alive()
@@ -139,7 +139,7 @@ def test_workers_end_if_only_the_process_that_started_them_is_killed(
     while any(is_running(worker) for worker in workers):
         time.sleep(0.01)
     assert len(workers) > 0
-    assert len(list(path.glob("0*.json"))) < 8
+    assert len(list(path.glob("0*.json"))) < 4
 
 
 def is_running(process: str) -> bool:

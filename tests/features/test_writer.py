@@ -23,9 +23,9 @@ from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore, FileStamp, is_finished
 from showattendtell.features.writer import EncodedBatch, StorePlan
 
-LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}
-"""A grid of a megabyte."""
-MEGABYTE = 1_000_000
+LARGE = {**SETTINGS, "grid": [100, 100], "dim": 5, "views": 1}
+"""A grid of 100 kB."""
+SIZE = 100_000
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def group_of_writers(path: Path, seed: int) -> None:
 def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, uninterrupted: dict[str, bytes], seed: int):
     moment = random.Random(seed)
     context = multiprocessing.get_context("fork")
-    for turn in range(8):
+    for turn in range(4):
         process = context.Process(target=group_of_writers, args=(path, 100 * seed + turn))
         process.start()
         process.join(moment.uniform(0.01, 0.06))
@@ -233,9 +233,9 @@ def test_a_folder_that_is_read_only_is_reported(tmp_path: Path):
 
 
 def test_a_disk_without_room_is_reported_before_any_work(path: Path, monkeypatch: pytest.MonkeyPatch):
-    encode, room = Encoding(LARGE), shutil.disk_usage(path.parents[1])._replace(free=2 * MEGABYTE)
+    encode, room = Encoding(LARGE), shutil.disk_usage(path.parents[1])._replace(free=2 * SIZE)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: room)
-    with pytest.raises(UserError, match=r"needs 8.0 MB, and the disk has less"):
+    with pytest.raises(UserError, match=r"needs 800.1 kB, and the disk has less"):
         write(path, plan_of(NAMES[:8], LARGE), encode)
     assert encode.done == []
 
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up_is_reported_and_the_work_continues_later(path: Pat
     """There is room for one batch and a half."""
     plan = plan_of(NAMES[:64], LARGE)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (48 * MEGABYTE, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (48 * SIZE, hard))
     try:
         with pytest.raises(UserError, match=r"cannot be written \(.*\); set cache to a folder on another disk"):
             write(path, plan, Encoding(LARGE))

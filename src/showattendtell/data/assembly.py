@@ -3,10 +3,9 @@
 import hashlib
 import os
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path, PurePath
@@ -15,11 +14,11 @@ from rich.console import Console
 from rich.progress import track
 
 from showattendtell.data.images import read_pixels
-from showattendtell.data.names import Names, files_below, inside, is_photograph, photographs, spelling
+from showattendtell.data.names import Names, inside, photographs, spelling
 from showattendtell.data.parsing import SPLIT_NAMES, CaptionFile, add_splits, read_list, split_of_name
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, listed
-from showattendtell.runtime.files import expand_home, read_regular
+from showattendtell.runtime.files import expand_home
 from showattendtell.types import Caption, Dataset, Example
 
 SKIP = "skip them with dataset.skip_missing=true"
@@ -193,21 +192,6 @@ def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Data
     return dataset._replace(splits={split: tuple(map(change, part)) for split, part in dataset.splits.items()})
 
 
-def find_data_problems(dataset: Dataset) -> list[str]:
-    """Return a warning about photographs with the same content under different names, if there are any."""
-    by_size, by_content = defaultdict(list), defaultdict(list)
-    for split, examples in dataset.splits.items():
-        for example in examples:
-            if os.path.isfile(example.path):
-                by_size[os.path.getsize(example.path)].append((example.path, f"{example.image} ({split})"))
-    for same_size in by_size.values():
-        for path, name in same_size if len(same_size) > 1 else ():
-            by_content[hashlib.sha256(read_regular(path)).digest()].append(name)
-    copies = [" = ".join(images) for images in by_content.values() if len(images) > 1]
-    problem = "photographs of the same content, which make scores too high if they are in two splits"
-    return [f"{problem}: {len(copies):,} ({listed(copies)})"] if copies else []
-
-
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
 
@@ -257,27 +241,23 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         UserError: an image is missing that may not be, or all are missing.
     """
     examples = dataset.examples()
-    existing = set[str]()
-    for folder in {os.path.dirname(example.path) for example in examples}:
-        # listing each once is faster than looking for every file
-        with suppress(OSError), os.scandir(folder) as entries:
-            existing |= {entry.path for entry in entries if entry.is_file()}
-    # the listing may spell a name differently, for example in case
-    missing = [e for e in examples if e.path not in existing and not os.path.isfile(e.path)]
+    missing = [example for example in examples if not os.path.isfile(example.path)]
     if not missing:
         return dataset
-    on_disk = {*filter(is_photograph, existing), *photographs(root)} - {example.path for example in examples}
+    folders = {str(root), *(os.path.dirname(example.path) for example in examples)}
+    on_disk = {path for folder in folders for path in photographs(folder)} - {example.path for example in examples}
     found = _find_elsewhere(examples, missing, on_disk)
-    lost = [e for e in missing if e.image not in found]
+    lost = [example for example in missing if example.image not in found]
     if len(lost) == len(examples):
-        advice = _describe_others(root, on_disk)
-        raise UserError(f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; {advice}")
+        raise UserError(
+            f"none of the {len(lost):,} images are on disk, the first is {lost[0].path}; unpack or copy them to "
+            f"{root}, or set dataset.images to their folder"
+        )
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
-        kind = ", a link to a file that does not exist" if os.path.islink(unexpected[0]) else ""
         raise UserError(
-            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}{kind}; add them, or "
-            "skip them with dataset.skip_unreadable=true"
+            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or skip "
+            "them with dataset.skip_unreadable=true"
         )
     places = sorted({os.path.relpath(os.path.dirname(path), root) for path in found.values()})
     notes = [f"photographs found in other folders of {root} ({listed(places)}): {len(found):,}"] if found else []
@@ -286,17 +266,6 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
     moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
     return moved.without(names)._replace(notes=(*dataset.notes, *notes))
-
-
-def _describe_others(root: Path, photographs: Iterable[str]) -> str:
-    """Return what to do with the photographs of other names that are in `root`, or with an archive there."""
-    others = sorted(os.path.relpath(path, root) for path in photographs)
-    archive = next((path for path in files_below(root) if path.endswith((".zip", ".tar", ".gz", ".tgz"))), None)
-    if others:
-        way = f"photographs of other names in {root}: {listed(others)}; give them these names"
-    else:
-        way = f"unpack {archive}" if archive else f"put them into {root}"
-    return f"{way}, or set dataset.images to their folder"
 
 
 def _find_elsewhere(examples: Sequence[Example], missing: Sequence[Example], on_disk: Iterable[str]) -> dict[str, str]:

@@ -148,7 +148,7 @@ def _relative(file: CaptionFile, folder: Path, root: Path) -> CaptionFile:
 
 def read_sidecars(folder: Path, root: Path) -> CaptionFile:
     """Read a folder tree of photographs, each with a text of the same name, one caption per line: `.txt` or `.caption`
-    next to it, or in a folder of its own under `root`. A note says which texts beside them have no photograph.
+    next to it, or in a folder of its own under `root`.
 
     Raises:
         UserError: there are no photographs or texts, or two photographs have one text.
@@ -174,12 +174,7 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
             f"text next to {next(iter(bases))} and the other {len(bases) - 1:,} images; give the file as "
             "dataset.captions=..."
         )
-    used = {texts[base] for base in texts.keys() & names.keys()}
-    folders = set(map(os.path.dirname, used))
-    others = [path for path in dict.fromkeys(files) if path not in used and os.path.dirname(path) in folders]
-    shown = listed([printable(os.path.relpath(path, root)) for path in others])
-    note = f"texts without an image, which give no captions: {len(others):,} ({shown})"
-    return CaptionFile("texts", captions, notes=(note,) if others else ())
+    return CaptionFile("texts", captions)
 
 
 @paused_collection()

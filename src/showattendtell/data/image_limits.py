@@ -7,7 +7,7 @@ time, so that every machine accepts the same files.
 import io
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,16 +115,13 @@ class CountingReader(io.BufferedReader):
 
 
 @contextmanager
-def bounded_open(
-    raw: Any, formats: Iterable[str] = FORMATS, max_pixels: float = MAX_PIXELS, decoded: bool = True
-) -> Iterator[Image.Image]:
+def bounded_open(raw: Any, max_pixels: float = MAX_PIXELS, decoded: bool = True) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
     A baseline JPEG of more than `max_pixels` has the size at which it will be decoded.
 
     Args:
         raw: the file, unbuffered or in memory.
-        formats: Pillow's format names; those that the installed Pillow lacks are ignored.
         max_pixels: maximum number of pixels.
         decoded: whether the image will be decoded; false to read the header only.
 
@@ -139,7 +136,7 @@ def bounded_open(
     for kind, values in _tags(reader):
         if kind not in BYTE_TYPES and values > TAG_VALUES:
             raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
-    with _open(reader, formats) as image:
+    with _open(reader) as image:
         if image.width * image.height > max_pixels:
             _reduce(image, max_pixels)
         if image.info.get("compression") in SLOW_COMPRESSION.get(image.format or "", ()):
@@ -148,11 +145,11 @@ def bounded_open(
         yield image
 
 
-def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
+def _open(reader: CountingReader) -> Image.Image:
     Image.init()
     reader.seek(0)
     try:
-        return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
+        return Image.open(reader, formats=[name for name in FORMATS if name in Image.OPEN])
     except Image.DecompressionBombError:
         reader.seek(0)
         if reader.read(2) != b"\xff\xd8":
@@ -161,7 +158,7 @@ def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
         return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
     except UnidentifiedImageError:
         reader.seek(0)
-        if "HEIF" not in formats or not HEIF.match(reader.read(12)):
+        if not HEIF.match(reader.read(12)):
             raise
         if "HEIF" in Image.OPEN:
             raise OSError("it is a damaged HEIC photograph") from None
@@ -170,7 +167,7 @@ def _open(reader: CountingReader, formats: Iterable[str]) -> Image.Image:
         except ImportError:
             raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}") from None
         register_heif_opener()
-        return _open(reader, formats)
+        return _open(reader)
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:

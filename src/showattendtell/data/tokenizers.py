@@ -1,4 +1,4 @@
-"""Tokenizers of captions, n-grams, and word classes.
+"""Tokenizers of captions.
 
 A tokenizer splits a sentence into tokens, which are strings, and joins tokens to a sentence. Ids of tokens are those of
 the `Vocabulary`.
@@ -11,12 +11,11 @@ import string
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from inspect import signature
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import regex  # type: ignore[import-untyped]
 from pydantic import StrictInt
@@ -294,51 +293,3 @@ def _byte_pair_encoding(model: Any) -> Any:
     )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     return tokenizer
-
-
-ORDERS = 4
-"""Maximum length of n-grams."""
-
-Item = TypeVar("Item", bound=Hashable)
-Counts = list[Counter[tuple[Item, ...]]]
-"""Counts of the n-grams of a caption, for lengths from 1 to `ORDERS`."""
-
-
-def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
-    """Count the n-grams of a caption: of its words, or of their ids.
-
-    Raises:
-        TypeError: The caption is a string, whose characters would be counted.
-    """
-    if isinstance(words, str):
-        raise TypeError(f"the caption {words[:60]!r} is a string; split it into words")
-    return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
-
-
-_CLOSED = {
-    "determiner": "a an the this that these those some any each every another other both all no",
-    "preposition": "about above across after against along among around as at before behind below beneath beside "
-    "between by down during for from in inside into near next of off on onto out outside over past through to toward "
-    "towards under up upon while with without",
-    "verb_form": "am are be been being can could did do does doing had has have having is may might was were will "
-    "would",
-    "conjunction": "and but or nor so than then when where",
-    "pronoun": "he her hers him his i it its itself one ones she their theirs them themselves they we who whose "
-    "which you",
-    "number": "two three four five six seven eight nine ten several many few",
-    "end": "<eos>",
-}
-_CLASS = {word: name for name, words in _CLOSED.items() for word in words.split()}
-
-CONTENT = "content"
-WORD_CLASSES = (*_CLOSED, CONTENT)
-"""Word classes. Words that are in no list (nouns, verbs, adjectives) are content words."""
-
-
-def word_class(word: str) -> str:
-    """Return the class of a word, one of `WORD_CLASSES`.
-
-    >>> word_class("on"), word_class("dog"), word_class("<eos>")
-    ('preposition', 'content', 'end')
-    """
-    return _CLASS.get(word, CONTENT)

@@ -11,12 +11,40 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from showattendtell.data.tokenizers import WORD_CLASSES, word_class
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.types import Box, CaptionerOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_CLOSED = {
+    "determiner": "a an the this that these those some any each every another other both all no",
+    "preposition": "about above across after against along among around as at before behind below beneath beside "
+    "between by down during for from in inside into near next of off on onto out outside over past through to toward "
+    "towards under up upon while with without",
+    "verb_form": "am are be been being can could did do does doing had has have having is may might was were will "
+    "would",
+    "conjunction": "and but or nor so than then when where",
+    "pronoun": "he her hers him his i it its itself one ones she their theirs them themselves they we who whose "
+    "which you",
+    "number": "two three four five six seven eight nine ten several many few",
+    "end": "<eos>",
+}
+_CLASS = {word: name for name, words in _CLOSED.items() for word in words.split()}
+
+CONTENT = "content"
+WORD_CLASSES = (*_CLOSED, CONTENT)
+"""Word classes. Words that are in no list (nouns, verbs, adjectives) are content words."""
+
+
+def word_class(word: str) -> str:
+    """Return the class of a word, one of `WORD_CLASSES`.
+
+    >>> word_class("on"), word_class("dog"), word_class("<eos>")
+    ('preposition', 'content', 'end')
+    """
+    return _CLASS.get(word, CONTENT)
 
 
 class GroundedWord(NamedTuple):

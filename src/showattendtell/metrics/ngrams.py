@@ -24,17 +24,35 @@ training captions), and are fast enough for every training step.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import cook_refs, cook_test
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from showattendtell.data.tokenizers import ORDERS, Counts, Item, count_ngrams
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
+
+ORDERS = 4
+"""Maximum length of n-grams."""
+
+Item = TypeVar("Item", bound=Hashable)
+Counts = list[Counter[tuple[Item, ...]]]
+"""Counts of the n-grams of a caption, for lengths from 1 to `ORDERS`."""
+
+
+def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
+    """Count the n-grams of a caption: of its words, or of their ids.
+
+    Raises:
+        TypeError: The caption is a string, whose characters would be counted.
+    """
+    if isinstance(words, str):
+        raise TypeError(f"the caption {words[:60]!r} is a string; split it into words")
+    return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
+
 
 SIGMA = 6.0
 """Standard deviation of the length penalty, in words."""
