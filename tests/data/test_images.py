@@ -135,28 +135,6 @@ def test_preprocessing_is_resize_central_crop_and_normalization(width: int, heig
     np.testing.assert_allclose(normalized.permute(0, 2, 3, 1), [expected, expected], atol=1e-5)
 
 
-@pytest.mark.parametrize(("width", "height"), [(500, 375), (333, 500), (256, 256), (1200, 300), (150, 101)])
-@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (96, 128)])
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
-def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, crop_mode):
-    across, down = 0.2, 0.7
-    preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3, crop_mode=crop_mode)
-    box = preprocessing.crop_box(width, height)
-    left, top = max(box.left, 0), max(box.top, 0)
-    right, bottom = min(box.right, width), min(box.bottom, height)
-    x, y = int(left + across * (right - left)), int(top + down * (bottom - top))
-    half = min(width, height) // 20
-    pixels = np.zeros((height, width, 3), dtype=np.uint8)
-    pixels[y - half : y + half, x - half : x + half] = 255
-
-    light = preprocessing(Image.fromarray(pixels)).float().mean(dim=0)
-    places = torch.arange(crop) + 0.5
-    column, row = ((light.sum(dim=axis) * places).sum() / light.sum() for axis in (0, 1))
-    a_column, a_row = (box.right - box.left) / crop, (box.bottom - box.top) / crop
-    assert box.left + column * a_column == pytest.approx(x, abs=max(1, 1.5 * a_column))
-    assert box.top + row * a_row == pytest.approx(y, abs=max(1, 1.5 * a_row))
-
-
 @pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (2, 900)])
 @pytest.mark.parametrize(("resize", "crop"), [(24, 24), (32, 24)])
 def test_a_squashed_image_is_seen_whole_but_for_what_is_cut_off(width: int, height: int, resize: int, crop: int):

@@ -6,11 +6,10 @@ import torch
 from random_models import EOS, SAYABLE, VOCABULARY, ended_captions, probabilities, random_captioner, random_regions
 from slow_cases import slow_after
 
-from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.metrics.ngrams import bleu4
+from showattendtell.metrics.ngrams import bleu4, count_ngrams
 
 LONGEST = 3
 

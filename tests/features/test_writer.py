@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,6 @@ def continue_writing(path: Path, plan: StorePlan | None = None) -> list[list[str
     encode = Encoding(dict(plan.settings) if plan else SETTINGS)
     write(path, plan, encode)
     return encode.done
-
-
-def test_batches_of_the_next_shards_may_be_requested_ahead(path: Path, uninterrupted: dict[str, bytes]):
-    def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
-        return Encoding()(list(batches))
-
-    write(path, encode=encode)
-    assert content(path) == uninterrupted
 
 
 @pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])
@@ -167,6 +160,14 @@ def write_as_rank(rank: int, folder: Path, path: Path, encode: Encoding) -> None
     (folder / f"{rank}.json").write_text(json.dumps(encode.done))
 
 
+def start_ranks(folder: Path, path: Path, *encodings: Encoding) -> list[ForkProcess]:
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=write_as_rank, args=(i, folder, path, own)) for i, own in enumerate(encodings)]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
 class After(Encoding):
     """Encodes when a file is there."""
 
@@ -181,12 +182,7 @@ class After(Encoding):
 
 
 def test_process_r_of_w_writes_every_wth_shard(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
-    context = multiprocessing.get_context("fork")
-    encodings = (After(path / "00001.json"), Encoding())
-    ranks = [context.Process(target=write_as_rank, args=(rank, tmp_path, path, encodings[rank])) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
+    for process in start_ranks(tmp_path, path, After(path / "00001.json"), Encoding()):
         process.join()
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert [image for batch in first for image in batch] == NAMES[:130] + NAMES[260:]
@@ -203,16 +199,12 @@ class Forever(Encoding):
 
 
 def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
-    context = multiprocessing.get_context("fork")
-    encodings = (Encoding(), Forever())
-    ranks = [context.Process(target=write_as_rank, args=(rank, tmp_path, path, encodings[rank])) for rank in range(2)]
-    for process in ranks:
-        process.start()
+    ranks = start_ranks(tmp_path, path, Encoding(), Forever())
     while not (list(path.glob("00001.npy")) and (path / "00002.json").exists()):
         time.sleep(0.001)
     ranks[1].kill()
-    ranks[0].join()
-    ranks[1].join()
+    for process in ranks:
+        process.join()
     assert len(json.loads((tmp_path / "0.json").read_text())) == 12
     assert content(path) == uninterrupted
 

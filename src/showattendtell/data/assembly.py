@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from operator import itemgetter
 from pathlib import Path, PurePath
 
 from rich.console import Console
@@ -45,10 +44,9 @@ def split_by_hash(images: Iterable[str], shares: Mapping[str, float]) -> dict[st
     for split in ("train", *filter(shares.get, shares)):
         if split in split_of.values():
             continue
-        largest, size = max(Counter(split_of.values()).items(), key=itemgetter(1), default=("", 0))
+        [(largest, size)] = Counter(split_of.values()).most_common(1) or [("", 0)]
         if size < 2:
-            advice = ", or set dataset.test=0" if shares.get("test") else ""
-            raise UserError(f"there are fewer images than splits, so none is left for {split}; add images{advice}")
+            raise UserError(f"there are fewer images than splits, so none is left for {split}; add images")
         # of few images none may have such a hash
         split_of[min((image for image in split_of if split_of[image] == largest), key=hash_fraction)] = split
     return split_of
@@ -80,22 +78,19 @@ def with_splits(
         shares: fractions of the images for `val` and `test`.
         skip_missing: allow images without captions in lists.
     """
-    lists = None if file.split_of else next(filter(find_lists, folders), None)
-    file = join_restval(with_lists(file, lists, skip_missing) if lists else file)
+    if not file.split_of and (lists := next(filter(find_lists, folders), None)):
+        file = with_lists(file, lists, skip_missing)
+    file = join_restval(file)
     split_of, notes = dict(file.split_of), list(file.notes)
     if not split_of and (split_of := _splits_of_folders(file.captions)):
-        notes.append(f"the folders of the images are the splits {', '.join(dict.fromkeys(split_of.values()))}")
+        notes.append("the folders of the images are the splits")
     elif not split_of:
         split_of = split_by_hash(file.captions, shares)
-        sizes = Counter(split_of.values())
-        counts = ", ".join(f"{sizes[split]:,} for {split}" for split in SPLIT_NAMES if split in sizes)
-        notes.append(f"no splits are given, so a hash of the images' names chooses {counts}")
+        notes.append("no splits are given, so a hash of the images' names chooses them")
     train = [image for image, split in split_of.items() if split == "train"]
     if "val" not in split_of.values() and len(train) > 1 and shares["val"]:
-        chosen = split_by_hash(train, {"val": shares["val"]})
-        split_of |= chosen
-        taken = f"{Counter(chosen.values())['val']:,} of {len(train):,} training images"
-        notes.append(f"there is no validation split, so a hash of the names takes {taken}")
+        split_of |= split_by_hash(train, {"val": shares["val"]})
+        notes.append("there is no validation split, so a hash of the names takes some of the training images")
     return file._replace(split_of=split_of, notes=tuple(notes))
 
 

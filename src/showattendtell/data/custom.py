@@ -170,9 +170,8 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
     captions = {name: read_list(Path(texts[base])) if base in texts else [] for name, base in bases.items()}
     if not any(captions.values()):
         raise UserError(
-            f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor a "
-            f"text next to {next(iter(bases))} and the other {len(bases) - 1:,} images; give the file as "
-            "dataset.captions=..."
+            f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor "
+            "texts next to the images; give the file as dataset.captions=..."
         )
     return CaptionFile("texts", captions)
 

@@ -57,7 +57,7 @@ def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
 def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
     """Read each file once. Raise one `UserError` with the errors of all files."""
     files, errors = {}, []
-    for path in dict.fromkeys(paths):
+    for path in paths:
         try:
             files[path] = read_captions(path)
         except UserError as error:

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Constraints, Ensemble
@@ -15,7 +14,7 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
 from showattendtell.metrics.diversity import ending_rates
-from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4
+from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4, count_ngrams
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt

@@ -35,9 +35,13 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
 
+SIGMA = 6.0
+"""Standard deviation of the length penalty, in words."""
+
 ORDERS = 4
 """Maximum length of n-grams."""
 
+Ngram = tuple[str, ...]
 Item = TypeVar("Item", bound=Hashable)
 Counts = list[Counter[tuple[Item, ...]]]
 """Counts of the n-grams of a caption, for lengths from 1 to `ORDERS`."""
@@ -52,12 +56,6 @@ def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
     if isinstance(words, str):
         raise TypeError(f"the caption {words[:60]!r} is a string; split it into words")
     return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
-
-
-SIGMA = 6.0
-"""Standard deviation of the length penalty, in words."""
-
-Ngram = tuple[str, ...]
 
 
 class Weighted(NamedTuple):

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from showattendtell.data.tokenizers import ORDERS, count_ngrams
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD, Weighted
+from showattendtell.metrics.ngrams import ORDERS, Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, NEAREST

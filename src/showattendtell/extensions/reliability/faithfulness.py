@@ -22,13 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.data.tokenizers import CONTENT, word_class
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.predictions import read_grids
-from showattendtell.metrics.attention import center_prior
+from showattendtell.metrics.attention import CONTENT, center_prior, word_class
 from showattendtell.metrics.bootstrap import RESAMPLES, Array, ImageMeans, as_dicts, compare_with_first
 from showattendtell.models.captioner import Captioner
 from showattendtell.types import Example

@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from showattendtell.data.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
-from showattendtell.data.tokenizers import CONTENT, PlainTokenizer, tokenize, word_class
+from showattendtell.data.tokenizers import PlainTokenizer, tokenize
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes
+from showattendtell.metrics.attention import CONTENT, word_class
 from showattendtell.metrics.caption_scores import GatheredMetric, scalars
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.types import Caption as ReferenceCaption
