@@ -30,7 +30,7 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
     ("part", "target"),
     [
         ("decoder", "os.system"),
-        ("loss", "showattendtell.demo.subprocess.run"),
+        ("tokenizer", "showattendtell.demo.subprocess.run"),
         ("dataset", "pytorch_lightning.LightningModule.load_from_checkpoint"),
         ("encoder", "showattendtell.training.module.CaptioningModule.load_from_checkpoint"),
     ],

@@ -63,8 +63,11 @@ def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[s
 
 def test_a_run_that_is_killed_in_the_validation_after_its_time_is_finished_when_it_resumes(tmp_path: Path):
     settings = ["trainer.max_time=00:00:00:01", "trainer.max_epochs=1000", "callbacks.early_stopping=null"]
-    config, whole, copies = small_config(*settings), tmp_path / "whole", tmp_path / "copies"
-    config.checkpoint_interval_minutes = 60
+    config, whole, copies = (
+        small_config(*settings, "checkpoint_interval_minutes=60"),
+        tmp_path / "whole",
+        tmp_path / "copies",
+    )
     small_run(config, whole, callbacks=[Kills(whole, copies)])
     killed = max(copies.iterdir(), key=lambda folder: (folder / LAST).stat().st_mtime_ns)
     assert not read(killed / LAST)["callbacks"]["LastCheckpoint"]["finished"]

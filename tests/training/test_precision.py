@@ -88,7 +88,7 @@ def test_in_half_the_precision_training_ends_near_the_weights_of_the_whole(tmp_p
     whole, float16, bfloat16 = Steps(), Steps(), Steps()
     small_run(config, tmp_path, callbacks=[whole])
     small_run(config, tmp_path, callbacks=[Half(), float16])
-    config.trainer.precision = "bf16-mixed"
+    config = small_config(*FEW, *settings, "trainer.precision=bf16-mixed")
     small_run(config, tmp_path, callbacks=[bfloat16])
     moved = length(whole.weights[-1] - whole.weights[0])
     assert 0 < length(whole.weights[-1] - float16.weights[-1]) < 0.01 * moved
@@ -143,11 +143,11 @@ def one_length(number: int) -> Sequence[Example]:
 @pytest.mark.parametrize("parts", slow_after(1, [2, 4]))
 def test_batches_whose_gradients_are_accumulated_make_the_step_of_one(tmp_path: Path, parts: int):
     """Clipped by the norm of their sum, which is less than that of the parts."""
-    config = small_config("decoder.dropout=0", "data.batch_size=8", "trainer.gradient_clip_val=0.5")
+    settings = ["decoder.dropout=0", "trainer.gradient_clip_val=0.5"]
     whole, accumulated = Steps(), Steps()
-    small_run(config, tmp_path, callbacks=[whole], examples=one_length(8))
-    config.data.batch_size, config.trainer.accumulate_grad_batches = 8 // parts, parts
-    small_run(config, tmp_path, callbacks=[accumulated], examples=one_length(8))
+    small_run(small_config(*settings, "data.batch_size=8"), tmp_path, callbacks=[whole], examples=one_length(8))
+    several = [f"data.batch_size={8 // parts}", f"trainer.accumulate_grad_batches={parts}"]
+    small_run(small_config(*settings, *several), tmp_path, callbacks=[accumulated], examples=one_length(8))
     assert len(whole.found) == len(accumulated.found) == 2
     for ours, theirs in zip(accumulated.found, whole.found, strict=True):
         assert length(ours) > 0.6

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from rich.console import Console
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
+from showattendtell.config.schemas import Node
 from showattendtell.runtime.files import METRICS
 from showattendtell.training import progress
 from showattendtell.training.progress import MetricsFile, StepMetrics
@@ -60,10 +62,10 @@ def test_any_logger_gets_the_figures_of_every_nth_step_and_the_metrics_file_none
     monkeypatch.setenv("SHOWATTENDTELL_TRUST", Notes.__module__)
     monkeypatch.setattr(Notes, "lines", [])
     by_hand = ByHand()
-    config = small_config("++trainer.log_every_n_steps=2", "schedule=cosine", "schedule.warmup=3")
-    config.trainer.accumulate_grad_batches = batches
-    config.logger = {"notes": {"_target_": f"{Notes.__module__}.{Notes.__qualname__}"}}
-    small_run(config, tmp_path, callbacks=[by_hand])
+    settings = ["trainer.log_every_n_steps=2", f"trainer.accumulate_grad_batches={batches}"]
+    config = small_config(*settings, "schedule=cosine", "schedule.warmup=3")
+    notes = Node(f"{Notes.__module__}.{Notes.__qualname__}")
+    small_run(replace(config, logger={"notes": notes}), tmp_path, callbacks=[by_hand])
     steps = {step: figures for step, figures in Notes.lines if step is not None and "train/loss_step" in figures}
     assert list(steps) == [1, 3, 5, 7, 9][: 5 if batches == 1 else 3]
     for step, figures in steps.items():

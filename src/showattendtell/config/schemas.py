@@ -85,7 +85,7 @@ class TrainSettings:
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     tags: Sequence[Text]
-    resume: bool | Text
+    resume: bool | Text = False
     encoder: Node
     features: Node
     tokenizer: Node
