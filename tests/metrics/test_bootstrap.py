@@ -58,8 +58,8 @@ def test_resamples_are_drawn_with_their_multinomial_probability():
     assert (draw_copies(3, 100_000, seed=1) == drawn).all()
 
 
-@pytest.mark.parametrize("images", [3, 4])
-def test_a_corpus_figure_over_every_resample_is_that_of_the_images_repeated(images: int):
+def test_a_corpus_figure_over_every_resample_is_that_of_the_images_repeated():
+    images = 3
     ways, copies = every_resample(images)
     systems = [FIRST[:images], SECOND[:images]]
     measured = [{"bleu": measure_bleu(pair_up(system, REFERENCES[:images]))} for system in systems]

@@ -97,19 +97,19 @@ def test_the_present_word_is_marked(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "words", slow_after(1, [["a", "dog", "walking"] * 4, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 2])
+    "words", slow_after(1, [["a", "dog", "walking"] * 2, ["donaudampfschifffahrt" * 5], list("海边的沙滩上奔跑") * 2])
 )
 def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: Path):
     caption = output(words, np.ones((len(words) + 1, 3, 3)), np.ones(len(words) + 1))
     caption, amounts = caption._replace(parts=tuple(words)), []
-    for width, height in ((400, 100), (267, 400), (20, 400)):
+    for width, height in ((400, 100), (20, 400)):
         path = tmp_path / f"{width}.webp"
         draw(Drawing(Image.new("RGB", (width, height)), caption, Box(0, 0, width, height)), path)
         with Image.open(path) as picture:
             ink = 1 - np.asarray(picture.convert("L"))[height + 10 :] / 255
         assert max(ink[-2:].max(), ink[:, :2].max(), ink[:, -2:].max()) < 0.2
         amounts.append(ink.sum())
-    assert amounts == pytest.approx([amounts[0]] * 3, rel=0.02)
+    assert amounts == pytest.approx([amounts[0]] * 2, rel=0.02)
 
 
 def test_settings_of_plots_do_not_change_an_animation(tmp_path: Path):

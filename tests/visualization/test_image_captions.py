@@ -32,7 +32,7 @@ def test_the_suffix_of_a_picture_is_its_format(tmp_path: Path, suffix: str, form
         assert getattr(picture, "is_animated", False) == (form in ("WEBP", "GIF"))
 
 
-@pytest.mark.parametrize("size", [(300, 200), (200, 300), (500, 500), (1000, 333)])
+@pytest.mark.parametrize("size", [(200, 300), (1000, 333)])
 @pytest.mark.parametrize(
     ("width", "dpi", "least"), slow_after(1, [(None, None, 300), (7.0, 300, 380), (3.3, None, 80)])
 )

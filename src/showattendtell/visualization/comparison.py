@@ -116,14 +116,6 @@ def _folder_names(groups: Sequence[Sequence[Result]]) -> list[str]:
     return names
 
 
-def _runs_by_split(results: Iterable[Result]) -> dict[str, str]:
-    """Return the checksum of each split, and the first run on it."""
-    runs: dict[str, str] = {}
-    for result in results:
-        runs.setdefault(result.split_sha256, run_name(result))
-    return runs
-
-
 def mean_row(label: str, results: tuple[Result, ...], columns: Sequence[str]) -> TableRow:
     """Return a row with the mean of each figure that all results have."""
     figures = {}
@@ -168,12 +160,12 @@ def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str
     """Yield notes on rows that cannot be compared, and on missing figures."""
     first = [row.results[0] for row in rows]
     tokenizers = dict.fromkeys(result.tokenizer for result in first)
-    runs = _runs_by_split(first).values()
+    runs = {result.split_sha256: run_name(result) for result in reversed(first)}.values()
     advice = "only rows with the same can be compared"
     if len(tokenizers) > 1:
         yield f"words were split in different ways (tokenizer is {', '.join(tokenizers)}); {advice}"
     if len(runs) > 1:
-        yield f"the images or captions are not the same (in {', '.join(runs)}); {advice}"
+        yield f"the images or captions are not the same (in {', '.join(reversed(runs))}); {advice}"
     for row in rows:
         for column in columns:
             missing = [result for result in row.results if column not in result.figures]
