@@ -10,6 +10,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.inference.evaluator import EvaluationRun, score
 from showattendtell.inference.loading import LoadedModel
 from showattendtell.inference.predictions import reference_sentences
+from showattendtell.metrics.tokenizers import default_scoring_name
 from showattendtell.types import Caption, Dataset, Example
 
 CAPTIONS = {"a.jpg": [["a", "dog", "runs", "over", "grass"]], "b.jpg": [["a", "green", "dog"]]}
@@ -25,8 +26,9 @@ def figures_of(
     none: Any = None
     dataset, model = Dataset("made up", splits), small_model()
     model.vocabulary = Vocabulary(model.vocabulary.words, tokenizer)
-    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none)
-    return score(run, captions, reference_sentences(TEST), ["bleu"], run.scoring_tokenizer(None)).figures
+    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none, ["bleu"])
+    run = run._replace(tokenizer=default_scoring_name(model.vocabulary.tokenizer))
+    return score(run, captions, reference_sentences(TEST)).figures
 
 
 @pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])

@@ -9,7 +9,7 @@ import pytest
 from repository import SHARED
 from results import ensemble, result, write
 
-from showattendtell.visualization.comparison import COLUMNS, DATASETS, compare, find_unbeaten, paper_rows
+from showattendtell.visualization.comparison import COLUMNS, DATASETS, compare, paper_rows
 from showattendtell.visualization.result_files import find_results
 from showattendtell.visualization.tables import ResultsTable, TableValue
 
@@ -39,15 +39,6 @@ def test_seeds_are_one_row_with_their_mean_and_deviation(compared: Any):
     assert row.figures["bleu4"].mean == pytest.approx(np.mean(bleu4))
     assert row.figures["bleu4"].deviation == pytest.approx(np.std(bleu4, ddof=1))
     assert str(row.figures["bleu4"]) == "18.5 ± 0.4"
-
-
-def test_scores_that_a_model_does_not_beat_a_baseline_in_are_named():
-    baselines = {"constant": {"bleu4": 5.0, "cider": 10.0}, "nearest": {"bleu4": 31.25, "cider": 20.0}}
-    assert [each.partition("the ")[2] for each in find_unbeaten({"bleu4": 30.0, "cider": 10.0}, baselines)] == [
-        "best constant caption in CIDEr",
-        "nearest neighbor's caption in BLEU-4, CIDEr",
-    ]
-    assert list(find_unbeaten({"bleu4": 40.0, "cider": 50.0}, baselines)) == []
 
 
 def test_runs_that_differ_in_places_are_one_row(compared: Any, tmp_path: Path):

@@ -188,17 +188,12 @@ class EvaluateSettings(ModelSettings):
         split: the images to caption.
         metrics: which of bleu, meteor, rouge_l, cider and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
-            boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
-            show the regions that words depend on, scores captions again with regions left out. calibration, how often
-            probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
-            not in the image, needs the same annotations as attention. The import path of a class adds a metric of your
-            own.
+            boxes it is always computed. metrics=[attention] generates no captions. Extensions have further ones, see
+            docs/extensions/reliability.md. The import path of a class adds a metric of your own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the new result file; results-SPLIT.json or results-SPLIT-2.json, ... next to the checkpoint by default,
             attention-SPLIT.json for attention alone.
         cache: the folder of the feature cache; by default that of training.
-        baselines: also score the best constant caption, the caption of the nearest training image, and one
-            reference caption against the others.
     """
 
     split: Split
@@ -206,7 +201,6 @@ class EvaluateSettings(ModelSettings):
     clip: Text | None
     output: Text | None
     cache: Text | None
-    baselines: bool
     dataset: EvaluationDataSettings
     tokenizer: Node | None = None
 

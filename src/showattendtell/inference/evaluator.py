@@ -12,7 +12,7 @@ import torch
 from showattendtell.config.command_line import find_options
 from showattendtell.config.compose import as_record
 from showattendtell.config.instantiate import build, build_option, find_source
-from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, Node, StoredSettings, as_list
+from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, StoredSettings, as_list
 from showattendtell.config.trust import literal
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.tokenization import tokenized
@@ -35,7 +35,6 @@ from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
 from showattendtell.runtime.distributed import decide_on_first, process_group, rank
 from showattendtell.runtime.files import cache_folder, new_path, sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.comparison import BASELINES, find_unbeaten
 from showattendtell.visualization.result_files import time_figures, versions, write_json
 from showattendtell.visualization.tables import (
     Labels,
@@ -95,6 +94,9 @@ class EvaluationRun(NamedTuple):
     hashes: SHA-256 of the files with their weights.
     images: of each model.
     source: the images of any examples, as the first model reads them.
+    metrics: names of the scores.
+    tokenizer: name of the tokenizer that captions are scored with.
+    seed: of resamples, and of what a metric draws.
     """
 
     checkpoints: Sequence[str]
@@ -104,6 +106,9 @@ class EvaluationRun(NamedTuple):
     dataset: Dataset
     split: str
     source: ImageSourceFactory
+    metrics: Sequence[str] = ()
+    tokenizer: str = "plain"
+    seed: int = 1
 
     @property
     def module(self) -> ImageCaptioner:
@@ -114,12 +119,6 @@ class EvaluationRun(NamedTuple):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
         return self.module.vocabulary
-
-    def scoring_tokenizer(self, tokenizer: Node | None) -> str:
-        """Return the name of the tokenizer that captions are scored with; by default `default_scoring_name`."""
-        if tokenizer is None:
-            return default_scoring_name(self.vocabulary.tokenizer)
-        return scoring_name(tokenizer.target, tokenizer.arguments)
 
     def sentence(self, words: Sequence[str]) -> str:
         """Return a generated caption as a sentence."""
@@ -186,8 +185,12 @@ class RunMetric(Protocol):
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` if the run cannot be measured, before captions are generated."""
 
-    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
-        """Return the scores of the captions."""
+    def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
+        """Return the scores of the captions.
+
+        Args:
+            figures: the other scores so far, by their names in result files.
+        """
 
 
 def run_metrics(names: Sequence[str]) -> list[RunMetric]:
@@ -237,17 +240,18 @@ def open_evaluation(
 def evaluate(settings: EvaluateSettings) -> float:
     """Print the scores of models, and write them into a file. Return that of `main_score`."""
     clip = load_clip(settings.clip) if settings.clip else None
-    names, metrics = settings.metrics, run_metrics(settings.metrics)
-    only_attention = list(names) == [ATTENTION]
+    metrics, only_attention = run_metrics(settings.metrics), list(settings.metrics) == [ATTENTION]
     with process_group():
         torch.manual_seed(settings.seed)
         checkpoints = as_list(settings.checkpoint)
         models = load_models(checkpoints, settings.device, build(settings.decoding), settings.attention)
         run = open_evaluation(checkpoints, models, settings.split, settings.dataset, settings.cache)
+        tokenizer = default_scoring_name(run.vocabulary.tokenizer)
+        if node := settings.tokenizer:
+            tokenizer = scoring_name(node.target, node.arguments)
+        run = run._replace(metrics=settings.metrics, tokenizer=tokenizer, seed=settings.seed)
         for metric in metrics:
             metric.check(run)
-        if settings.baselines and not only_attention:
-            run.dataset.split("train")  # raises before captions are generated
         kind = "attention" if only_attention else "results"
         path = decide_on_first(lambda: new_path(settings.output, run.result_file(kind)))
         captions = {}
@@ -261,10 +265,9 @@ def evaluate(settings: EvaluateSettings) -> float:
     if only_attention:
         figures = _score_attention(run, run.title(), with_kinds=True)
     else:
-        tokenizer = run.scoring_tokenizer(settings.tokenizer)
-        figures = _score_captions(run, captions, names, metrics, tokenizer, clip, settings.seed, settings.baselines)
+        figures = _score_captions(run, captions, metrics, clip)
     print(f"written to {write_json({**figures, **run.origin()}, path)}")
-    return main_score(names, figures)
+    return main_score(run.metrics, figures)
 
 
 def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
@@ -278,22 +281,15 @@ def main_score(metrics: Sequence[str], scores: Mapping[str, Any]) -> float:
 
 
 def _score_captions(
-    run: EvaluationRun,
-    captions: Captions,
-    names: Sequence[str],
-    metrics: Sequence[RunMetric],
-    tokenizer: str,
-    clip: Clip | None,
-    seed: int,
-    baselines: bool,
+    run: EvaluationRun, captions: Captions, metrics: Sequence[RunMetric], clip: Clip | None
 ) -> dict[str, Any]:
-    """Print and return the scores of captions, and what `metrics` and `baselines` add to them."""
+    """Print and return the scores of captions, and what `metrics` add to them."""
     references = reference_sentences(run.examples)
-    scores = score(run, captions, references, names, tokenizer, clip, seed)
+    scores = score(run, captions, references, clip)
     figures, missing, labels = {**scores.figures}, {**scores.missing}, dict[str, Any]()
 
     def measure(metric: RunMetric) -> None:
-        added = metric.measure(run, captions, seed)
+        added = metric.measure(run, captions, figures)
         figures.update(added.figures)
         missing.update(added.missing)
         labels.update(metric.labels)
@@ -301,16 +297,9 @@ def _score_captions(
     for metric in metrics:
         if metric.labels:
             measure(metric)
-    others, notes, title = {}, list[str](), run.title()
-    if baselines:
-        score_baselines = build_option("measure", "baselines")
-        others = score_baselines(run, captions, list(references.values()), names, tokenizer)
-        notes = [f"the model {error}" for error in find_unbeaten(scores.figures, others)]
-        titles = ["the model", *(BASELINES[name] for name in others)]
-        title = "\n".join([title, *(f"({i}) {name}" for i, name in enumerate(titles, start=1))])
-    print_scores([figures, *others.values()], missing, title, labels)
-    print_notes([*describe_intervals(scores.intervals, len(captions)), *notes])
-    attention = _evaluate_attention(run, with_kinds=ATTENTION in names)
+    print_scores([figures], missing, run.title(), labels)
+    print_notes(describe_intervals(scores.intervals, len(captions)))
+    attention = _evaluate_attention(run, with_kinds=ATTENTION in run.metrics)
     for metric in metrics:  # those that print tables of their own take longer
         if not metric.labels:
             measure(metric)
@@ -318,9 +307,8 @@ def _score_captions(
         **figures,
         **attention,
         "missing": missing,
-        **({"baselines": others, "notes": notes} if others else {}),
         **(time_figures(find_model(run.checkpoints[0])) if len(run.checkpoints) == 1 else {}),
-        "tokenizer": tokenizer,
+        "tokenizer": run.tokenizer,
         "decoding": run.module.decoding.describe(),
         "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
         "references": references,
@@ -333,10 +321,7 @@ def score(
     run: EvaluationRun,
     captions_by_image: Mapping[str, Sequence[Sequence[str]]],
     references: Mapping[str, list[str]],
-    names: Sequence[str],
-    tokenizer: str,
     clip: Clip | None = None,
-    seed: int = 1,
 ) -> RunScores:
     """Score the first caption of each image, and compare several with each other.
 
@@ -345,8 +330,6 @@ def score(
     Args:
         captions_by_image: captions of each image in words, best first.
         references: reference captions of each image.
-        names: the metrics.
-        tokenizer: the name of the tokenizer for scores.
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.caption_scores import is_caption_metric, measure  # so does torchmetrics
@@ -357,10 +340,10 @@ def score(
     ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
     files = {Path(f"caption {rank} of each image"): sentences for rank, sentences in enumerate(ranks, start=1)}
     matched = MatchedCaptions(images, list(references.values()), files)
-    corpus = in_words(matched, tokenizer)
+    corpus = in_words(matched, run.tokenizer)
     print_notes(corpus.notes)
     hypotheses, *others = corpus.hypotheses.values()
-    result = measure(hypotheses, corpus.references, list(filter(is_caption_metric, names)))
+    result = measure(hypotheses, corpus.references, list(filter(is_caption_metric, run.metrics)))
     if clip:
         device, paths = run.module.device, [example.path for example in run.examples]
         try:
@@ -368,7 +351,7 @@ def score(
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    if ATTENTION in names and (reason := lacks_boxes(run, ATTENTION)):
+    if ATTENTION in run.metrics and (reason := lacks_boxes(run, ATTENTION)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
@@ -377,7 +360,7 @@ def score(
     figures |= diversity(hypotheses)
     if others:
         figures |= compare_captions(list(zip(hypotheses, *others, strict=True)), corpus.references)
-    limits = intervals(result.measured, len(images), seed)
+    limits = intervals(result.measured, len(images), run.seed)
     return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 

@@ -96,8 +96,8 @@ class HardLoss(SoftLoss):
             reward = -nll / mask.sum(dim=1) if released else -nll
             if estimator == "rloo":
                 by_sample = reward.view(num_samples, -1)  # (N, B)
-                baselines = (by_sample.sum(dim=0) - by_sample) / (num_samples - 1)
-                advantage = (by_sample - baselines).flatten()  # (N * B,)
+                mean_of_others = (by_sample.sum(dim=0) - by_sample) / (num_samples - 1)
+                advantage = (by_sample - mean_of_others).flatten()  # (N * B,)
             else:
                 advantage = (reward - self.baseline) / (10 if released else 1)
             output.terms["reinforce"] = self.reward_weight * (-scale * (advantage * path).mean())

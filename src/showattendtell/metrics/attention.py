@@ -1,6 +1,6 @@
 """Attention metrics: maps against the ground-truth boxes of objects, statistics of maps.
 
-A map has `rows` x `columns` weights, whose sum is 1; so have the baselines.
+A map has `rows` x `columns` weights, whose sum is 1; so have the maps that it is compared with.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AttentionHit(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """Scores at one word: of the model's map, and of two baselines that ignore the image.
+    """Scores at one word: of the model's map, and of two maps that ignore the image.
 
     kind     type of the object
     model    the model's map
@@ -92,8 +92,8 @@ class WordHits(NamedTuple):
 def score_attention(words: Sequence[WordHits]) -> dict[str, Any]:
     """Return the mean scores over all words by their names in result files, 0 without words; rates in percent.
 
-    Those of the baselines are in `attention_baselines`, those by kind in `attention_by_kind`, most frequent first. A
-    word whose object is outside the visible part counts; every map scores 0 there.
+    Those of maps that ignore the image are in `attention_baselines`, those by kind in `attention_by_kind`, most
+    frequent first. A word whose object is outside the visible part counts; every map scores 0 there.
     """
 
     def mean(scores: Sequence[AttentionHit]) -> dict[str, float]:
@@ -115,7 +115,7 @@ def score_attention(words: Sequence[WordHits]) -> dict[str, Any]:
 
 
 def compare_maps(word: GroundedWord) -> WordHits:
-    """Score the attention map at a word, and the two baselines on the same regions."""
+    """Score the attention map at a word, and the two that ignore the image on the same regions."""
     inside, covered = centers_inside(word), box_coverage(word)
 
     def score(weights: np.ndarray) -> AttentionHit:

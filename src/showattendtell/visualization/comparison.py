@@ -1,9 +1,9 @@
-"""Compare results: rows of tables, the paper's Table 1, baselines, and notes on what cannot be compared."""
+"""Compare results: rows of tables, the paper's Table 1, and notes on what cannot be compared."""
 
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,10 +29,6 @@ NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
 """Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
 
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
-
-CONSTANT, NEAREST = "constant", "nearest"
-BASELINES = {CONSTANT: "best constant caption", NEAREST: "nearest neighbor's caption"}
-"""The baselines in result files, and their labels."""
 
 
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
@@ -145,15 +141,6 @@ def find_other_splits(rows: Sequence[TableRow], num_images: int) -> Iterator[str
         count = row.results[0].figures.get("images", num_images)
         if count != num_images:
             yield f"{row.label}: {count:,.0f} images, not the {num_images:,} of the paper's split; do not compare them"
-
-
-def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a phrase for each baseline that a model does not beat in every score: `does not beat the best constant
-    caption in METEOR, CIDEr`."""
-    for name, scores in baselines.items():
-        compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider") if key in figures and key in scores]
-        if lower := [HEADINGS[key] for key in compared if figures[key] <= scores[key]]:
-            yield f"does not beat the {BASELINES[name]} in {', '.join(lower).replace('B-', 'BLEU-')}"
 
 
 def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str]:

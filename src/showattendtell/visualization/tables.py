@@ -194,8 +194,8 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
         figures: see `score_attention`.
     """
     table = numeric_table("attention", ("nouns", "pointing game", "correctness"), title=title)
-    baselines = figures["attention_baselines"]
-    rows = {"model": figures, "uniform": baselines["uniform"], "center prior": baselines["center"]}
+    others = figures["attention_baselines"]
+    rows = {"model": figures, "uniform": others["uniform"], "center prior": others["center"]}
     if with_kinds:
         rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
     for name, scores in rows.items():

@@ -10,8 +10,8 @@ from showattendtell.data.shapes import read_shapes
 
 
 def test_evaluation_scores_objects_and_baselines(run: Run, checkpoint: Path, folder: Path):
-    metrics = "metrics=[bleu,rouge_l,cider,chair]"
-    line = ["evaluate", f"checkpoint={checkpoint}", metrics, "baselines=true", "output=baselines/results-test.json"]
+    metrics = "metrics=[bleu,rouge_l,cider,chair,baselines]"
+    line = ["evaluate", f"checkpoint={checkpoint}", metrics, "output=baselines/results-test.json"]
     done = assert_done(run(*line))
     result = json.loads((folder / "baselines/results-test.json").read_text())
     examples = held_out(folder)

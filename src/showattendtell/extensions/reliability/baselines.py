@@ -1,8 +1,9 @@
 """Baselines of an evaluation: captions that are chosen without a model, and scored in the same way."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,14 +11,18 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.datamodules.datasets import ImageSource
-from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
 from showattendtell.inference.matching import MatchedCaptions, in_words
-from showattendtell.inference.predictions import evenly_spaced, read_grids
+from showattendtell.inference.predictions import evenly_spaced, read_grids, reference_sentences
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import ORDERS, Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
-from showattendtell.visualization.comparison import CONSTANT, NEAREST
+from showattendtell.visualization.tables import HEADINGS, Labels, print_notes, print_scores
+
+CONSTANT, NEAREST = "constant", "nearest"
+LABELS = {CONSTANT: "best constant caption", NEAREST: "nearest neighbor's caption"}
+"""The baselines in result files, and their labels."""
 
 MOST_IMAGES = 10_000
 """Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
@@ -26,35 +31,55 @@ SHORTLIST = 20
 """Number of candidates for the constant caption that are compared exactly."""
 
 
-def score_baselines(
-    run: EvaluationRun,
-    captions_by_image: Mapping[str, Sequence[Sequence[str]]],
-    references: Sequence[list[str]],
-    metrics: Sequence[str],
-    tokenizer: str,
-) -> dict[str, dict[str, Any]]:
-    """Return the scores of each baseline, by their names in result files.
+class BaselinesMetric:
+    """Scores of captions without a model, next to those of the model.
 
+    `baselines` has by name
     - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
     - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
       encoder; of its captions the one that agrees best with all of them
-
-    Args:
-        captions_by_image: captions of each image in words.
-        references: reference captions of each image.
-        metrics: names of metrics.
-        tokenizer: the name of the tokenizer for scores.
     """
+
+    labels: Labels = MappingProxyType({})
+
+    def check(self, run: EvaluationRun) -> None:
+        """Raise `UserError` if there are no training captions."""
+        run.dataset.split("train")
+
+    def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
+        """Print the scores of the model and of each baseline, and return those of the baselines."""
+        baselines = score_baselines(run)
+        names = ["the model", *(LABELS[name] for name in baselines)]
+        title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
+        shared = {name: score for name, score in figures.items() if name in baselines[CONSTANT]}
+        print_scores([shared, *baselines.values()], {}, title)
+        notes = [f"the model {phrase}" for phrase in find_unbeaten(shared, baselines)]
+        print_notes(notes)
+        return RunScores({"baselines": baselines, "notes": notes})
+
+
+def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a phrase for each baseline that a model does not beat in every score: `does not beat the best constant
+    caption in METEOR, CIDEr`."""
+    for name, scores in baselines.items():
+        compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider") if key in figures and key in scores]
+        if lower := [HEADINGS[key] for key in compared if figures[key] <= scores[key]]:
+            yield f"does not beat the {LABELS[name]} in {', '.join(lower).replace('B-', 'BLEU-')}"
+
+
+def score_baselines(run: EvaluationRun) -> dict[str, dict[str, Any]]:
+    """Return the scores of each baseline, by their names in result files."""
     from showattendtell.metrics.caption_scores import METRICS, measure  # torchmetrics takes seconds to import
 
+    references = reference_sentences(run.examples)
     train = run.dataset.split("train")
     typical = TypicalCaptions([_words(example) for example in evenly_spaced(train, MOST_IMAGES)])
     constant = run.sentence(typical.best_constant())
     nearest = [run.sentence(typical.consensus(_words(train[i]))) for i in find_nearest(run, train)]
     sentences = {Path(CONSTANT): [constant] * len(nearest), Path(NEAREST): nearest}
-    matched = MatchedCaptions(list(captions_by_image), list(references), sentences)
-    corpus = in_words(matched, tokenizer)
-    names = [name for name in metrics if name in METRICS]
+    matched = MatchedCaptions(list(references), list(references.values()), sentences)
+    corpus = in_words(matched, run.tokenizer)
+    names = [name for name in run.metrics if name in METRICS]
     scores: dict[str, dict[str, Any]] = {}
     for name, hypotheses in corpus.hypotheses.items():
         scores[str(name)] = {**corpus_scores(measure(hypotheses, corpus.references, names).measured.values())}

@@ -3,9 +3,10 @@
 Sizes are those of `showattendtell.types`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -167,7 +168,7 @@ class CalibrationMetric:
                 f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
             )
 
-    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+    def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores at the words of the reference captions."""
         images, calibration = run.images[0], run.models[0].calibration
         assert calibration is not None

@@ -65,18 +65,18 @@ class FaithfulnessMetric:
             raise UserError("faithfulness is scored for one model; leave it out of metrics")
         check_intervention(run.models[0].module)
 
-    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+    def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Print and return the scores; rates of attention are in percent."""
         best = {image: image_captions[0] for image, image_captions in captions.items() if image_captions[0]}
         if not best:
             return RunScores({}, {"faithfulness": "no caption has a word"})
         examples = [example for example in run.examples if example.image in best]
-        scores = measure_faithfulness(run.module, run.images[0], examples, best, seed)
+        scores = measure_faithfulness(run.module, run.images[0], examples, best, run.seed)
         print_faithfulness(scores)
-        figures: dict[str, Any] = {}
+        rates: dict[str, Any] = {}
         for field, value in scores["maps"][ATTENTION].items():
-            figures[f"attention_{field}"] = 100 * value if field.endswith("top_tenth") else value
-        return RunScores({**figures, "faithfulness": scores})
+            rates[f"attention_{field}"] = 100 * value if field.endswith("top_tenth") else value
+        return RunScores({**rates, "faithfulness": scores})
 
 
 def check_intervention(module: ImageCaptioner) -> None:

@@ -272,7 +272,7 @@ class HallucinationMetric:
     def check(self, run: EvaluationRun) -> None:
         """Every model can be scored, or has a reason why not in the results."""
 
-    def measure(self, run: EvaluationRun, captions: Captions, seed: int) -> RunScores:
+    def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores, or the reason why there are none; `hallucinations` has the words by image."""
         if not isinstance(run.vocabulary.tokenizer, PlainTokenizer):
             reason = "objects are found by their English names, in the words of tokenizer=plain"
