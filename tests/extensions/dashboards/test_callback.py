@@ -5,6 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -39,21 +40,28 @@ def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, set
     assert len(shown) == (10 if settings else 2)
     files, *_ = artifact_of(records, "run_table")
     content = json.loads(files["val/captions.table.json"].read_text())
-    [[photograph, name, *_]] = content["data"]
+    assert content["columns"] == callback.COLUMNS
+    [[photograph, name, caption, cider, confidence, references, picture]] = content["data"]
     with Image.open(files[photograph["path"]]) as image:
         assert image.size == (320, 160)
+        assert np.allclose(np.asarray(image), (255, 0, 0), atol=4)
+    with Image.open(files[picture["path"]]) as image:
+        assert image.width == 160 * min(6, len(caption.split()) + 1)
     assert name == "0.png"
+    assert cider >= 0
+    assert 0 < confidence < 1
+    assert references
 
 
 def test_captions_are_those_of_the_averaged_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Though the callback of the average comes first."""
     shown = []
 
-    def panels(_: Any, module: Any, *__: Any) -> list[Any]:
+    def rows(_: Any, module: Any, *__: Any) -> list[Any]:
         shown.append(deepcopy(module.state_dict()))
         return []
 
-    monkeypatch.setattr(CaptionPanels, "_panels", panels)
+    monkeypatch.setattr(CaptionPanels, "_rows", rows)
     small_run(small_config("logger=wandb", "callbacks=ema", "trainer.max_epochs=1"), tmp_path)
     [weights] = shown
     torch.testing.assert_close(weights, torch.load(tmp_path / BEST, weights_only=True)["state_dict"], rtol=0, atol=0)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from runs import TINY, Run, assert_done, validated
 from wandb_files import artifact_of, figures_of, read_wandb
 
@@ -84,17 +83,10 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     assert [row["step"] for row in steps] == list(range(6))
     assert all(row["train/images_per_second"] > 0 and row["train/memory_gb"] > 0 for row in steps)
 
-    tables = artifact_of(records, "run_table")
     names = sorted(example.image for example in validated(folder))[:3]
-    assert len(tables) == 2
-    for files in tables:
+    for files in artifact_of(records, "run_table"):
         shown = json.loads(files["val/captions.table.json"].read_text())["data"]
         assert [row[1] for row in shown] == names
-        for photograph, _, caption, *_, picture in shown:
-            with Image.open(files[photograph["path"]]) as image:
-                assert image.size == (128, 128)
-            with Image.open(files[picture["path"]]) as image:
-                assert image.width == 160 * min(6, len(caption.split()) + 1)
 
     [best] = artifact_of(records, "model")
     assert {name: file.resolve() for name, file in best.items()} == {"model.ckpt": (home / "best.ckpt").resolve()}

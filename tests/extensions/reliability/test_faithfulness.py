@@ -177,17 +177,8 @@ def test_rank_correlation_is_scipys(ties: bool):
         assert found["magnitude_correlation"] == pytest.approx(spearmanr(weights, abs(effects)).statistic, abs=1e-12)
 
 
-def test_a_constant_map_has_no_rank_and_hits_as_often_as_chance():
-    found = rank_agreement(np.full(50, 0.02), np.arange(50.0))
-    assert found["rank_correlation"] == 0
-    assert found["top_tenth"] == pytest.approx(5 / 50)
-
-
-@pytest.mark.parametrize(("place", "hit"), [(19, 1), (18, 1), (17, 0), (0, 0)])
-def test_the_largest_weight_hits_the_tenth_with_the_largest_effects(place: int, hit: int):
-    weights = np.zeros(20)
-    weights[place] = 1
-    assert rank_agreement(weights, np.arange(20.0))["top_tenth"] == hit
+def test_a_constant_map_has_no_rank():
+    assert rank_agreement(np.full(50, 0.02), np.arange(50.0)) == {"rank_correlation": 0, "magnitude_correlation": 0}
 
 
 @pytest.mark.parametrize(("regions", "numbers"), [(10, [2, 4, 6, 8]), (81, [16, 32, 49, 65]), (2, [1]), (4, [1, 2, 3])])

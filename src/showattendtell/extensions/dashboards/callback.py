@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import wandb
 from PIL import Image
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
@@ -13,7 +15,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from showattendtell.data.images import open_image
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
-from showattendtell.extensions.dashboards.loggers import CaptionPanel, WandbDashboard
+from showattendtell.extensions.dashboards.loggers import WandbDashboard
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank
@@ -27,6 +29,9 @@ PICTURE_DPI = 80
 
 LONGEST = 320
 """Pixels of a photograph's longer side."""
+
+COLUMNS = ["photograph", "name", "caption", "cider", "confidence", "references", "attention"]
+"""Of the table: CIDEr-D is in percent, the confidence from 0 to 1; a line has each reference caption."""
 
 
 class CaptionPanels(Callback):
@@ -47,11 +52,11 @@ class CaptionPanels(Callback):
         step = trainer.global_step - (not is_accumulating(trainer))  # the number that Lightning logs
         with isolate_rng():
             for board in boards:
-                if panels := [*self._panels(pl_module, data, board.images)]:
-                    board.show_captions(panels, step)
+                if rows := [*self._rows(pl_module, data, board.images)]:
+                    board.log_table("val/captions", COLUMNS, rows, step=step)
 
-    def _panels(self, module: CaptioningModule, data: CaptionDataModule, number: int) -> Iterator[CaptionPanel]:
-        """Caption the first images of which there are photographs; training needs only their grids."""
+    def _rows(self, module: CaptioningModule, data: CaptionDataModule, number: int) -> Iterator[list[Any]]:
+        """Yield rows of the table: the first images of which there are photographs; training needs only their grids."""
         examples = data.val_images.examples
         self._score = self._score or make_scorer([_references(example) for example in examples])
         photographs: dict[int, Image.Image] = {}
@@ -66,15 +71,16 @@ class CaptionPanels(Callback):
         outputs = pipeline.describe(pictures, [data.val_images.images([*photographs])])
         for example, output in zip(map(examples.__getitem__, photographs), outputs, strict=True):
             output.photograph.thumbnail((LONGEST, LONGEST))
-            yield CaptionPanel(
-                photograph=output.photograph,
-                name=example.image,
-                caption=output.caption,
-                cider=self._score(module.vocabulary.decode(output.tokens), _references(example)),
-                confidence=output.confidence,
-                references="\n".join(caption.written or " ".join(caption.words) for caption in example.captions),
-                attention=Image.open(BytesIO(encode(output.plot(dpi=PICTURE_DPI)))).convert("RGB"),
-            )
+            attention = Image.open(BytesIO(encode(output.plot(dpi=PICTURE_DPI)))).convert("RGB")
+            yield [
+                wandb.Image(output.photograph, file_type="jpg"),
+                example.image,
+                output.caption,
+                self._score(module.vocabulary.decode(output.tokens), _references(example)),
+                output.confidence,
+                "\n".join(caption.written or " ".join(caption.words) for caption in example.captions),
+                wandb.Image(attention, file_type="jpg"),
+            ]
 
 
 def _references(example: Example) -> list[Sequence[str]]:

@@ -5,13 +5,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import wandb
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from PIL import Image
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 from wandb.errors import CommError, UsageError
@@ -24,19 +23,6 @@ GROUPS = ("dataset", "encoder", "attention", "decoder")
 
 INIT_TIMEOUT, FINISH_TIMEOUT = 20.0, 300.0
 """Seconds that wandb's server has to answer when a run begins, and to take the rest of its data at the end."""
-
-
-class CaptionPanel(NamedTuple):
-    """A photograph with its file's name, its generated caption with CIDEr-D in percent and confidence from 0 to 1, its
-    reference captions, a line each, and a picture of the attention at each word. The fields are columns on wandb."""
-
-    photograph: Image.Image
-    name: str
-    caption: str
-    cider: float
-    confidence: float
-    references: str
-    attention: Image.Image
 
 
 @contextmanager
@@ -124,11 +110,6 @@ class WandbDashboard(WandbLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         super().log_metrics(metrics, step)
 
-    def show_captions(self, panels: Sequence[CaptionPanel], step: int) -> None:
-        """Log a table of captions at a step."""
-        rows = [[_as_cell(value) for value in panel] for panel in panels]
-        self.log_table("val/captions", [*CaptionPanel._fields], rows, step=step)
-
     @rank_zero_only
     @_abandoned_on_error()
     def finalize(self, status: str) -> None:
@@ -142,7 +123,3 @@ class WandbDashboard(WandbLogger):
         elif parts := self._parts():
             command = shlex.join(["wandb", "sync", *map(str, parts)])
             print(f"the wandb run is kept offline; upload it with\n  {command}")
-
-
-def _as_cell(value: Any) -> Any:
-    return wandb.Image(value, file_type="jpg") if isinstance(value, Image.Image) else value

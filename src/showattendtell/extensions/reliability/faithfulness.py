@@ -38,8 +38,6 @@ ATTENTION, RANDOM, CENTER = "attention", "random", "center"
 FIELDS = {
     "rank_correlation": "rank\ncorr.",
     "magnitude_correlation": "|effect|",
-    "top_tenth": "top\ntenth",
-    "magnitude_top_tenth": "|top\ntenth|",
     "deletion": "deletion",
     "insertion": "insertion",
 }
@@ -66,17 +64,15 @@ class FaithfulnessMetric:
         check_intervention(run.models[0].module)
 
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
-        """Print and return the scores; rates of attention are in percent."""
+        """Print and return the scores."""
         best = {image: image_captions[0] for image, image_captions in captions.items() if image_captions[0]}
         if not best:
             return RunScores({}, {"faithfulness": "no caption has a word"})
         examples = [example for example in run.examples if example.image in best]
         scores = measure_faithfulness(run.module, run.images[0], examples, best, run.seed)
         print_faithfulness(scores)
-        rates: dict[str, Any] = {}
-        for field, value in scores["maps"][ATTENTION].items():
-            rates[f"attention_{field}"] = 100 * value if field.endswith("top_tenth") else value
-        return RunScores({**rates, "faithfulness": scores})
+        attention = {f"attention_{field}": value for field, value in scores["maps"][ATTENTION].items()}
+        return RunScores({**attention, "faithfulness": scores})
 
 
 def check_intervention(module: ImageCaptioner) -> None:
@@ -109,11 +105,10 @@ def measure_faithfulness(
 
     Returns:
         The content for result files: the means of the fields of each of the `maps`; `against_random`, the differences
-        of the curves of attention to those of random maps, with 95 % intervals of a paired bootstrap of the images;
-        `largest_effect`, the median over words of the largest effect of any region, in nats; and the number of `words`.
+        of the curves of attention to those of random maps, with 95 % intervals of a paired bootstrap of the images; and
+        the number of `words`.
     """
     agreements, areas = list[Measurements](), list[Measurements]()
-    largest_effects = list[float]()
     generator, center = np.random.default_rng(seed), center_prior(*module.encoder.grid).flatten()
     grids = read_grids(module, images, examples, "leaving out regions")
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
@@ -125,14 +120,12 @@ def measure_faithfulness(
         for i in range(len(words)):
             maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
             agreements.append({name: rank_agreement(weights, effects[i]) for name, weights in maps.items()})
-            largest_effects.append(effects[i].max())
             if i == with_curve:
                 areas.append(curve_areas(module.captioner, regions, tokens[: i + 1], maps, generator))
     curves, agreement = _means(areas), _means(agreements)
     return {
         "maps": {name: agreement[name] | curves[name] for name in agreement},
         "against_random": compare_with_random(areas),
-        "largest_effect": float(np.median(largest_effects)),
         "words": len(agreements),
     }
 
@@ -208,25 +201,14 @@ def num_deleted(regions: int) -> list[int]:
 
 
 def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
-    """Compare a map (L,) with the effects (L,) of the regions.
-
-    Returns:
-        `rank_correlation`, Spearman's rank correlation of the map with the effects, -1 to 1, 0 for a constant map;
-        `top_tenth`, whether the region with the largest weight is among the tenth of the regions with the largest
-        effects, or of several equal weights the fraction that is; `magnitude_correlation` and `magnitude_top_tenth`,
-        the same with |effect|: a region may also speak against the word.
-    """
+    """Return Spearman's rank correlation of a map (L,) with the effects (L,) of the regions, -1 to 1, and as
+    `magnitude_correlation` that with |effect|: a region may also speak against the word. It is 0 for a constant map."""
     from scipy.stats import rankdata  # takes a while to import
 
-    agreement = {}
-    for kind, sizes in (("", effects), ("magnitude_", np.abs(effects))):
-        with np.errstate(invalid="ignore"):  # of a constant map
-            correlation = np.nan_to_num(np.corrcoef(rankdata(weights), rankdata(sizes))[0, 1])
-        is_top = np.zeros(len(sizes))
-        is_top[np.argsort(-sizes, kind="stable")[: max(1, round(len(sizes) / 10))]] = 1
-        agreement[f"{kind or 'rank_'}correlation"] = float(correlation)
-        agreement[f"{kind}top_tenth"] = float(is_top[weights == weights.max()].mean())
-    return agreement
+    fields = {"rank_correlation": effects, "magnitude_correlation": np.abs(effects)}
+    with np.errstate(invalid="ignore"):  # of a constant map
+        correlations = {name: np.corrcoef(rankdata(weights), rankdata(sizes))[0, 1] for name, sizes in fields.items()}
+    return {name: float(np.nan_to_num(value)) for name, value in correlations.items()}
 
 
 def print_faithfulness(scores: Mapping[str, Any]) -> None:
@@ -239,7 +221,4 @@ def print_faithfulness(scores: Mapping[str, Any]) -> None:
     for field, found in scores["against_random"].items():
         limits = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
         console.print(f"{field} of attention minus that of random maps: {found['difference']:+.3f} {limits}")
-    console.print(
-        f"{scores['words']:,} words; the largest effect of any region is {scores['largest_effect']:.3f} nats in the "
-        "median\n"
-    )
+    console.print(f"{scores['words']:,} words\n")
