@@ -31,6 +31,8 @@ class UserError(Exception):
 def printable(text: str, longest: int = MAX_LENGTH) -> str:
     """Return a text as one line without control characters, cut after `longest` characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}..."
+    if shown.isprintable():
+        return shown
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
     )

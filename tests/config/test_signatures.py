@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.instantiate import locate
 from showattendtell.config.signatures import SOURCES, SignatureError, read_signature
-from showattendtell.config.trust import trusted_targets
+from showattendtell.config.trust import targets_in_conf
 from showattendtell.features.extract import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -102,7 +102,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_every_target_in_conf_reads_as_it_imports():
     """But those of searches, which are Optuna's and Hydra's."""
-    targets = {target for target in trusted_targets() if not target.startswith(("optuna.", "hydra_plugins."))}
+    targets = {target for target in targets_in_conf() if not target.startswith(("optuna.", "hydra_plugins."))}
     assert len(targets) > 30
     for target in targets:
         assert_agrees(target)

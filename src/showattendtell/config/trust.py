@@ -25,12 +25,11 @@ VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata
 SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
-def trusted_targets() -> list[str]:
-    """Return the patterns of every `_target_` that a file may name: those in conf/, those that the user trusts, and
-    those of installed packages."""
-    user_targets = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
-    user_targets += _installed_targets()
-    return [*_targets_in_conf(), *user_targets, *(f"{name}.*" for name in user_targets)]
+def _trusted_patterns() -> list[str]:
+    """Return the patterns of the targets that the user trusts, and of those of installed packages."""
+    names = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+    names += _installed_targets()
+    return [*names, *(f"{name}.*" for name in names)]
 
 
 @cache
@@ -46,15 +45,17 @@ def _installed_targets() -> list[str]:
 
 
 @cache
-def _targets_in_conf() -> list[str]:
+def targets_in_conf() -> set[str]:
+    """Return every `_target_` in the options of the core and of extensions."""
     texts = [file.read_text(encoding="utf-8") for folder in config_folders() for file in Path(folder).rglob("*.yaml")]
-    return sorted(name for text in texts for name in re.findall(rf"^ *{TARGET}: *(\S+)", text, re.MULTILINE))
+    return set(re.findall(rf"^ *{TARGET}: *(\S+)", "\n".join(texts), re.MULTILINE))
 
 
 def untrusted_targets(node: Any) -> list[str]:
     """Return the targets in a configuration as plain data that are not trusted."""
-    trusted = trusted_targets()
-    return [target for target in find_targets(node) if not any(fnmatchcase(target, name) for name in trusted)]
+    unknown = [target for target in find_targets(node) if target not in targets_in_conf()]
+    patterns = _trusted_patterns() if unknown else []  # reading the installed distributions takes a while
+    return [target for target in unknown if not any(fnmatchcase(target, name) for name in patterns)]
 
 
 def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -> None:
