@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -245,6 +246,15 @@ def test_a_disk_that_fills_up_is_reported_and_the_work_continues_later(path: Pat
     continue_writing(path, plan)
     grids = FeatureStore(path)[torch.tensor([0, 31, 32, 63])]
     assert torch.equal(grids, random_grids([NAMES[i] for i in (0, 31, 32, 63)], LARGE)[:, 0].half())
+
+
+def test_an_error_of_the_encoder_is_not_one_of_the_disk(path: Path):
+    def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        yield from Encoding()(islice(batches, 1))
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(OSError, match="Too many open files"):
+        write(path, encode=encode)
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float16", 1e5), ("float16", torch.nan), ("int8", torch.inf)])

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +38,7 @@ OUTLINES = {
 """The corners of shapes with straight sides, as of a polygon in SVG: x to the right, y downwards, from -1 to 1."""
 SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
+NAME = "{}-{:05d}.png"
 SIDE = 128
 DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
 """Ranges of the diameters of a scene's objects in pixels. The largest is the first, which captions name first."""
@@ -114,20 +114,13 @@ def read_shapes(
             if not folder.exists():
                 _draw_all(folder, sizes, seed)
 
-    splits = {split: list[Example]() for split in sizes}
-    for split, file, scene, rng in _scenes(sizes, seed):
+    def example(split: str, number: int) -> Example:
+        rng, file = np.random.default_rng([seed, *split.encode(), number]), NAME.format(split, number)
+        scene = compose_scene(rng)
         [of_captions] = rng.bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
-        captions = describe_scene(scene, np.random.default_rng(of_captions))
-        splits[split].append(Example(file, f"{folder}/{file}", captions))
-    return Dataset(name, {split: tuple(examples) for split, examples in splits.items()})
+        return Example(file, f"{folder}/{file}", describe_scene(scene, np.random.default_rng(of_captions)))
 
-
-def _scenes(sizes: dict[str, int], seed: int) -> Iterator[tuple[str, str, Scene, np.random.Generator]]:
-    """Yield the split, the file, the scene and the random numbers of each image."""
-    for split, size in sizes.items():
-        for number in range(size):
-            rng = np.random.default_rng([seed, *split.encode(), number])
-            yield split, f"{split}-{number:05d}.png", compose_scene(rng), rng
+    return Dataset(name, {split: tuple(example(split, i) for i in range(size)) for split, size in sizes.items()})
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
@@ -135,8 +128,10 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    for _, file, scene, rng in track(_scenes(sizes, seed), "drawing shapes", sum(sizes.values())):
-        draw_scene(scene, rng).save(unfinished / file)
+    for split, size in sizes.items():
+        for number in track(range(size), description=f"drawing shapes ({split})"):
+            rng = np.random.default_rng([seed, *split.encode(), number])
+            draw_scene(compose_scene(rng), rng).save(unfinished / NAME.format(split, number))
     unfinished.rename(folder)
 
 
