@@ -95,7 +95,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Exempt all that was imported from garbage collection."""
-    gc.collect()
     gc.freeze()
 
 

@@ -35,7 +35,9 @@ def test_the_overview_names_every_module_that_can_be_run():
     assert runnable - {"__main__"} == set(COMMANDS)
 
 
-@pytest.mark.parametrize(("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "available: average, ")])
+@pytest.mark.parametrize(
+    ("typo", "hint"), slow_after(1, [("trian", "did you mean 'train'"), ("zzz", "available: average, ")])
+)
 def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_path: Path):
     done = showattendtell(tmp_path, typo, "attention=soft")
     assert done.returncode == 2
@@ -93,7 +95,7 @@ def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFil
     assert "seed=4711" in done.stdout
 
 
-@pytest.mark.parametrize("closed", [1, 2])
+@pytest.mark.parametrize("closed", slow_after(1, [1, 2]))
 def test_a_closed_stream_is_no_fault(closed: int):
     line = f"exec {closed}>&-; exec {sys.executable} -m showattendtell.report --version"
     assert subprocess.run(["bash", "-c", line], check=False).returncode == 0
@@ -103,7 +105,7 @@ def test_a_closed_stream_is_no_fault(closed: int):
     "arguments",
     slow_after(2, [["--help"], ["train", "--help"], ["--version"], ["demo", "--help"], ["train", "--version"]]),
 )
-@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("buffered", slow_after(1, ["", "1"]))
 def test_a_full_standard_output_is_a_fault_in_one_line(arguments: list[str], buffered: str):
     line = [sys.executable, "-m", "showattendtell", *arguments]
     with Path("/dev/full").open("w") as full:

@@ -66,8 +66,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-COSTLY = ["training_step", "generation", "gpu_training", "gpu_finetuning"]
-"""They compile much. test_training_step.py and test_generation.py have what they time."""
+COSTLY = {"training_step", "generation", "growth", "extraction", "features", "recompute"}
+COSTLY |= {"gpu_training", "gpu_finetuning"}
+"""They compile or encode. test_training_step.py and test_generation.py have what two of them time."""
 
 
 def test_every_script_has_tiny_sizes():

@@ -86,7 +86,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("line", "sentence"), WRONG)
+@pytest.mark.parametrize(("line", "sentence"), slow_after(12, WRONG))
 def test_a_wrong_argument_is_reported_in_a_sentence(line: str, sentence: str):
     with pytest.raises(UserError, match=re.escape(sentence)) as error:
         compose("train", [line])

@@ -111,7 +111,7 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: C
 @pytest.mark.parametrize(
     ("arguments", "names"),
     slow_after(
-        2,
+        1,
         [
             (["hydra.sweep.subdir=${hydra.job.num}", "+decoder.tie_embeddings=true"], ["0", "1"]),
             (["hydra.sweep.subdir=${hydra.job.override_dirname}"], ["seed=6", "seed=7"]),
@@ -141,11 +141,14 @@ PLACE = "größe/日本"
 
 @pytest.mark.parametrize(
     ("environment", "shown"),
-    [
-        ({"PYTHONIOENCODING": "ascii"}, r"gr\xf6\xdfe/\u65e5\u672c"),
-        ({"PYTHONIOENCODING": "cp1252"}, r"größe/\u65e5\u672c"),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, r"gr\udcc3"),
-    ],
+    slow_after(
+        1,
+        [
+            ({"PYTHONIOENCODING": "ascii"}, r"gr\xf6\xdfe/\u65e5\u672c"),
+            ({"PYTHONIOENCODING": "cp1252"}, r"größe/\u65e5\u672c"),
+            ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, r"gr\udcc3"),
+        ],
+    ),
 )
 @pytest.mark.parametrize("launched", slow_after(1, [False, True]))
 def test_any_text_can_be_printed(tmp_path: Path, environment: dict[str, str], shown: str, launched: bool):

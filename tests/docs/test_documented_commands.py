@@ -8,6 +8,7 @@ import pytest
 from documentation import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
 from example_folder import write_module
 from not_run import REASONS, reason
+from slow_cases import slow_after
 
 from showattendtell.config.compose import compose
 
@@ -20,9 +21,12 @@ def lines(commands: Iterable[Documented]) -> list[str]:
 
 
 COMMANDS = lines(command for command in [*TYPED, *MENTIONED] if read(command.line))
+OF_README = lines(command for command in typed(ROOT / "README.md") if read(command.line))
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize(
+    "line", slow_after(len(OF_README), [*OF_README, *(line for line in COMMANDS if line not in OF_README)])
+)
 def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

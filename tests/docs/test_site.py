@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,8 +16,9 @@ from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import compose
 from showattendtell.config.help import find_listed
 
-pytest.importorskip("mkdocs", reason="needs mkdocs-material, which make setup installs")
-pytest.importorskip("ziamath", reason="needs ziamath, which make setup installs")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("mkdocs") and find_spec("ziamath")), reason="needs the extra docs, which make setup installs"
+)
 
 
 @pytest.fixture(scope="module")

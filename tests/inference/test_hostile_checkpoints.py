@@ -107,7 +107,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
 }
 
 
-@pytest.mark.parametrize(("change", "sentence"), slow_after(17, ATTACKS.values()), ids=ATTACKS.keys())
+@pytest.mark.parametrize(("change", "sentence"), slow_after(12, ATTACKS.values()), ids=ATTACKS.keys())
 def test_an_altered_model_folder_is_refused_in_one_printable_sentence(
     altered: Callable[[Change], Path], change: Change, sentence: str
 ):
@@ -125,7 +125,7 @@ TEXTS = sorted(
 )
 
 
-@pytest.mark.parametrize("place", slow_after(12, TEXTS))
+@pytest.mark.parametrize("place", slow_after(4, TEXTS))
 def test_no_text_of_the_settings_is_resolved(
     altered: Callable[[Change], Path], place: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -144,7 +144,7 @@ def test_no_text_of_the_settings_is_resolved(
 PHOTOGRAPH = np.full((30, 40, 3), 128, np.uint8)
 
 
-@pytest.mark.parametrize("decoding", [BeamSearch(beam_size=3), Sampling(), Consensus(beam_size=2)])
+@pytest.mark.parametrize("decoding", slow_after(1, [BeamSearch(beam_size=3), Sampling(), Consensus(beam_size=2)]))
 @pytest.mark.parametrize("value", slow_after(2, [1e38, 0.0, -1e38, 1e20, 65504.0, 1e-30]))
 @pytest.mark.parametrize("part", slow_after(1, ["", "embedding", "attention", "bias"]))
 def test_extreme_weights_give_captions_or_are_refused(

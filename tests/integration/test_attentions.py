@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from extension_cases import cases
 from runs import TINY, Run, assert_done
-from slow_cases import slow_after
 from small_models import VOCABULARY
 from small_training import Grids, examples_of
 
@@ -60,21 +59,19 @@ def test_hard_attention_draws_by_its_seed_and_needs_none_at_the_likeliest_region
     assert captions(run, hard, likeliest) == captions(run, hard, likeliest, "seed=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    slow_after(
-        1,
-        [
-            ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
-            ["attention=hard", "loss.supervision_weight=0.5"],
-            ["attention=multihead"],
-            ["attention=adaptive", "attention/score=cosine"],
-            ["attention=hard", "variant=arctic", "attention.score.width=8"],
-            ["decoder=nic"],
-            ["decoder=log_bilinear", "decoder.window=3"],
-            *cases("TRAININGS").values(),
-        ],
-    ),
+    [
+        ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
+        ["attention=hard", "loss.supervision_weight=0.5"],
+        ["attention=multihead"],
+        ["attention=adaptive", "attention/score=cosine"],
+        ["attention=hard", "variant=arctic", "attention.score.width=8"],
+        ["decoder=nic"],
+        ["decoder=log_bilinear", "decoder.window=3"],
+        *cases("TRAININGS").values(),
+    ],
     ids=" ".join,
 )
 def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp_path: Path, settings: list[str]):

@@ -115,6 +115,7 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
 
 
+@pytest.mark.slow
 def test_ctrl_c_names_no_way_to_continue_with_formats_that_have_none(
     start: Start, checkpoint: Path, folder: Path, many: str
 ):
@@ -191,6 +192,7 @@ def names(page: Path) -> list[str]:
     return re.findall(r"<h2[^>]*>(.*)</h2>", page.read_text())
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run: Run, checkpoint: Path, folder: Path):
     shutil.copytree(folder / "cache/shapes", folder / "broken")
     for first in (folder / "broken").rglob("val-00000.png"):

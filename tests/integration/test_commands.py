@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import re
-import shlex
 import shutil
 import zipfile
 from collections import Counter
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import TINY, Run, assert_done, assert_error, held_out
+from runs import TINY, Run, assert_done, assert_error, held_out, printed_evaluation
 from slow_cases import slow_after
 
 from showattendtell.inference.evaluator import main_score
@@ -71,20 +70,9 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     assert trained.err.strip() == ""
 
 
-def printed_evaluation(training: Any) -> list[str]:
-    """The command line that training prints for scoring its checkpoint, as a shell would split it."""
-    [line] = [line for line in training.out.splitlines() if "showattendtell evaluate" in line]
-    program, command, *settings = shlex.split(line)
-    assert (program, command) == ("showattendtell", "evaluate")
-    return settings
-
-
 @pytest.fixture(scope="session")
-def scored(run: Run, trained: Any, folder: Path) -> dict[str, Any]:
-    """What the printed command writes, less METEOR, whose tables take 8 seconds."""
-    line = [*printed_evaluation(trained), "metrics=[bleu,rouge_l,cider]", "output=scores/result.json"]
-    assert_done(run("evaluate", *line))
-    return json.loads((folder / "scores/result.json").read_text())
+def scored(evaluated: Path) -> dict[str, Any]:
+    return json.loads(evaluated.read_text())
 
 
 def test_the_printed_command_writes_documented_figures(scored: dict[str, Any], checkpoint: Path, folder: Path):
@@ -190,15 +178,19 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     assert "photograph.png" in (folder / "pooled/captions.csv").read_text()
 
 
-@pytest.mark.parametrize("precision", slow_after(1, [[], ["trainer.precision=bf16-mixed"]]), ids=["single", "mixed"])
+@pytest.mark.parametrize(
+    "settings",
+    slow_after(1, [["attention=hard", "attention.num_samples=2", "trainer.precision=bf16-mixed"], []]),
+    ids=["hard in bfloat16", "soft"],
+)
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
-    run: Run, checkpoint: Path, folder: Path, precision: list[str]
+    run: Run, checkpoint: Path, folder: Path, settings: list[str]
 ):
-    trained = f"runs/pixels-{len(precision)}"
-    settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    settings += ["augment.flip=0.5", "augment.crop=0.5", "encoder.gradient_checkpointing=true", *precision]
-    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
-    assert_done(run("train", *settings))
+    trained = f"runs/pixels-{len(settings)}"
+    line = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
+    line += ["augment=crop_flip", "encoder.gradient_checkpointing=true", *settings]
+    line += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
+    assert_done(run("train", *line))
     assert not (folder / "pixels/features").exists()
     assert_done(run("evaluate", f"checkpoint={trained}/best.ckpt", WORDS_ONLY, first=ALONE))
     tuned = torch.load(folder / trained / "best.ckpt", weights_only=True)["state_dict"]

@@ -63,11 +63,9 @@ def test_a_full_disk_is_reported_with_the_file_that_has_no_room(run: Run, checkp
         assert [file for file in disk.rglob("*") if file.is_file() and file.stat().st_size] == [disk / "others"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting",
-    slow_after(
-        1, ["trainer.fast_dev_run=true", "trainer.limit_val_batches=0", "trainer.max_epochs=0", "optimizer.lr=1e30"]
-    ),
+    "setting", ["trainer.fast_dev_run=true", "trainer.limit_val_batches=0", "trainer.max_epochs=0", "optimizer.lr=1e30"]
 )
 def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, setting: str

@@ -164,6 +164,7 @@ def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(
     assert_same_end(uninterrupted, disk / "run")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_start_is_reported(train: Train, prepared: Any, tmp_path: Path):
     """Hydra writes the configuration, before training begins."""
     with small_disk(tmp_path / "disk", "64k") as disk:

@@ -67,19 +67,20 @@ def result(folder: Path, name: str) -> Any:
 NOTE = "note: captions in a script without spaces are one word each; set tokenizer=words"
 
 
-def test_captions_without_spaces_are_noticed_before_a_training_and_with_its_scores(
+def test_captions_without_spaces_are_noticed_before_a_training_and_with_scores(
     run: Run, photographs: Path, folder: Path
 ):
     settings = [*SMALL, "dataset.captions=zh.txt"]
     assert NOTE in assert_done(run("prepare", *settings[len(SHORT) :])).out
-    assert NOTE in assert_done(run("train", *settings, "hydra.run.dir=runs/unspaced")).out
     captions = "photographs/zh.txt"
     (folder / "said.csv").write_text("image,caption\n" + "".join(f"{n}_a.jpg,{CHINESE[0]}\n" for n in range(24)))
     assert NOTE in assert_done(run("score", "hypotheses=said.csv", f"references={captions}", "metrics=[bleu]")).out
 
 
-def test_a_chinese_model_is_scored_on_characters(run: Run, chinese: Path, folder: Path):
-    done = assert_done(run("evaluate", f"checkpoint={chinese}", "decoding.max_length=6"))
+def test_a_chinese_model_is_scored_on_characters_and_finds_its_data_from_every_folder(
+    run: Run, chinese: Path, folder: Path, tmp_path: Path
+):
+    done = assert_done(run("evaluate", f"checkpoint={chinese}", "decoding.max_length=6", folder=tmp_path))
     assert "METEOR is missing" in done.out
     scores = result(folder, "runs/zh/results-test.json")
     assert scores["tokenizer"] == "words"
@@ -88,12 +89,6 @@ def test_a_chinese_model_is_scored_on_characters(run: Run, chinese: Path, folder
     assert all(said in CHINESE for captions in scores["references"].values() for said in captions)
     known = {one for sentence in CHINESE for one in sentence}
     assert set("".join(scores["captions"].values())) <= known
-
-
-def test_a_run_finds_its_data_from_every_folder(run: Run, chinese: Path, tmp_path: Path):
-    line = [f"checkpoint={chinese}", "metrics=[bleu]", "output=results.json", "decoding.max_length=2"]
-    assert_done(run("evaluate", *line, folder=tmp_path))
-    assert (tmp_path / "results.json").exists()
 
 
 def test_a_chinese_caption_has_no_spaces(run: Run, chinese: Path, folder: Path):
@@ -109,6 +104,7 @@ def test_a_chinese_caption_has_no_spaces(run: Run, chinese: Path, folder: Path):
     assert len(output.words) <= 5
 
 
+@pytest.mark.slow
 def test_a_german_model_is_scored_on_the_images_with_german_captions(run: Run, german: Path, folder: Path):
     assert_done(run("evaluate", f"checkpoint={german}", "metrics=[bleu]", "decoding.max_length=6"))
     scores = result(folder, "runs/de/results-test.json")

@@ -14,9 +14,10 @@ import pytest
 import torch
 from repository import ROOT
 from runs import TINY, Run, assert_done, assert_error
-from slow_cases import slow_after
 
 from showattendtell.inference.checkpoints import METADATA_KEY
+
+pytestmark = pytest.mark.slow
 
 INSTALLERS = {"pip": ["-m", "pip", "install"], "uv": ["-m", "uv", "pip", "install", "--python", sys.executable]}
 
@@ -83,7 +84,6 @@ def test_its_parts_are_trained_and_evaluated_without_trust(run_with_it: Run, tra
     assert again["brevity"] == pytest.approx(result["brevity"])
 
 
-@pytest.mark.slow
 def test_its_command_runs(installed: Path):
     command = [sys.executable, "-m", "mylab.lengths", "flickr8k_soft", str(ROOT / "docs/figures/skater.jpg")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT / "src")])}
@@ -104,14 +104,11 @@ def test_metadata_in_the_working_directory_is_not_trusted(
 
 @pytest.mark.parametrize(
     ("metric", "words"),
-    slow_after(
-        1,
-        [
-            ("mylab.metric.Length", ["the metric mylab.metric.Length cannot be imported", "has no attribute 'Length'"]),
-            ("mylab.encoder.UnitEncoder", ["is not a metric", "showattendtell.metrics.CaptionScore"]),
-            ("bluu", ["metrics=[bluu] should be", "or an import path such as mypackage.Brevity"]),
-        ],
-    ),
+    [
+        ("mylab.metric.Length", ["the metric mylab.metric.Length cannot be imported", "has no attribute 'Length'"]),
+        ("mylab.encoder.UnitEncoder", ["is not a metric", "showattendtell.metrics.CaptionScore"]),
+        ("bluu", ["metrics=[bluu] should be", "or an import path such as mypackage.Brevity"]),
+    ],
 )
 def test_a_metric_that_is_none_is_reported(run_with_it: Run, folder: Path, metric: str, words: list[str]):
     (folder / "said.json").write_text(json.dumps({"captions": {"a.png": "a dog"}, "references": {"a.png": ["a dog"]}}))

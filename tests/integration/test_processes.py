@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as lightning
 from runs import Run, assert_done
-from slow_cases import slow_after
 
 from showattendtell.config.compose import as_settings
 from showattendtell.config.instantiate import build, find_source
@@ -33,8 +32,9 @@ def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpo
     assert json.loads((folder / "three.json").read_text()) == json.loads((folder / "one.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("images_at_a_time", "processes"), slow_after(1, [(6, 4), (6, 3), (3, 3), (10, 3)]))
+@pytest.mark.parametrize(("images_at_a_time", "processes"), [(6, 4), (6, 3), (3, 3), (10, 3)])
 def test_validation_by_several_processes_gives_the_figures_of_one(
     checkpoint: Path, images_at_a_time: int, processes: int
 ):

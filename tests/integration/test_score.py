@@ -101,14 +101,13 @@ def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run,
             assert once["scores"][file][name] == pytest.approx(mean, abs=1e-3)
 
 
-def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpoint: Path, folder: Path):
-    assert_done(run("evaluate", f"checkpoint={checkpoint}", QUICK, "output=evaluated.json"))
-    assert_done(run("score", "hypotheses=evaluated.json", QUICK, "output=scored-again.json"))
-    evaluated = json.loads((folder / "evaluated.json").read_text())
+def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, evaluated: Path, folder: Path):
+    assert_done(run("score", f"hypotheses={evaluated}", QUICK, "output=scored-again.json"))
+    result = json.loads(evaluated.read_text())
     [scored] = json.loads((folder / "scored-again.json").read_text())["scores"].values()
     assert scored.pop("missing") == {}
     assert {"bleu4", "cider", "rouge_l", "distinct_captions", "reference_words"} <= scored.keys()
-    assert {name: evaluated[name] for name in scored} == pytest.approx(scored)
+    assert {name: result[name] for name in scored} == pytest.approx(scored)
 
 
 def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):

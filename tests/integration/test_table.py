@@ -1,6 +1,7 @@
 """Results next to the paper's, from the result files of a real run."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from slow_cases import slow_after
 
 
 @pytest.fixture(scope="session")
-def results(run: Run, checkpoint: Path, folder: Path) -> Path:
+def results(evaluated: Path, folder: Path) -> Path:
     """A folder with the result of a run, and a similar one of another seed."""
     first = folder / "tabled/first/results-test.json"
-    assert_done(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", f"output={first}"))
+    first.parent.mkdir(parents=True)
+    shutil.copy(evaluated, first)
     content = json.loads(first.read_text())
     content |= {
         "seed": 2,

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 from ray_cluster import OWN_RAY, workers_of
 from runs import Run, Start, assert_done, assert_error, held_out, wait_until
 
-pytest.importorskip("ray.data", reason="needs the extra ray")
-parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
 NUMBER = 400
 DIGITS = {"log_prob", "confidence"}
 
@@ -69,6 +69,7 @@ def test_rows_are_written_to_parquet_without_a_cluster(run: Run, checkpoint: Pat
     photographs = [f"crowd/{number:03}.png" for number in range(3)]
     line = ["caption", f"checkpoint={checkpoint}", *photographs, "formats=[parquet,jsonl]", "output=columns"]
     assert_done(run(*line))
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
     table = parquet.read_table(folder / "columns/captions.parquet").to_pylist()
     assert table == list(map(json.loads, (folder / "columns/captions.jsonl").read_text().splitlines()))
 

@@ -10,8 +10,6 @@ from grid_stores import content
 from ray_cluster import OWN_RAY, workers_of
 from runs import Run, Start, assert_done, assert_error, wait_until
 
-pytest.importorskip("ray.data", reason="needs the extra ray")
-
 SETTINGS = ["dataset.train=400", "dataset.val=10", "dataset.test=10"]
 RAY = ["cache=two", "features.workers=2", "features=ray"]
 

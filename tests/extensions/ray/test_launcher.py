@@ -11,8 +11,6 @@ import test_launchers
 from ray_cluster import OWN_RAY, start_head
 from runs import wait_until
 
-pytest.importorskip("ray", reason="needs the extra ray")
-
 SMALL = "+hydra.launcher.ray.init.num_cpus=2 +hydra.launcher.ray.init.include_dashboard=false "
 SMALL += "hydra.launcher.ray.init.object_store_memory=80000000"
 
