@@ -49,7 +49,7 @@ importlib.metadata.files = find_none
 
 def store_of(prepared: Any) -> Path:
     """The folder with the grids; other tests may have stored others in the same cache."""
-    found = re.search(r"^  to (.+)$", prepared.out + prepared.err, re.MULTILINE)
+    found = re.search(r"^features: .* to (.+)$", prepared.out + prepared.err, re.MULTILINE)
     assert found
     return Path(found[1])
 
@@ -188,7 +188,7 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
 ):
     trained = f"runs/pixels-{len(settings)}"
     line = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    line += ["augment=crop_flip", "encoder.gradient_checkpointing=true", *settings]
+    line += ["augment.flip=0.5", "augment.crop=0.5", "encoder.gradient_checkpointing=true", *settings]
     line += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
     assert_done(run("train", *line))
     assert not (folder / "pixels/features").exists()
