@@ -10,8 +10,7 @@ import pytest
 from runs import Run, assert_done
 
 from showattendtell import load
-from showattendtell.config.command_line import read_option
-from showattendtell.config.instantiate import build
+from showattendtell.config.instantiate import build_option
 from showattendtell.errors import UserError
 from showattendtell.metrics.diversity import ending_rates
 from showattendtell.visualization.rendering import EXAMPLES
@@ -43,7 +42,7 @@ def test_models_of_different_vocabularies_cannot_write_together(checkpoint: Path
 
 
 def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do():
-    captioner = load(decoding=build(read_option("decoding", "sample")), device="cpu")
+    captioner = load(decoding=build_option("decoding", "sample"), device="cpu")
     different = 0
     for output in captioner(sorted(EXAMPLES.iterdir())):
         captions = [caption.caption for caption in output.captions]
