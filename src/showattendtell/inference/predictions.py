@@ -143,7 +143,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     numbers = shard(list(range(len(captions))))
     for together, outputs in outputs_by_batch(module, captions, numbers, "attention statistics"):
         means.update(attention_statistics(outputs, captions.tokens.pad(together).to(module.device)))
-    return {name: float(total / max(items, 1)) for name, (total, items) in means.sums().items()}
+    return {name: float(mean) for name, mean in means.compute(empty=torch.zeros(())).items()}
 
 
 @torch.no_grad()

@@ -17,34 +17,69 @@ class Means:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[Tensor, Tensor | int]] = {}  # of values times items, and of items
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # of values times items, and of items
 
     @torch.no_grad()
     def update(self, values: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
         """Add by name the mean of some items, and their number."""
         for name, (mean, items) in values.items():
             dtype = torch.float32 if mean.device.type == "mps" else torch.float64
-            total, number = self._sums.get(name, (0.0, 0))
-            self._sums[name] = total + mean.to(dtype) * items, number + items
-
-    def sums(self) -> dict[str, Tensor]:
-        """Return by name a tensor (2,): the sum of values times items over all processes, and that of items."""
-        parts = gather({str(rank()): self.own_sums()}).values()
-        names = dict.fromkeys(chain.from_iterable(parts))
-        return {name: torch.stack([part[name] for part in parts if name in part]).sum(dim=0) for name in names}
+            total, number = self._sums.get(name, (torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype)))
+            total, number = total.to(mean.device), number.to(mean.device)
+            self._sums[name] = self._add(total, number, mean, items)
 
     def own_sums(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): both sums of this process."""
-        return {name: torch.tensor(list(map(float, both)), dtype=torch.float64) for name, both in self._sums.items()}
+        return {name: torch.stack(both).cpu() for name, both in self._sums.items()}
 
     def load(self, sums: Mapping[str, Tensor]) -> None:
         """Continue from what `own_sums` returned."""
         self._sums = {name: (total, number) for name, (total, number) in sums.items()}
 
-    def compute(self) -> dict[str, Tensor]:
-        """Return the means over all processes so far, of all names that have items."""
-        return {name: total / items for name, (total, items) in self.sums().items() if items}
+    def compute(self, empty: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the means over all processes so far.
+
+        Args:
+            empty: the mean of a name without items; by default the name is left out.
+        """
+        parts = gather({str(rank()): self.own_sums()}).values()
+        means = {}
+        for name in dict.fromkeys(chain.from_iterable(parts)):
+            sums = torch.stack([part[name] for part in parts if name in part])  # (processes, 2)
+            mean = self._mean(sums) if sums[:, 1].any() else empty
+            if mean is not None:
+                means[name] = mean
+        return means
 
     def reset(self) -> None:
         """Forget all names."""
         self._sums = {}
+
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return the sums with further items."""
+        return total + mean.to(total) * items, number + items
+
+    def _mean(self, sums: Tensor) -> Tensor:
+        """Return the mean of all items of the processes' sums (processes, 2)."""
+        total, number = sums.sum(dim=0)
+        return total / number
+
+
+class RunningMeans(Means):
+    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
+
+    Training losses are logged with them: curves of earlier versions stay equal to the last digit. The means of several
+    processes are averaged in double precision.
+    """
+
+    # the first of both sums is the mean
+
+    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+        number, previous = number + items, total.float()
+        share = (items / number.clamp(min=1)).float()
+        return (previous + (mean.float() - previous) * share).to(number), number
+
+    def _mean(self, sums: Tensor) -> Tensor:
+        if len(sums) == 1:
+            return sums[0, 0]
+        return super()._mean(torch.stack([sums.prod(dim=1), sums[:, 1]], dim=1))

@@ -23,7 +23,7 @@ from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_lik
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.caption_scores import CIDErD, CorpusBLEU, Diversity, Endings
-from showattendtell.metrics.means import Means
+from showattendtell.metrics.means import Means, RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
@@ -98,7 +98,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
-        self._train_means, self._val_means = Means(), Means()
+        self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._recipe: Recipe | None = None
         if captioner is None:
